@@ -23,11 +23,9 @@ import numpy
 import tensorflow as tf
 
 from schemas.example import encode_example_parts
-from schemas.example_rules import ExampleRules
 from schemas.features import Kind, parse_spec
 from schemas.layouts.detection import DETECTION
-from schemas.manifest import ShardEntry
-from schemas.samples import Order
+from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, ShardEntry
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
 from transforms.storage import Storage, open_storage
@@ -59,7 +57,7 @@ def make_shard(folder: Path, number: int, records: int) -> tuple[ShardEntry, lis
                 one = one * OBJECTS
             values[feature.key] = (feature.kind, one if feature.repeated else one[:1])
         frame = b"".join(frame_record(encode_example_parts(values)))
-        rows.append(IndexRow(str(record), at, len(frame), [], []))
+        rows.append(IndexRow(str(record), at, len(frame), [], ids))
         pieces.append(frame)
         at += len(frame)
     data, name = b"".join(pieces), f"train-{number:05}.tfrec"
@@ -71,8 +69,11 @@ def make_shard(folder: Path, number: int, records: int) -> tuple[ShardEntry, lis
 
 def rules_for(root: Path, deep: bool) -> ShardRules:
     """Return what the shards are to be like."""
-    examples = ExampleRules(DETECTION, frozenset(range(1, OBJECTS + 1)))
-    return ShardRules(str(root), "", examples, {"train": Order.INPUT}, 0, True, deep, frozenset())
+    labels = [Label(number, str(number)) for number in range(1, OBJECTS + 1)]
+    plan = JobPlan(FORMAT_VERSION, {"order": "all=input"}, labels, {}, "")
+    features = [*DETECTION.features]
+    manifest = Manifest(layout="detection", plan=plan, splits={}, shards=[], features=features)
+    return ShardRules(str(root), manifest, 0, deep)
 
 
 def verify_one(

@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.example_rules import InferredSchema, aligned
 from schemas.faults import counted, fault_line, printable
-from schemas.manifest import MANIFEST_NAME
+from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from schemas.parse_example import parse_record
-from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
+from transforms.storage import Access, check_uri, join_uri, open_storage
 from transforms.verify.show_record import (
-    manifest_of,
     pictures_of,
     record_lines,
     records_of_file,
     records_of_set,
 )
 
-_DEFAULT_LIMIT = 3
 _SCHEMA_RECORDS = 100
 
 
@@ -42,17 +40,16 @@ class ShowConfig:
     path: str
     key: str | None = None
     record: int | None = None
-    limit: int = _DEFAULT_LIMIT
+    limit: int = 3
     split: str = ""
     images: str = ""
     access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
         """Refuse what names no record."""
-        if self.limit < 0:
-            raise ValueError(f"limit must be at least 0, got {self.limit}: give a larger number")
-        if self.record is not None and self.record < 0:
-            raise ValueError(f"record must be at least 0, got {self.record}: they count from 0")
+        for name, number in (("limit", self.limit), ("record", self.record or 0)):
+            if number < 0:
+                raise ValueError(f"{name} must be at least 0, got {number}: give a larger number")
         check_uri(self.path)
 
 
@@ -68,7 +65,7 @@ def parser() -> FlagParser:
     which = found.group("which records", exclusive=True)
     which.text("--key", "show the record with this key, of a data set (default: none)", "K")
     which.number("--record", "show record N, from 0, of the file or split (default: none)")
-    which.number("--limit", "show the first N records", _DEFAULT_LIMIT)
+    which.number("--limit", "show the first N records", ShowConfig.limit)
     group = found.group("what is shown")
     group.text("--split", "split of a data set (default: its first; for --key all)", "S")
     group.text(
@@ -105,15 +102,21 @@ def show(config: ShowConfig) -> Iterator[str]:
     """
     is_one = config.key is not None or config.record is not None
     limit, first = 1 if is_one else config.limit, config.record or 0
-    if open_storage(config.path, config.access).stat(MANIFEST_NAME) is not None:
-        yield from _manifest_lines(config)
+    storage = open_storage(config.path, config.access)
+    if storage.stat(MANIFEST_NAME) is not None:
+        where = join_uri(config.path, MANIFEST_NAME)
+        manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
+        yield from _manifest_lines(config.path, manifest)
         found = [
-            records_of_set(config.path, config.access, split, first, config.key)
-            for split in _splits_to_search(config)
+            records_of_set(config.path, config.access, manifest, split, first, config.key)
+            for split in _splits_to_search(config, manifest)
         ]
     else:
-        _require_file(config)
-        _refuse_for_file(config)
+        if config.key is not None or config.split:
+            raise ValueError(
+                f"key and split must come with a data set, got {config.key or config.split!r} for a"
+                " file, which has no index: give --record"
+            )
         yield from _schema_lines(config)
         found = [records_of_file(config.path, config.access, first)]
     shown = 0
@@ -130,41 +133,21 @@ def show(config: ShowConfig) -> Iterator[str]:
         raise RuntimeError(fault_line("E-ARG", config.path, what, "give another --record or --key"))
 
 
-def _splits_to_search(config: ShowConfig) -> list[str]:
+def _splits_to_search(config: ShowConfig, manifest: Manifest) -> list[str]:
     """Return the given split, else every split for a key, and the first one for other records."""
-    manifest = manifest_of(config.path, config.access)
     splits = [*dict.fromkeys(shard.split for shard in manifest.shards)]
-    if config.split or not splits:
+    if config.split and config.split not in splits:
+        names = ", ".join(splits)
+        raise ValueError(f"split must be one of {names}, got {config.split!r}: name one of them")
+    if config.split:
         return [config.split]
     return splits if config.key is not None else splits[:1]
 
 
-def _require_file(config: ShowConfig) -> None:
-    root, name = split_uri(config.path)
-    entry = open_storage(root, config.access).stat(name)
-    if entry is None or entry.kind == "directory":
-        holds = "no such file, and no folder with" if entry is None else "holds no"
-        what = f"{holds} {MANIFEST_NAME}"
-        remedy = "give a data set or a TFRecord file"
-        raise RuntimeError(fault_line("E-ARG", config.path, what, remedy))
-
-
-def _refuse_for_file(config: ShowConfig) -> None:
-    for name, value in (("key", config.key), ("split", config.split or None)):
-        if value is not None:
-            raise ValueError(
-                f"{name} must come with a data set, got {value!r} for a file, which has no index:"
-                " give --record"
-            )
-
-
-def _manifest_lines(config: ShowConfig) -> Iterator[str]:
-    manifest = manifest_of(config.path, config.access)
-    splits = ", ".join(
-        f"{split} {counted(summary.records, 'record')}"
-        for split, summary in manifest.splits.items()
-    )
-    yield f"{printable(config.path)}: layout {printable(manifest.layout)}; {splits}"
+def _manifest_lines(path: str, manifest: Manifest) -> Iterator[str]:
+    splits = manifest.splits.items()
+    counts = ", ".join(f"{name} {counted(split.records, 'record')}" for name, split in splits)
+    yield f"{printable(path)}: layout {printable(manifest.layout)}; {counts}"
     rows = [(f.key, f.kind.value, f.num_values, f.doc) for f in manifest.features]
     yield from (f"  {printable(line)}" for line in aligned(rows))
 

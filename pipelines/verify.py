@@ -3,13 +3,11 @@
 Neither TensorFlow is imported, nor Beam unless `--runner` is given.
 """
 
-import contextlib
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
@@ -23,14 +21,8 @@ from pipelines.cli import (
     say,
 )
 from schemas.faults import EXIT_DAMAGE, bytes_text, counted
-from transforms.storage import open_storage
+from transforms.storage import is_local, join_uri, open_storage, read_uri
 from transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-RUNNER = "--runner"
-"""Beam's flag that makes it a pipeline."""
 
 
 def parser() -> FlagParser:
@@ -62,12 +54,9 @@ def parser() -> FlagParser:
         " index (default: do not)",
         "[SPLIT=]DIR",
     )
-    group.number(
-        "--workers",
-        "shards or files looked at at once, by a thread each (default: a core each)",
-    )
+    group.number("--workers", "threads, each for a shard or file (default: one a core)")
     group.text(
-        RUNNER,
+        "--runner",
         "verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
         " PrismRunner, with Beam's own flags; workers elsewhere hand the result back in"
         " --temp_location (default: in this process, without Beam)",
@@ -91,7 +80,7 @@ def configure(argv: Sequence[str]) -> VerifyConfig:
 
 def run(argv: Sequence[str]) -> None:
     """Verify, print what was found, and end with exit code 7 where that is damage."""
-    is_elsewhere = any(argument.partition("=")[0] == RUNNER for argument in argv)
+    is_elsewhere = any(argument.partition("=")[0] == "--runner" for argument in argv)
     if verify_elsewhere(argv) if is_elsewhere else verify(configure(argv)):
         sys.exit(EXIT_DAMAGE)
 
@@ -123,68 +112,41 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
         ValueError: with the value and the remedy.
         RuntimeError: the fault that ended the job, as a line of `E-…` somewhere in its text.
     """
-    from pipelines.engines import (
-        beam_parser,
-        checked_options,
-        is_dry_run,
-        makes_template,
-        run_graph,
-    )
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    from pipelines import engines
     from transforms.verify.with_beam import VerifyEverything
 
     began = time.perf_counter()
-    _, ours = beam_parser().parse_known_args(list(argv))
-    config = configure(ours)
+    config = configure(engines.beam_parser().parse_known_args(list(argv))[1])
     if config.workers is not None:
         raise ValueError(
             f"workers must come without --runner, got {config.workers}: leave it out, and give the"
             " runner's own flag, such as --max_num_workers"
         )
     uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
-    options = checked_options(argv, uris)
-    if makes_template(options):
-        raise ValueError(
-            "template_location must come with a pipeline that makes a data set, got verify: leave"
-            " it out"
-        )
+    options = engines.checked_options(argv, uris)
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
-    if is_dry_run(options):  # which asks no store
-        everything = VerifyEverything(config, "dry_run", name)
-        run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
+    if engines.is_dry_run(options):  # which asks no store
+        everything = VerifyEverything(config, name)
+        engines.run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
         return False
-    find_sets_and_files(config, Report())
-    with _result_folder(options) as folder:
-        everything = VerifyEverything(config, folder, name)
-        run_graph(lambda root: root | "Verify" >> everything, options)
-        found = msgspec.json.decode(open_storage(folder).read(name), type=Report)
-    return say_found(found, time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def _result_folder(options: "PipelineOptions") -> Iterator[str]:
-    """Give the folder that workers leave the result in.
-
-    Raises:
-        ValueError: where workers are elsewhere, and none is given.
-        RuntimeError: `E-ARG` where it is a path of nothing, which else the job's end would tell.
-    """
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-    from pipelines.engines import runner_of, runs_workers_here
-    from transforms.verify.with_beam import check_folder
-
     cloud = options.view_as(GoogleCloudOptions)
-    if given := cloud.temp_location or cloud.staging_location:
-        check_folder(given)
-        yield given
-        return
-    if not runs_workers_here(options):
+    given = cloud.temp_location or cloud.staging_location
+    if given and is_local(given):
+        open_storage(given).require_folder()
+    if not given and not engines.runs_workers_here(options):
         raise ValueError(
-            f"temp_location must be given for {runner_of(options)}, whose workers hand the result"
-            " back there, got none: add a folder or URI that workers and this machine see"
+            f"temp_location must be given for {engines.runner_of(options)}, whose workers leave the"
+            " result there, got none: add a folder or URI that workers and this machine see"
         )
-    with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as folder:
-        yield folder
+    find_sets_and_files(config, Report())
+    with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:
+        result = join_uri(given or spare, name)
+        everything = VerifyEverything(config, result)
+        engines.run_graph(lambda root: root | "Verify" >> everything, options)
+        found = msgspec.json.decode(read_uri(result), type=Report)
+    return say_found(found, time.perf_counter() - began)
 
 
 if __name__ == "__main__":

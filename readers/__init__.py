@@ -65,7 +65,6 @@ def load(
         ValueError: when an argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
-    from readers.data_sets import drops_remainder
     from readers.tf_data import Reading, load_data_sets
 
     if input_context is not None:
@@ -84,7 +83,7 @@ def load(
         seed,
         host,
         hosts,
-        drops_remainder(drop_remainder, hosts),
+        hosts > 1 if drop_remainder is None else drop_remainder,
         known_cardinality,
     )
     return load_data_sets(data_sets, split, reading, access)
@@ -126,7 +125,7 @@ def open(
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
-    counts = [shard.file.entry.records for shard in shards]
+    counts = [shard.entry.records for shard in shards]
     parts = deal(counts, host, hosts, drop_remainder=drop_remainder)
     return Records(ShardReader(found, split, shards, parts))
 

@@ -2,10 +2,10 @@
 
 import array
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.faults import fault_line
 from schemas.features import FeatureSpec, Kind
@@ -44,13 +44,17 @@ class ShardFile(NamedTuple):
 
     Attributes:
         data_set: place of its data set among those that are read together.
-        entry: as in the manifest.
-        index_name: of its Parquet index, in the data set.
+        entry: its entry in the manifest.
+        index_name: name of its Parquet index in the data set.
+        uri: path or URI of its file.
+        listed: its entry in the listing, which pins its bytes; None before it is listed.
     """
 
     data_set: int
     entry: ShardEntry
     index_name: str
+    uri: str
+    listed: Entry | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class DataSets:
             ValueError: when none of the data sets has such a split, or a record of it.
         """
         found = [
-            ShardFile(place, entry, name)
+            ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
             for place, manifest in enumerate(self.manifests)
             for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
             if entry.split == split
@@ -99,14 +103,6 @@ class DataSets:
         """Return whether records lie in the order of their source, in any of the data sets."""
         plans = [manifest.plan for manifest in self.manifests if split in manifest.splits]
         return any(order_of(plan, split) is Order.INPUT for plan in plans)
-
-    def uri(self, shard: ShardFile) -> str:
-        """Return the path or URI of a shard's file."""
-        return join_uri(self.roots[shard.data_set], shard.entry.file)
-
-    def storage(self, shard: ShardFile) -> Storage:
-        """Return the storage in which a shard lies."""
-        return open_storage(self.roots[shard.data_set], self.access)
 
 
 def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS) -> DataSets:
@@ -175,24 +171,7 @@ def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:
 REMEDY = "copy the data set again from where it is whole, or make it again"
 
 
-T = TypeVar("T")
-
-
-class ListedShard(NamedTuple):
-    """A shard that is there, and as long as it was written.
-
-    Attributes:
-        file: as the manifest has it.
-        entry: as listed, by which its bytes are pinned.
-        uri: its path or URI.
-    """
-
-    file: ShardFile
-    entry: Entry
-    uri: str
-
-
-def list_shards(data_sets: DataSets, split: str) -> list[ListedShard]:
+def list_shards(data_sets: DataSets, split: str) -> list[ShardFile]:
     """Return the shards of a split in their order, by one listing of each data set.
 
     Raises:
@@ -200,27 +179,27 @@ def list_shards(data_sets: DataSets, split: str) -> list[ListedShard]:
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, where the store tells checksums,
             `E-VER-CRC`, naming the first shard that is not what was written.
     """
-    files = data_sets.shards(split)
-    listed: dict[int, Mapping[str, Entry]] = {}
-    for file in files:
-        if file.data_set not in listed:
-            entries = data_sets.storage(file).list(recursive=False)
-            listed[file.data_set] = {entry.name: entry for entry in entries}
-    return [_checked(data_sets, file, listed[file.data_set]) for file in files]
+    shards = data_sets.shards(split)
+    listed = {
+        (place, entry.name): entry
+        for place in {shard.data_set for shard in shards}
+        for entry in open_storage(data_sets.roots[place], data_sets.access).list(recursive=False)
+    }
+    return [_checked(shard, listed.get((shard.data_set, shard.entry.file))) for shard in shards]
 
 
-def _checked(data_sets: DataSets, file: ShardFile, listed: Mapping[str, Entry]) -> ListedShard:
-    written, uri = file.entry, data_sets.uri(file)
-    entry = listed.get(written.file)
-    if entry is None or entry.kind != "file":
-        raise RuntimeError(fault_line("E-VER-MISSING", uri, _not_a_file(entry), REMEDY))
-    if entry.size_bytes != written.bytes:
-        what = f"{entry.size_bytes} bytes, of {written.bytes} that were written"
-        raise RuntimeError(fault_line("E-VER-SIZE", uri, what, REMEDY))
-    if entry.crc32c is not None and f"{entry.crc32c:08x}" != written.crc32c:
-        what = f"the store's CRC-32C is {entry.crc32c:08x}, {written.crc32c} was written"
-        raise RuntimeError(fault_line("E-VER-CRC", uri, what, REMEDY))
-    return ListedShard(file, entry, uri)
+def _checked(shard: ShardFile, listed: Entry | None) -> ShardFile:
+    written = shard.entry
+    if listed is None or listed.kind != "file":
+        code, what = "E-VER-MISSING", _not_a_file(listed)
+    elif listed.size_bytes != written.bytes:
+        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, of {written.bytes} written ones"
+    elif listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
+        code = "E-VER-CRC"
+        what = f"the store's CRC-32C is {listed.crc32c:08x}, {written.crc32c} was written"
+    else:
+        return shard._replace(listed=listed)
+    raise RuntimeError(fault_line(code, shard.uri, what, REMEDY))
 
 
 def _not_a_file(entry: Entry | None) -> str:
@@ -236,14 +215,14 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
     """
     import numpy as np
 
-    def offsets(index: "pa.Table") -> array.array:
-        starts, sizes = (index[name].to_numpy() for name in ("offset", "size"))
-        ends = np.append(starts, file.entry.bytes)
-        if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
-            raise ValueError(f"index must be of records that fill {ends[-1]} bytes, got others")
-        return array.array("q", ends.tobytes())
-
-    return _of_index(file, storage, ["offset", "size"], offsets)
+    index = _index_columns(file, storage, ["offset", "size"])
+    starts, sizes = (index[name].to_numpy() for name in ("offset", "size"))
+    ends = np.append(starts, file.entry.bytes)
+    if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
+        what = f"index must be of records that fill {ends[-1]} bytes, got others"
+        where = join_uri(storage.root, file.index_name)
+        raise RuntimeError(fault_line("E-VER-INDEX", where, what, REMEDY))
+    return array.array("q", ends.tobytes())
 
 
 def read_keys(file: ShardFile, storage: Storage) -> list[str]:
@@ -253,13 +232,10 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
         RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
             the shard.
     """
-    return _of_index(file, storage, ["key"], lambda index: index["key"].to_pylist())
+    return _index_columns(file, storage, ["key"])["key"].to_pylist()
 
 
-def _of_index(
-    file: ShardFile, storage: Storage, names: Sequence[str], made_of: Callable[["pa.Table"], T]
-) -> T:
-    """Return what is made of columns of a shard's index."""
+def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "pa.Table":
     from transforms.shard_index import index_columns  # pyarrow takes 0.2 s
 
     entry = storage.stat(file.index_name)
@@ -267,8 +243,7 @@ def _of_index(
     if entry is None or entry.kind != "file":
         raise RuntimeError(fault_line("E-VER-MISSING", where, _not_a_file(entry), REMEDY))
     try:
-        data = storage.read(file.index_name, entry)
-        return made_of(index_columns(data, names, file.entry.records))
+        return index_columns(storage.read(file.index_name, entry), names, file.entry.records)
     except ValueError as error:
         raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), REMEDY)) from None
 
@@ -330,11 +305,6 @@ stop=2)])
     return sorted(part for part in dealt[host] if part.records)
 
 
-def drops_remainder(asked: bool | None, hosts: int) -> bool:
-    """Return whether to drop the remainder: as asked, by default where there are several hosts."""
-    return hosts > 1 if asked is None else asked
-
-
 def steps(
     records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
 ) -> int:
@@ -344,8 +314,8 @@ def steps(
         records: of the split.
         global_batch: records of a batch, on all hosts together.
         hosts: their number.
-        drop_remainder: see `drops_remainder`. Without it the last batch may be short, and some
-            hosts may have one batch more.
+        drop_remainder: by default with several hosts. Without it the last batch may be short, and
+            some hosts may have one batch more.
 
     Raises:
         ValueError: when the hosts cannot share a batch, or a host would have none.
@@ -359,7 +329,8 @@ def steps(
             f"global_batch must be a multiple of hosts {hosts}, got {global_batch}: give another"
         )
     whole, left = divmod(records // hosts, global_batch // hosts)
-    count = whole + (left > 0 and not drops_remainder(drop_remainder, hosts))
+    is_dropping = hosts > 1 if drop_remainder is None else drop_remainder
+    count = whole + (left > 0 and not is_dropping)
     if not count:
         raise ValueError(
             f"global_batch must be at most {records} records, got {global_batch}: give fewer"

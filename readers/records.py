@@ -29,7 +29,7 @@ from schemas.faults import fault_line
 from schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
 from schemas.manifest import Label
 from schemas.parse_example import Message, kind_of, read_sequence
-from schemas.tfrecord import CHECKSUM_BYTES, HEADER_BYTES, FrameError, check_frame
+from schemas.tfrecord import FrameError, read_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -98,8 +98,7 @@ class Records(Sequence[Record]):
         """
         if isinstance(index, slice):
             return Records(self.reader, self._places[index])
-        (span,) = self.reader.spans([self._member(index)])
-        return next(self._parsed(span, self.reader.read(span.shard, span.start, span.end)))
+        return self._read(index)[1]
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Record]:
         """Return several records in the order asked for, read in parallel, neighbours at once.
@@ -112,17 +111,17 @@ class Records(Sequence[Record]):
         """
         members = sorted(self._member(index, place) for place, index in enumerate(indices))
         self.reader.load_offsets({member.shard for member in members})
-        found: list[tuple[int, Record]] = []
+        found: list[tuple[int, tuple[bytes, Record]]] = []
         for span, data in self.reader.read_spans(self.reader.spans(members)):
             positions = (member.position for member in span.members)
             found += zip(positions, self._parsed(span, data), strict=True)
-        return [record for _, record in sorted(found, key=operator.itemgetter(0))]
+        return [record for _, (_, record) in sorted(found, key=operator.itemgetter(0))]
 
     def __iter__(self) -> Iterator[Record]:
         """Yield all records in order, reading ahead in large pieces."""
         members = map(self._member, range(len(self)))
         for span, data in self.reader.read_spans(self.reader.spans(members)):
-            yield from self._parsed(span, data)
+            yield from (record for _, record in self._parsed(span, data))
 
     def key(self, index: SupportsIndex) -> str:
         """Return the key of a record: the sample's, unique in its split of a data set.
@@ -160,10 +159,7 @@ class Records(Sequence[Record]):
             ValueError: when it has no picture.
             RuntimeError: as of `records[index]`.
         """
-        (span,) = self.reader.spans([self._member(index)])
-        data = self.reader.read(span.shard, span.start, span.end)
-        next(self._parsed(span, data))  # refuses a damaged record
-        return draw_picture(next(self._checked(span, data)), self.spec, self.labels)
+        return draw_picture(self._read(index)[0], self.spec, self.labels)
 
     def __repr__(self) -> str:
         """Return where they are from and how many; the same in each process, as Grain wants it."""
@@ -185,25 +181,23 @@ class Records(Sequence[Record]):
             what = f"index must be {-len(self)} to {len(self) - 1}, got {operator.index(index)}"
             raise IndexError(f"{what}: there are {len(self)} records") from None
 
-    def _parsed(self, span: Span, data: bytes) -> Iterator[Record]:
-        for member, record in zip(span.members, self._checked(span, data), strict=True):
-            try:
-                yield self._parse(record)
-            except ValueError as error:
-                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
+    def _read(self, index: SupportsIndex) -> tuple[bytes, Record]:
+        (span,) = self.reader.spans([self._member(index)])
+        return next(self._parsed(span, self.reader.read(span.shard, span.start, span.end)))
 
-    def _checked(self, span: Span, data: bytes) -> Iterator[bytes]:
-        """Yield the records of a span, whose checksums are right."""
+    def _parsed(self, span: Span, data: bytes) -> Iterator[tuple[bytes, Record]]:
+        """Yield the records of a span, encoded and parsed, whose checksums are right."""
         offsets = self.reader.offsets(span.shard)
-        uncopied = np.frombuffer(data, np.uint8)
         for member in span.members:
-            start = offsets[member.number] - span.start
-            end = offsets[member.number + 1] - span.start
+            start, end = offsets[member.number], offsets[member.number + 1]
             try:
-                check_frame(data, start, end, uncopied)
+                encoded = read_frame(data, start - span.start, end - span.start)
+                record = self._parse(encoded)
             except FrameError as error:
                 raise self._damage(error.code, member, str(error)) from None
-            yield data[start + HEADER_BYTES : end - CHECKSUM_BYTES]
+            except ValueError as error:
+                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
+            yield encoded, record
 
     def _damage(self, code: str, member: Member, what: str) -> RuntimeError:
         offset = self.reader.offsets(member.shard)[member.number]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from readers.data_sets import DataSets, ListedShard, Part, read_keys, read_offsets
+from readers.data_sets import DataSets, Part, ShardFile, read_keys, read_offsets
 from transforms.storage import Storage, is_local, open_storage
 
 SPAN_BYTES = 4 << 20
@@ -69,7 +69,7 @@ class ShardReader:
     """
 
     def __init__(
-        self, data_sets: DataSets, split: str, shards: Sequence[ListedShard], parts: Sequence[Part]
+        self, data_sets: DataSets, split: str, shards: Sequence[ShardFile], parts: Sequence[Part]
     ) -> None:
         """Take the shards; nothing is read yet."""
         self.data_sets, self.split, self.shards, self.parts = data_sets, split, shards, parts
@@ -108,11 +108,10 @@ class ShardReader:
 
     def offsets(self, shard: int) -> array.array:
         """Return where a shard's records begin, and the last one ends; see `read_offsets`."""
-        found = self._offsets.get(shard)
-        if found is None:
-            listed = self.shards[shard]
-            found = self._offsets[shard] = read_offsets(listed.file, self._storage(listed))
-        return found
+        if shard not in self._offsets:
+            file = self.shards[shard]
+            self._offsets[shard] = read_offsets(file, self._storages[file.data_set])
+        return self._offsets[shard]
 
     def load_offsets(self, shards: Iterable[int]) -> None:
         """Read the indexes of several shards at once, those that are not known yet."""
@@ -122,9 +121,9 @@ class ShardReader:
     def keys(self, shards: Sequence[int]) -> Iterator[list[str]]:
         """Yield the keys of the records of each shard."""
         for start in range(0, len(shards), self._threads):
-            listed = [self.shards[shard] for shard in shards[start : start + self._threads]]
+            files = [self.shards[shard] for shard in shards[start : start + self._threads]]
             yield from self._executor.map(
-                lambda shard: read_keys(shard.file, self._storage(shard)), listed
+                lambda file: read_keys(file, self._storages[file.data_set]), files
             )
 
     def read(self, shard: int, start: int, end: int) -> bytes:
@@ -133,8 +132,8 @@ class ShardReader:
         Raises:
             RuntimeError: `E-SRC-CHANGED` when it is not that one any more.
         """
-        listed = self.shards[shard]
-        return self._storage(listed).read(listed.entry.name, listed.entry, (start, end))
+        file = self.shards[shard]
+        return self._storages[file.data_set].read(file.entry.file, file.listed, (start, end))
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
         """Yield spans of records, neighbours together.
@@ -142,18 +141,19 @@ class ShardReader:
         Args:
             members: records; neighbours come one after the other, by rising number.
         """
-        span: Span | None = None
+        span = Span(-1, 0, 0, [])
         for member in members:
             offsets = self.offsets(member.shard)
             start, end = offsets[member.number], offsets[member.number + 1]
-            if span is not None and self._may_join(span, member.shard, start, end):
+            is_near = span.start <= start <= span.end + GAP_BYTES
+            if span.shard == member.shard and is_near and end - span.start <= self._span_bytes:
                 span.members.append(member)
                 span = span._replace(end=max(span.end, end))
                 continue
-            if span is not None:
+            if span.members:
                 yield span
             span = Span(member.shard, start, end, [member])
-        if span is not None:
+        if span.members:
             yield span
 
     def read_spans(self, spans: Iterable[Span]) -> Iterator[tuple[Span, bytes]]:
@@ -178,14 +178,3 @@ class ShardReader:
         finally:
             for _, future in waiting:
                 future.cancel()
-
-    def _may_join(self, span: Span, shard: int, start: int, end: int) -> bool:
-        """Return whether a record is read together with those before it."""
-        return (
-            shard == span.shard
-            and span.start <= start <= span.end + GAP_BYTES
-            and end - span.start <= self._span_bytes
-        )
-
-    def _storage(self, shard: ListedShard) -> Storage:
-        return self._storages[shard.file.data_set]

@@ -3,10 +3,8 @@
 The graph is of TensorFlow's own operations alone, and the files are read by TensorFlow itself.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import SupportsIndex
 
 import tensorflow as tf
 
@@ -100,7 +98,7 @@ def load_data_sets(
     """Return what `readers.load` does."""
     data_sets = find_data_sets(roots, access)
     shards = list_shards(data_sets, split)
-    counts = [shard.file.entry.records for shard in shards]
+    counts = [shard.entry.records for shard in shards]
     dropping, least = reading.drop_remainder, reading.batch_size or 1
     parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
     records = sum(part.records for part in parts)
@@ -283,8 +281,7 @@ def _pixels(encoded: tf.Tensor, size: tuple[int, int] | None) -> tf.Tensor:
 
 
 def _is_size(size: object) -> bool:
-    return (
-        isinstance(size, tuple | list)
-        and len(size) == 2
-        and all(isinstance(side, SupportsIndex) and operator.index(side) > 0 for side in size)
-    )
+    match size:
+        case [int(height), int(width)]:
+            return height > 0 and width > 0
+    return False

@@ -45,20 +45,18 @@ class ExampleRules:
     def find_wrong(
         self,
         data: bytes,
-        sources: Sequence[str] = (),
+        sources: Sequence[str] | None = None,
         row_labels: Sequence[int] | None = None,
         row_size_px: tuple[int | None, ...] = (),
-        *,
-        hashes: bool = False,
     ) -> list[str]:
         """Return what is wrong with a record.
 
         Args:
             data: its bytes.
-            sources: hex SHA-256 of its source files, where images are those files; else none.
+            sources: hex SHA-256 of its source files, where images are those files; empty where
+                they are not; None to compare no SHA-256 at all.
             row_labels: its labels in the index; None where the index has no such record.
             row_size_px: height and width of its picture in the index; none where it has neither.
-            hashes: whether to compare SHA-256 of images.
         """
         try:
             context, steps = read_sequence(data)
@@ -68,7 +66,7 @@ class ExampleRules:
         wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:
             wrong += self._differing(context, row_labels, row_size_px)
-        if hashes:
+        if sources is not None:
             wrong += self._wrong_hashes(context, sources)
         return wrong
 

@@ -155,14 +155,12 @@ class FeatureSpec:
             raise ValueError("name must not be empty: give the layout's name, such as 'detection'")
         if not self.features:
             raise ValueError(f"features of {self.name} must not be empty: declare at least one")
-        repeats = [key for key, count in Counter(f.key for f in self.features).items() if count > 1]
+        keys = [feature.key for feature in self.features]
+        if self.is_sequence:
+            keys.append(SEQUENCE_KEY)  # what a schema calls all features of steps
+        repeats = [key for key, count in Counter(keys).items() if count > 1]
         if repeats:
             raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
-        if self.is_sequence and SEQUENCE_KEY in {feature.key for feature in self.features}:
-            raise ValueError(
-                f"keys of {self.name} must not be {SEQUENCE_KEY!r}, which is what a schema calls"
-                " all features of steps: rename it"
-            )
 
     @property
     def is_sequence(self) -> bool:

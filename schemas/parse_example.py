@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 
 from schemas.features import Kind
 
-_PACKAGE = "tensorflow"
 _FIELD = descriptor_pb2.FieldDescriptorProto
+_REPEATED = _FIELD.LABEL_REPEATED
 _LISTS = {
     "BytesList": _FIELD.TYPE_BYTES,
     "FloatList": _FIELD.TYPE_FLOAT,
@@ -62,40 +62,23 @@ class Sequences(NamedTuple):
             yield key, [v for values in steps if values.kind is Kind.BYTES for v in values.values]
 
 
-def parse_example(data: bytes) -> dict[str, Values]:
-    """Return the features of a serialized `tf.train.Example`, sorted by key.
-
-    Raises:
-        ValueError: when protobuf cannot parse it.
-
-    >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0101"))
-    {'a': Values(kind=<Kind.INT64: 'int64'>, values=[1])}
-    """
-    return parse_sequence_example(data).context
-
-
-def parse_sequence_example(data: bytes) -> Sequences:
-    """Return context and steps of a serialized `tf.train.SequenceExample`, sorted by key.
-
-    Raises:
-        ValueError: when protobuf cannot parse it.
-    """
-    context, lists = read_sequence(data)
-    steps = {key: list(map(values_of, lists[key].feature)) for key in sorted(lists)}
-    return Sequences({key: values_of(context[key]) for key in sorted(context)}, steps)
-
-
 def parse_record(data: bytes) -> Sequences | None:
-    """Return an Example's or SequenceExample's features; None if the record is neither.
+    """Return an Example's or SequenceExample's features by key, sorted; None if it is neither.
 
     Protobuf parses many short texts as a message of unknown fields. So bytes without a feature are
     no Example, unless they are an empty one.
+
+    >>> parse_record(bytes.fromhex("0a0c0a0a0a016112051a030a0101")).context
+    {'a': Values(kind=<Kind.INT64: 'int64'>, values=[1])}
     """
     try:
-        found = parse_sequence_example(data)
+        context, lists = read_sequence(data)
     except ValueError:
         return None
-    return found if found.context or found.feature_lists or len(data) <= 4 else None
+    if not context and not lists and len(data) > 4:
+        return None
+    steps = {key: list(map(_values_of, lists[key].feature)) for key in sorted(lists)}
+    return Sequences({key: _values_of(context[key]) for key in sorted(context)}, steps)
 
 
 def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Message]]:
@@ -113,60 +96,47 @@ def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Mess
 
 def kind_of(feature: Message) -> Kind | None:
     """Return the kind of a `Feature`'s list, None where it has no list."""
-    name = feature.WhichOneof("kind")
-    return None if name is None else _KINDS[name]
+    return _KINDS.get(feature.WhichOneof("kind"))
 
 
-def values_of(feature: Message) -> Values:
-    """Return the values of a `Feature`."""
-    name = feature.WhichOneof("kind")
-    return Values(None, []) if name is None else Values(_KINDS[name], getattr(feature, name).value)
+def _values_of(feature: Message) -> Values:
+    kind = kind_of(feature)
+    return Values(kind, [] if kind is None else getattr(feature, f"{kind.value}_list").value)
 
 
 def _sequence_example_class() -> Message:
     file = descriptor_pb2.FileDescriptorProto(
-        name="beam_tfrec/example.proto", package=_PACKAGE, syntax="proto3"
+        name="beam_tfrec/example.proto", package="tensorflow", syntax="proto3"
     )
+
+    def message(name: str, *fields: Mapping[str, Any]) -> Message:
+        return file.message_type.add(
+            name=name,
+            field=[{"number": number, **field} for number, field in enumerate(fields, 1)],
+        )
+
+    def message_with_map(name: str, field: str, value: str) -> None:
+        entry = f"{field.title().replace('_', '')}Entry"
+        found = message(name, {"name": field, "type_name": entry, "label": _REPEATED})
+        key = {"name": "key", "number": 1, "type": _FIELD.TYPE_STRING}
+        values = {"name": "value", "number": 2, "type_name": value}
+        found.nested_type.add(name=entry, field=[key, values], options={"map_entry": True})
+
     for name, kind in _LISTS.items():
-        _add_field(file.message_type.add(name=name), 1, "value", kind, is_repeated=True)
-    feature = file.message_type.add(name="Feature")
+        message(name, {"name": "value", "type": kind, "label": _REPEATED})
+    lists = zip(_KINDS, _LISTS, strict=True)
+    feature = message("Feature", *({"name": n, "type_name": t, "oneof_index": 0} for n, t in lists))
     feature.oneof_decl.add(name="kind")
-    for number, (field_name, name) in enumerate(zip(_KINDS, _LISTS, strict=True), 1):
-        _add_field(feature, number, field_name, name).oneof_index = 0
-    _add_map(file.message_type.add(name="Features"), "feature", "Feature")
-    steps = file.message_type.add(name="FeatureList")
-    _add_field(steps, 1, "feature", "Feature", is_repeated=True)
-    _add_map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")
-    sequence = file.message_type.add(name="SequenceExample")
-    _add_field(sequence, 1, "context", "Features")
-    _add_field(sequence, 2, "feature_lists", "FeatureLists")
+    message_with_map("Features", "feature", "Feature")
+    message("FeatureList", {"name": "feature", "type_name": "Feature", "label": _REPEATED})
+    message_with_map("FeatureLists", "feature_list", "FeatureList")
+    context = {"name": "context", "type_name": "Features"}
+    feature_lists = {"name": "feature_lists", "type_name": "FeatureLists"}
+    message("SequenceExample", context, feature_lists)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = pool.FindMessageTypeByName(f"{_PACKAGE}.{sequence.name}")
+    found = pool.FindMessageTypeByName("tensorflow.SequenceExample")
     return message_factory.GetMessageClass(found)
-
-
-def _add_field(
-    message: Message, number: int, name: str, kind: int | str, *, is_repeated: bool = False
-) -> Message:
-    """Add a field of a scalar type, or of the message that `kind` names."""
-    field = message.field.add(name=name, number=number)
-    field.label = _FIELD.LABEL_REPEATED if is_repeated else _FIELD.LABEL_OPTIONAL
-    if isinstance(kind, int):
-        field.type = kind
-    else:
-        field.type = _FIELD.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{kind}"
-    return field
-
-
-def _add_map(message: Message, name: str, value: str) -> None:
-    """Add a map from texts to messages, as field 1."""
-    entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
-    entry.options.map_entry = True
-    _add_field(entry, 1, "key", _FIELD.TYPE_STRING)
-    _add_field(entry, 2, "value", value)
-    _add_field(message, 1, name, f"{message.name}.{entry.name}", is_repeated=True)
 
 
 _SEQUENCE_EXAMPLE = _sequence_example_class()

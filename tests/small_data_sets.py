@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.example import encode_example, encode_sequence_example
+from schemas.example import encode_example
 from schemas.features import FeatureSpec
 from schemas.manifest import (
     FORMAT_VERSION,
@@ -102,6 +102,5 @@ def encode_values(spec: FeatureSpec, values: Values) -> bytes:
     kinds = {feature.key: feature.kind for feature in spec.features}
     steps = {feature.key for feature in spec.features if feature.per_step}
     context = {key: (kinds[key], value) for key, value in values.items() if key not in steps}
-    if not spec.is_sequence:
-        return encode_example(context)
-    return encode_sequence_example(context, {key: (kinds[key], values[key]) for key in steps})
+    lists = {key: (kinds[key], values[key]) for key in steps}
+    return encode_example(context, lists if spec.is_sequence else None)

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import readers
 from schemas.faults import find_fault
 from tests.gcs_stand_in import Fault, GcsStandIn, What
 from tests.gcs_stand_in import Kind as Request
 from tests.small_data_sets import write_data_set
-from tests.test_records import COUNTS, SPEC, example, ids, make_shards, plain
+from tests.test_records import COUNTS, SPEC, ids, make_shards, plain
+from transforms.shard_index import index_from_parquet, index_to_parquet
 
 KEYS = ("k0", "k1", "k2")
 SHARD = "train-00000-of-00001-3.tfrec"
@@ -37,13 +39,9 @@ def fault_of(read: Callable[[], Any]) -> tuple[str, str]:
     return found
 
 
-def offsets(records: Any) -> list[int]:
-    return list(records.reader.offsets(0))
-
-
 def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: Path) -> None:
     records = readers.open(str(output), "train")
-    begins = offsets(records)
+    begins = list(records.reader.offsets(0))
     path = output / SHARD
     data = path.read_bytes()
     whole = [[*map(plain, record.values())] for record in records]
@@ -74,27 +72,20 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
     file.close()
 
 
-def test_every_truncation_of_a_shard_is_reported(output: Path) -> None:
+def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
     path = output / SHARD
     data = path.read_bytes()
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        code, line = fault_of(lambda: readers.open(str(output), "train"))
-        assert code == "E-VER-SIZE"
-        assert line.startswith(
-            f"E-VER-SIZE {path}: {size} bytes, of {len(data)} that were written; "
-        )
-
-
-def test_a_missing_shard_is_reported(output: Path) -> None:
-    (output / SHARD).unlink()
-    where = f"E-VER-MISSING {output}/{SHARD}"
-    assert fault_of(lambda: readers.open(str(output), "train"))[1].startswith(
-        f"{where}: no such file; "
-    )
-    (output / SHARD).mkdir()
-    line = fault_of(lambda: readers.open(str(output), "train"))[1]
-    assert line.startswith(f"{where}: a directory, not a file; ")
+        _, line = fault_of(lambda: readers.open(str(output), "train"))
+        what = f"{size} bytes, of {len(data)} written ones; "
+        assert line.startswith(f"E-VER-SIZE {path}: {what}")
+    path.unlink()
+    _, line = fault_of(lambda: readers.open(str(output), "train"))
+    assert line.startswith(f"E-VER-MISSING {path}: no such file; ")
+    path.mkdir()
+    _, line = fault_of(lambda: readers.open(str(output), "train"))
+    assert line.startswith(f"E-VER-MISSING {path}: a directory, not a file; ")
 
 
 def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
@@ -105,31 +96,30 @@ def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
         (output / SHARD).write_bytes(change)
         assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
         assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
-    (output / SHARD).unlink()
-    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
 
 
-def test_an_index_of_another_shard_is_reported(tmp_path: Path) -> None:
-    one = write_data_set(tmp_path / "1", SPEC, {"train": make_shards([3], 10)})
+def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> None:
+    whole = (output / INDEX).read_bytes()
     for name, counts, size in (("more", [4], 10), ("longer", [3], 11)):
         other = write_data_set(tmp_path / name, SPEC, {"train": make_shards(counts, size)})
         (index,) = other.glob("index/*.parquet")
-        (one / INDEX).write_bytes(index.read_bytes())
-        records = readers.open(str(one), "train")
-        _, line = fault_of(functools.partial(operator.getitem, records, 0))
-        assert line.startswith(f"E-VER-INDEX {one}/{INDEX}: index must be of ")
-
-
-def test_an_index_of_other_lengths_but_the_same_sum_is_reported(tmp_path: Path) -> None:
-    records = {f"k{n}": example(n, size) for n, size in enumerate((10, 20, 30))}
-    other = {f"k{n}": example(n, size) for n, size in enumerate((30, 20, 10))}
-    one = write_data_set(tmp_path / "1", SPEC, {"train": [records]})
-    two = write_data_set(tmp_path / "2", SPEC, {"train": [other]})
-    (one / INDEX).write_bytes((two / INDEX).read_bytes())
-    opened = readers.open(str(one), "train")
+        (output / INDEX).write_bytes(index.read_bytes())
+        _, line = fault_of(lambda: readers.open(str(output), "train")[0])
+        assert line.startswith(f"E-VER-INDEX {output}/{INDEX}: index must be of ")
+    rows = index_from_parquet(whole)  # of other lengths, but the same sum
+    changed = [
+        replace(rows[0], size=rows[0].size + 1),
+        replace(rows[1], offset=rows[1].offset + 1, size=rows[1].size - 1),
+        rows[2],
+    ]
+    (output / INDEX).write_bytes(index_to_parquet(changed))
+    opened = readers.open(str(output), "train")
     _, line = fault_of(lambda: opened[0])
-    assert line.startswith(f"E-VER-FRAME {one}/{SHARD}: record 0 (key k0) at byte 0: ")
+    assert line.startswith(f"E-VER-FRAME {output}/{SHARD}: record 0 (key k0) at byte 0: ")
     assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # nothing begins there
+    (output / INDEX).unlink()
+    _, line = fault_of(lambda: readers.open(str(output), "train")[0])
+    assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
 
 
 def read_all(root: str) -> list:
@@ -172,39 +162,24 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
     assert reported > len(data) / 17  # all that were cut off, and more
 
 
-# --- a bucket ---
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
-    with GcsStandIn() as running:
-        running.make_bucket("b")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        for path in output.rglob("*.*"):
-            running.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
-        yield running
-        assert running.faults_left() == [], "a fault was asked for and never met"
-
-
-def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
+def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store has no checksum of a part of an object. The record's own checksum finds it."""
-    records = readers.open("gs://b/out", "train")
-    shard = records.reader.shards[0].entry.name
-    bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
-    code, line = fault_of(lambda: list(records))
-    assert code in ("E-VER-CRC", "E-VER-FRAME")
-    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
-    assert ids(records) == list(range(10))
-
-
-def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    entry = records.reader.shards[0].entry
-    data = bytearray(bucket.objects("b")[f"out/{entry.name}"])
-    data[20] ^= 1
-    bucket.put("b", f"out/{entry.name}", bytes(data))
-    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-    code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
-    assert code == "E-VER-CRC"
-    assert line.startswith(f"E-VER-CRC gs://b/out/{entry.name}: the store's CRC-32C is ")
+    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
+    with GcsStandIn() as bucket:
+        bucket.make_bucket("b")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+        for path in output.rglob("*.*"):
+            bucket.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+        records = readers.open("gs://b/out", "train")
+        shard = records.reader.shards[0].entry.file
+        bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
+        code, line = fault_of(lambda: list(records))
+        assert code in ("E-VER-CRC", "E-VER-FRAME")
+        assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+        assert ids(records) == list(range(10))
+        data = bytearray(bucket.objects("b")[f"out/{shard}"])
+        data[20] ^= 1
+        bucket.put("b", f"out/{shard}", bytes(data))
+        assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+        _, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
+        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")

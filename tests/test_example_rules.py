@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.example import encode_example, encode_sequence_example
+from schemas.example import encode_example
 from schemas.example_rules import ExampleRules
 from schemas.features import Content, Feature, FeatureSpec, Kind
 
@@ -87,8 +87,8 @@ def test_steps_of_a_sequence_example() -> None:
     context = {"id": (Kind.INT64, [1])}
     right = {"one": (Kind.FLOAT, [[0.5], [1.0]]), "some": (Kind.INT64, [[], [1, 90]])}
     wrong = {"one": (Kind.FLOAT, [[0.5], [1.0, 2.0]]), "more": (Kind.INT64, [[7]])}
-    assert rules.find_wrong(encode_sequence_example(context, right)) == []
-    assert rules.find_wrong(encode_sequence_example(context, wrong)) == [
+    assert rules.find_wrong(encode_example(context, right)) == []
+    assert rules.find_wrong(encode_example(context, wrong)) == [
         "feature 'one' has 2 values, not one",
         "feature 'some' is not there",
         "feature 'more' is not in the manifest",

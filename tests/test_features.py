@@ -1,13 +1,9 @@
 """Feature specs and their parse specs."""
 
-import hashlib
-import io
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from schemas.columns import ColumnType
 from schemas.example import encode_example
@@ -35,95 +31,39 @@ from schemas.layouts.classification import (
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
-from tests.test_example import tensorflow_example
 
-DETECTION = FeatureSpec(
-    "detection",
+SPEC = FeatureSpec(
+    "all",
     (
-        Feature("image/height", Kind.INT64, False, "px"),
-        Feature("image/width", Kind.INT64, False, "px"),
-        Feature("image/filename", Kind.BYTES, False, "path below the root", Content.TEXT),
-        Feature("image/source_id", Kind.BYTES, False, "image id, decimal", Content.TEXT),
-        Feature("image/key/sha256", Kind.BYTES, False, "hex, of image/encoded", Content.TEXT),
-        Feature("image/encoded", Kind.BYTES, False, "the file's bytes", Content.IMAGE),
-        Feature("image/format", Kind.BYTES, False, "jpeg, png, …", Content.TEXT),
-        Feature("image/object/bbox/xmin", Kind.FLOAT, True, "left / width, in [0, 1]"),
-        Feature("image/object/bbox/xmax", Kind.FLOAT, True, "right / width, in [0, 1]"),
-        Feature("image/object/bbox/ymin", Kind.FLOAT, True, "top / height, in [0, 1]"),
-        Feature("image/object/bbox/ymax", Kind.FLOAT, True, "bottom / height, in [0, 1]"),
-        Feature("image/object/class/text", Kind.BYTES, True, "category name", Content.TEXT),
-        Feature(
-            "image/object/class/label", Kind.INT64, True, "COCO category id", Content.CLASS_LABEL
-        ),
-        Feature("image/object/is_crowd", Kind.INT64, True, "0 or 1"),
-        Feature("image/object/area", Kind.FLOAT, True, "px²"),
+        Feature("one", Kind.BYTES, False, "bytes"),
+        *(Feature(f"{kind.value}s", kind, True, "any number") for kind in Kind),
+        *(Feature(f"no {kind.value}", kind, False, "x", optional=True) for kind in Kind),
     ),
 )
 
-RGB = (200, 30, 90)
-
-
-def encoded_image(image_format: str, mode: str = "RGB", size_wh: tuple[int, int] = (6, 4)) -> bytes:
-    """Return an image of one colour, so that JPEG decodes to it within 2."""
-    buffer = io.BytesIO()
-    Image.new("RGB", size_wh, RGB).convert(mode).save(buffer, image_format)
-    return buffer.getvalue()
-
-
-def detection_values(index: int) -> dict[str, list]:
-    """Return the values of Example `index` by key: `index % 4` objects, JPEG and PNG in turn."""
-    image_format = ("jpeg", "png")[index % 2]
-    encoded = encoded_image(image_format, size_wh=(6 + index, 4))
-    num_objects = index % 4
-    edges = [float(np.float32((index + i) / 40)) for i in range(num_objects)]
-    return {
-        "image/height": [4],
-        "image/width": [6 + index],
-        "image/filename": [f"dir/é{index}.{image_format}".encode()],
-        "image/source_id": [str(index).encode()],
-        "image/key/sha256": [hashlib.sha256(encoded).hexdigest().encode()],
-        "image/encoded": [encoded],
-        "image/format": [image_format.encode()],
-        "image/object/bbox/xmin": edges,
-        "image/object/bbox/xmax": [edge + 0.5 for edge in edges],
-        "image/object/bbox/ymin": edges[::-1],
-        "image/object/bbox/ymax": [1.0] * num_objects,
-        "image/object/class/text": [b"person", "Fußgänger".encode(), b""][:num_objects],
-        "image/object/class/label": [1, 90, 2**62][:num_objects],
-        "image/object/is_crowd": [0, 1, 0][:num_objects],
-        "image/object/area": [0.0, 12.5, 3e38][:num_objects],
-    }
-
-
-def serialize(spec: FeatureSpec, values: dict[str, list]) -> bytes:
-    """Return the Example as TensorFlow writes it."""
-    example = tensorflow_example({f.key: (f.kind, values[f.key]) for f in spec.features})
-    return example.SerializeToString(deterministic=True)
-
 
 @pytest.mark.parametrize("repeated_as", RepeatedAs)
-def test_parse_spec_gives_back_all_values(repeated_as):
+def test_parse_spec_gives_back_all_values(repeated_as: RepeatedAs) -> None:
     import tensorflow as tf
 
-    expected = [detection_values(index) for index in range(20)]
-    serialized = [serialize(DETECTION, values) for values in expected]
-    batch = tf.io.parse_example(serialized, parse_spec(DETECTION, repeated_as))
+    lists = {"bytess": ["Fußgänger".encode(), b""], "floats": [0.5, 3e38], "int64s": [1, 2**62]}
+    full = {"one": [b"x"], "no bytes": [b"a"], "no float": [1.5], "no int64": [7], **lists}
+    kinds = {feature.key: feature.kind for feature in SPEC.features}
+    records = [
+        encode_example({key: (kinds[key], values) for key, values in found.items()})
+        for found in (full, {"one": [b""]})
+    ]
+    batch = tf.io.parse_example(records, parse_spec(SPEC, repeated_as))
+    assert batch.keys() == kinds.keys()
+    for key, empty in {"one": b"", "no bytes": b"", "no float": 0.0, "no int64": 0}.items():
+        assert batch[key].numpy().tolist() == [*full[key], empty]
+    for key, values in lists.items():
+        is_sparse = repeated_as is RepeatedAs.SPARSE
+        tensor = tf.RaggedTensor.from_sparse(batch[key]) if is_sparse else batch[key]
+        assert tensor.to_list() == [pytest.approx(values) if key == "floats" else values, []]
 
-    assert set(batch) == set(expected[0])
-    for feature in DETECTION.features:
-        tensor = batch[feature.key]
-        if not feature.repeated:
-            assert [[value] for value in tensor.numpy()] == [v[feature.key] for v in expected]
-            continue
-        if repeated_as is RepeatedAs.SPARSE:
-            tensor = tf.RaggedTensor.from_sparse(tensor)
-        wanted = [v[feature.key] for v in expected]
-        if feature.kind is Kind.FLOAT:
-            wanted = [[float(np.float32(value)) for value in row] for row in wanted]
-        assert tensor.to_list() == wanted, feature.key
 
-
-def test_sorted_features_follow_the_keys_bytes():
+def test_sorted_features_follow_the_keys_bytes() -> None:
     keys = ["b", "a/b", "é", "a", "Z", "a-b", "\U0001f600", "\uffff"]
     spec = FeatureSpec("x", tuple(Feature(key, Kind.BYTES, False, "any") for key in keys))
     assert [feature.key for feature in spec.sorted_features] == sorted(keys, key=str.encode)
@@ -285,21 +225,3 @@ def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners:
     with refused or nullcontext():
         found = corners_of(ObjectRoles(form, tuple(values)), values.__getitem__, (100, 50))
         assert list(found) == [pytest.approx(box) for box in corners]
-
-
-def test_parse_spec_gives_the_default_of_the_kind() -> None:
-    import tensorflow as tf
-
-    kinds = {"age": Kind.INT64, "name": Kind.BYTES, "weight": Kind.FLOAT}
-    optional = [Feature(key, kind, False, "x", optional=True) for key, kind in kinds.items()]
-    spec = FeatureSpec("table", (Feature("row", Kind.INT64, False, "x"), *optional))
-    full = {"age": (Kind.INT64, [7]), "name": (Kind.BYTES, [b"ann"]), "weight": (Kind.FLOAT, [1.5])}
-    rows = [encode_example({"row": (Kind.INT64, [n]), **(full if n == 0 else {})}) for n in (0, 1)]
-    parsed = tf.io.parse_example(rows, parse_spec(spec))
-
-    assert {key: value.numpy().tolist() for key, value in parsed.items()} == {
-        "age": [7, 0],
-        "name": [b"ann", b""],
-        "row": [0, 1],
-        "weight": [1.5, 0.0],
-    }

@@ -121,10 +121,8 @@ def test_types(
     assert len(list(dataset)) == len(dataset) == (4 if "batch_size" not in options else 2)
 
 
-@pytest.mark.parametrize("decode_images", [True, False])
-def test_lists_are_padded_and_cut(photos: str, decode_images: bool) -> None:
-    options = {"batch_size": 4, "max_objects": 2, "decode_images": decode_images}
-    (batch,) = readers.load(photos, "train", **options)
+def test_lists_are_padded_and_cut(photos: str) -> None:
+    (batch,) = readers.load(photos, "train", batch_size=4, max_objects=2, decode_images=False)
     assert batch["objects/label"].numpy().tolist() == [[-1, -1], [0, -1], [0, 1], [0, 1]]
     boxes = [[-1, -1], [0.25, -1], [0.5, 0.5], [0.75, 0.75]]
     assert batch["objects/bbox"].numpy().tolist() == [[[x] * 4 for x in row] for row in boxes]
@@ -135,13 +133,12 @@ def test_images_are_pixels_or_bytes(photos: str) -> None:
     """Ragged in a batch, since they differ in size, or resized to one."""
     encoded = [r["image"].numpy() for r in readers.load(photos, "train", decode_images=False)]
     (batch,) = readers.load(photos, "train", batch_size=4)
-    for row, data in zip(batch["image"], encoded, strict=True):
-        assert np.array_equal(row.to_tensor(), tf.io.decode_jpeg(data))
     (resized,) = readers.load(photos, "train", batch_size=4, image_size=(8, 10))
-    for row, data in zip(resized["image"].numpy(), encoded, strict=True):
-        whole = tf.cast(tf.io.decode_jpeg(data), tf.float32)
-        wanted = tf.image.resize(whole, (8, 10), antialias=True)
-        assert np.abs(row - wanted).max() <= 0.51
+    for row, small, data in zip(batch["image"], resized["image"].numpy(), encoded, strict=True):
+        pixels = tf.io.decode_jpeg(data)
+        assert np.array_equal(row.to_tensor(), pixels)
+        wanted = tf.image.resize(tf.cast(pixels, tf.float32), (8, 10), antialias=True)
+        assert np.abs(small - wanted).max() <= 0.51
 
 
 def picture(mode: str, form: str, **save: Any) -> bytes:
@@ -221,45 +218,37 @@ def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
     assert len(readers.load(roots, "train", decode_images=False)) == 2
 
 
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_sequence_examples(tmp_path: Path, batch_size: int | None) -> None:
+def test_sequence_examples(tmp_path: Path) -> None:
     records = [
         {"id": [n], "token": [[i] for i in range(n)], "box": [[0.5] * i for i in range(n)]}
         for n in range(3)
     ]
     write_values(tmp_path, STEPS, {"train": [records]})
-    dataset = readers.load(str(tmp_path), "train", batch_size=batch_size)
     tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
-    if batch_size is None:
-        assert [r["token"].numpy().tolist() for r in dataset] == tokens
-        assert [r["box"].to_list() for r in dataset] == boxes
-    else:
-        (batch,) = dataset
-        assert batch["id"].numpy().tolist() == [0, 1, 2]
-        assert batch["token"].to_list() == tokens
-        assert batch["box"].to_list() == boxes
+    single = list(readers.load(str(tmp_path), "train"))
+    assert [r["token"].numpy().tolist() for r in single] == tokens
+    assert [r["box"].to_list() for r in single] == boxes
+    (batch,) = readers.load(str(tmp_path), "train", batch_size=3)
+    assert batch["id"].numpy().tolist() == [0, 1, 2]
+    assert (batch["token"].to_list(), batch["box"].to_list()) == (tokens, boxes)
 
 
 # --- order ---
 
 
-def test_the_order_is_the_same_each_time(tmp_path: Path) -> None:
+def test_the_order(tmp_path: Path) -> None:
+    """The same each time, or another in each epoch, or that of a seed."""
     out = write_numbers(tmp_path, *[50] * 20)
     dataset = readers.load(out, "train")
     first = numbers_of(dataset)
     assert sorted(first) == list(range(1000))
     assert first == numbers_of(dataset) == numbers_of(readers.load(out, "train"))
     assert first[:17] == [*range(0, 16 * 50, 50), 1]  # sixteen files are read at once
-
-
-def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) -> None:
-    out = write_numbers(tmp_path, *[50] * 20)
     for shuffle in (True, 100):
         dataset = readers.load(out, "train", shuffle=shuffle)
-        first, second = numbers_of(dataset), numbers_of(dataset)
-        assert sorted(first) == sorted(second) == list(range(1000))
-        assert first != second
-        assert first != numbers_of(readers.load(out, "train"))
+        epochs = [numbers_of(dataset), numbers_of(dataset), first]
+        assert all(sorted(epoch) == sorted(first) for epoch in epochs)
+        assert len(set(map(tuple, epochs))) == 3
     seeded = [numbers_of(readers.load(out, "train", shuffle=True, seed=3)) for _ in range(2)]
     assert seeded[0] == seeded[1] != sorted(seeded[0])
 
@@ -267,7 +256,7 @@ def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) ->
 # --- hosts ---
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 7, 16])
+@pytest.mark.parametrize("hosts", [2, 7])
 def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
     """All of it, or as many whole batches each as there are steps."""
     steps = readers.steps_per_epoch(uneven, "train", 3 * hosts, hosts, drop_remainder=True)
@@ -277,11 +266,12 @@ def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
         share = {"host": host, "hosts": hosts}
         shares.append(numbers_of(readers.load(uneven, "train", **share, drop_remainder=False)))
         dataset = readers.load(uneven, "train", batch_size=3, **share, drop_remainder=True)
-        assert dataset.cardinality() == steps
-        if host in (0, hosts - 1):
-            assert [len(batch["n"]) for batch in dataset] == [3] * steps
+        assert [len(batch["n"]) for batch in dataset] == [3] * steps
     assert sorted(number for share in shares for number in share) == list(range(111))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    context = tf.distribute.InputContext(hosts, input_pipeline_id=1)
+    by_context = readers.load(uneven, "train", input_context=context, drop_remainder=False)
+    assert numbers_of(by_context) == shares[1]
 
 
 @pytest.mark.parametrize(
@@ -313,27 +303,14 @@ def test_keras_trains_as_many_steps_in_each_epoch(
     pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
     model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
     model.compile(loss="mse")
-    batches: list[int] = []
-    count = tf.keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: batches.append(batch)
-    )
-    model.fit(pairs, epochs=3, steps_per_epoch=names["steps"], callbacks=[count], verbose=0)
+    model.fit(pairs, epochs=3, steps_per_epoch=names["steps"], verbose=0)
     assert names["steps"] == len(names["dataset"]) == 2
-    assert batches == [0, 1] * 3
-
-
-def test_a_strategy_s_context_tells_the_host(uneven: str) -> None:
-    context = tf.distribute.InputContext(num_input_pipelines=4, input_pipeline_id=3)
-    by_context = numbers_of(readers.load(uneven, "train", input_context=context))
-    assert by_context == numbers_of(readers.load(uneven, "train", host=3, hosts=4))
-    assert len(by_context) == 111 // 4
+    assert model.optimizer.iterations.numpy() == 3 * 2
 
 
 def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
     out = write_numbers(tmp_path, 2)
-    dataset = readers.load(out, "train", host=2, hosts=3, drop_remainder=False)
-    assert len(dataset) == 0
-    assert numbers_of(dataset) == []
+    assert list(readers.load(out, "train", host=2, hosts=3, drop_remainder=False)) == []
 
 
 # --- what is refused ---
@@ -345,9 +322,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give such as 64"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give True or False"),
         ({"image_size": 224}, "image_size must be (height, width) in px, got 224: give another"),
-        ({"image_size": (2.5, 3)}, "image_size must be (height, width) in px, got (2.5, 3)"),
         ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
-        ({"image_size": (5, 5, 3)}, "image_size must be (height, width) in px, got (5, 5, 3)"),
         ({"image_size": (5, 5)}, "image_size must come with images, got layout 'numbers'"),
         (
             {"image_size": (5, 5), "decode_images": False},
@@ -372,16 +347,6 @@ def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], messag
         readers.load(uneven, "train", **options)
 
 
-def test_a_shard_that_is_gone_or_short_is_named(tmp_path: Path) -> None:
-    out, shard = write_numbers(tmp_path, 3, 3), tmp_path / "train-00001-of-00002-3.tfrec"
-    shard.write_bytes(bytes(9))
-    with pytest.raises(RuntimeError, match=f"^E-VER-SIZE {re.escape(str(shard))}: "):
-        readers.load(out, "train")
-    shard.unlink()
-    with pytest.raises(RuntimeError, match=f"^E-VER-MISSING {re.escape(str(shard))}: "):
-        readers.load(out, "train")
-
-
 def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> None:
     """A file of the right length with one record of the size of two."""
     out = write_numbers(tmp_path, 2)
@@ -393,6 +358,9 @@ def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> Non
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
         list(readers.load(out, "train"))
     assert len(list(readers.load(out, "train", known_cardinality=False))) == 1
+    shard.unlink()
+    with pytest.raises(RuntimeError, match=f"^E-VER-MISSING {re.escape(str(shard))}: "):
+        readers.load(out, "train")
 
 
 # --- where it runs ---

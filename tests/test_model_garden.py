@@ -20,50 +20,33 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def compared(out: Path, *arguments: object) -> str:
-    """Return what the comparison says, when nothing differs."""
-    command = [PYTHON, COMPARE, "--shards", *shard_paths(out), *arguments]
+CASES = [  # data, annotation files, features, number of images
+    (
+        "coco_val",
+        ("captions", "person_keypoints", "instances"),
+        "boxes,masks,polygons,keypoints,captions,license",
+        25,
+    ),
+    ("coco_train", ("panoptic", "instances"), "boxes,masks,panoptic", 33),
+]
+
+
+@pytest.mark.parametrize(("data", "names", "features", "count"), CASES)
+def test_records_are_those_of_its_script(
+    data: str, names: tuple[str, ...], features: str, count: int, shared_data: Path, tmp_path: Path
+) -> None:
+    images, annotations = (shared_data / data / name for name in ("images", "annotations"))
+    files = {f"--{name}": annotations / f"{name}.json" for name in names}
+    pngs = ("--panoptic_images", annotations / "panoptic") if "panoptic" in names else ()
+    run = run_coco(
+        *("--images", images, "--annotations", *files.values(), *pngs),
+        *("--features", features, "--output", tmp_path / "out"),
+    )
+    assert run.code == 0, run.err
+    files.pop("--person_keypoints", None)  # which the script does not write
+    given = [argument for pair in files.items() for argument in pair]
+    shards = shard_paths(tmp_path / "out")
+    command = [PYTHON, COMPARE, "--shards", *shards, "--images", images, "--masks", *given, *pngs]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done.stdout
-
-
-def test_boxes_masks_and_captions_are_those_of_its_script(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    images, annotations = (shared_data / "coco_val" / name for name in ("images", "annotations"))
-    names = ("captions", "person_keypoints", "instances")
-    captions, keypoints, instances = (annotations / f"{name}.json" for name in names)
-    run = run_coco(
-        *("--images", images, "--annotations", captions, keypoints, instances),
-        *("--features", "boxes,masks,polygons,keypoints,captions,license"),
-        *("--output", tmp_path / "out"),
-    )
-    assert run.code == 0, run.err
-
-    said = compared(
-        *(tmp_path / "out", "--images", images, "--masks"),
-        *("--instances", instances, "--captions", captions),
-    )
-
-    assert said == "25 Examples compared, 0 differ\n"
-
-
-def test_crowds_and_panoptic_images_are_those_of_its_script(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    images, annotations = (shared_data / "coco_train" / name for name in ("images", "annotations"))
-    panoptic, instances = annotations / "panoptic.json", annotations / "instances.json"
-    given = ("--panoptic_images", annotations / "panoptic")
-    run = run_coco(
-        *("--images", images, "--annotations", panoptic, instances, *given),
-        *("--features", "boxes,masks,panoptic", "--output", tmp_path / "out"),
-    )
-    assert run.code == 0, run.err
-
-    said = compared(
-        *(tmp_path / "out", "--images", images, "--masks"),
-        *("--instances", instances, "--panoptic", panoptic, *given),
-    )
-
-    assert said == "33 Examples compared, 0 differ\n"
+    assert done.stdout == f"{count} Examples compared, 0 differ\n"

@@ -87,8 +87,9 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
 
     records = readers.open(out, "train")
     keys = [records.key(place) for place in range(len(records))]
-    (shown,) = records_of_set(out, DEFAULT_ACCESS, "train", key=keys[-1])
-    indexes = list_indexes(from_json(path.read_bytes(), Manifest), out, ["train"])
+    manifest = from_json(path.read_bytes(), Manifest)
+    (shown,) = records_of_set(out, DEFAULT_ACCESS, manifest, "train", 0, keys[-1])
+    indexes = list_indexes(manifest, out, ["train"])
     written = [key for index in indexes for key in read_written(index)]
 
     assert sorted(keys) == sorted(written) == [str(number) for number in range(1, 7)]

@@ -1,8 +1,5 @@
-"""Readers give exactly what the encoder was given: of every layout, by hypothesis, and of some
-runs, against what protobuf finds in the shards.
-"""
+"""Readers give exactly what the encoder was given: of every layout, by hypothesis."""
 
-import json
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +13,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import readers
-from pipelines import arrays, coco, table
 from readers.data_sets import find_data_sets
 from schemas.columns import parse_type
 from schemas.features import Content, Feature, FeatureSpec, Kind
@@ -31,9 +27,6 @@ from schemas.layouts.classification import (
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
-from tests.array_runs import random_images
-from tests.coco_command import committed_by
-from tests.conftest import coco_dict, jpeg_bytes
 from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]
@@ -174,87 +167,3 @@ def test_readers_give_what_the_encoder_was_given(layout: str, reader: str) -> No
         assert found == [flat(spec, values) for values in records]
 
     equal()
-
-
-def coco_sources(folder: Path) -> list[object]:
-    """Return flags of photos with boxes, outlines, keypoints and captions."""
-    spec = coco_dict(3)
-    spec["categories"][0] |= {"keypoints": ["nose", "tail"], "skeleton": []}
-    for annotation in spec["annotations"]:
-        annotation["segmentation"] = [[1, 2, 9, 2, 9, 9]]
-        if annotation["category_id"] != 2:
-            annotation |= {"keypoints": [3, 4, 2, 0, 0, 0], "num_keypoints": 1}
-    for image in spec["images"]:
-        path = folder / "photos" / image["file_name"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg_bytes(color=image["id"]))
-    captions = [{"id": n, "image_id": 1, "caption": f"caption {n}"} for n in (1, 2)]
-    captioned = {"images": spec["images"], "annotations": captions}
-    (folder / "boxes.json").write_text(json.dumps(spec))
-    (folder / "captions.json").write_text(json.dumps(captioned))
-    files = (f"train={folder / name}.json" for name in ("boxes", "captions"))
-    return ["--images", folder / "photos", "--annotations", *files]
-
-
-def table_sources(folder: Path) -> list[object]:
-    """Return flags of rows without lists of lists, which sequences alone can hold."""
-    flags = sequence_sources(folder)
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    lines = [json.dumps({**row, "boxes": None, "x": 1}) + "\n" for row in rows]
-    (folder / "rows.jsonl").write_text("".join(lines))
-    return [*flags, "--types", "boxes=float[]"]
-
-
-def sequence_sources(folder: Path) -> list[object]:
-    rows = [
-        {"id": 0, "price": 0.5, "tags": ["a"], "tokens": [1, 2], "boxes": [[0.5], []]},
-        {"id": 1, "price": None, "tags": [], "tokens": [], "boxes": []},
-        {"id": 2, "price": -1.5, "tags": ["b", "c"], "tokens": [7], "boxes": [[1.5, 2.5]]},
-    ]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return ["--table", folder / "rows.jsonl"]
-
-
-def array_sources(folder: Path) -> list[object]:
-    np.save(folder / "x.npy", random_images(3))
-    np.save(folder / "y.npy", np.array(["cat", "dog", "cat"]))
-    return ["--arrays", folder / "x.npy", "--label_array", folder / "y.npy"]
-
-
-Make = Callable[[Path], list[object]]
-RUNS: dict[str, tuple[Any, Make, list[object]]] = {
-    "coco": (coco, coco_sources, ["--features", "boxes,masks,polygons,keypoints,captions"]),
-    "table": (table, table_sources, []),
-    "table of sequences": (table, sequence_sources, ["--sequence", "tokens,boxes"]),
-    "arrays": (arrays, array_sources, []),
-}
-
-
-def by_protobuf(root: Path) -> Iterator[Flat]:
-    """What `tf.train` finds in the one shard."""
-    spec = find_data_sets(str(root)).spec
-    (shard,) = root.glob("*.tfrec")
-    for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
-        if not spec.is_sequence:
-            features = tf.train.Example.FromString(record).features.feature
-            yield flat(spec, {key: _list_of(value) for key, value in features.items()})
-            continue
-        found = tf.train.SequenceExample.FromString(record)
-        values: dict[str, list] = {k: _list_of(v) for k, v in found.context.feature.items()}
-        lists = found.feature_lists.feature_list.items()
-        yield flat(spec, values | {k: [_list_of(step) for step in v.feature] for k, v in lists})
-
-
-def _list_of(feature: Any) -> list:
-    return list(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_readers_give_what_lies_in_the_records_of_runs(name: str, tmp_path: Path) -> None:
-    pipeline, make, flags = RUNS[name]
-    out = tmp_path / "out"
-    committed_by(pipeline.run, out, *make(tmp_path), *flags, "--num_shards", 1)
-    wanted = list(by_protobuf(out))
-    assert len(wanted) >= 3
-    for reader in READERS.values():
-        assert list(reader(str(out))) == wanted

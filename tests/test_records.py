@@ -59,9 +59,10 @@ def make_shards(counts: Sequence[int], size_bytes: int = 50) -> list[dict[str, b
     return shards
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)}, LABELS)
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ten") / "out"
+    return write_data_set(folder, SPEC, {"train": make_shards(COUNTS)}, LABELS)
 
 
 def ids(records: Any) -> list[int]:
@@ -90,15 +91,6 @@ def test_a_split_is_a_sequence(output: Path) -> None:
     assert ids(reversed(records)) == list(range(10))[::-1]
 
 
-def test_an_index_that_is_a_folder(output: Path) -> None:
-    (index,) = output.glob("index/train-00000-*.parquet")
-    index.unlink()
-    index.mkdir()
-    message = rf"^E-VER-MISSING {re.escape(str(index))}: a directory, not a file; "
-    with pytest.raises(RuntimeError, match=message):
-        readers.open(str(output), "train")[0]
-
-
 @pytest.mark.parametrize("index", [10, -11, 2**70])
 def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
     records = readers.open(str(output), "train")
@@ -107,10 +99,7 @@ def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
             ask()
 
 
-SLICES = [slice(2, 7), slice(None, None, -1), slice(-3, None), slice(1, 9, 3), slice(4, 4)]
-
-
-@pytest.mark.parametrize("part", SLICES, ids=str)
+@pytest.mark.parametrize("part", [slice(2, 7), slice(None, None, -1), slice(1, 9, 3)], ids=str)
 def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
     view = readers.open(str(output), "train")[part]
     expected = list(range(10))[part]
@@ -122,17 +111,11 @@ def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
 
 @draw(60)
 @given(st.lists(st.integers(-10, 9), max_size=30))
-def test_many_come_in_the_order_asked_for(output_of_ten: Path, indices: list[int]) -> None:
-    records = readers.open(str(output_of_ten), "train")
+def test_many_come_in_the_order_asked_for(output: Path, indices: list[int]) -> None:
+    records = readers.open(str(output), "train")
     found = records.__getitems__(indices)
     assert ids(found) == [index % 10 for index in indices]
     assert len({id(record) for record in found}) == len(found)
-
-
-@pytest.fixture(scope="module")
-def output_of_ten(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ten") / "out"
-    return write_data_set(folder, SPEC, {"train": make_shards(COUNTS)})
 
 
 def test_keys_are_found(output: Path) -> None:
@@ -150,20 +133,19 @@ def test_keys_are_found(output: Path) -> None:
 # --- hosts and data sets ---
 
 
-@pytest.mark.parametrize("hosts", [1, 3, 4, 12])
+@pytest.mark.parametrize("hosts", [3, 12])
 def test_hosts_share_a_split(output: Path, hosts: int) -> None:
-    shares = [readers.open(str(output), "train", host=h, hosts=hosts) for h in range(hosts)]
-    counts = [len(share) for share in shares]
-    assert max(counts) - min(counts) <= 1
-    assert sorted(n for share in shares for n in ids(share)) == list(range(10))
+    for dropping in (True, False):
+        shares = [
+            readers.open(str(output), "train", host=h, hosts=hosts, drop_remainder=dropping)
+            for h in range(hosts)
+        ]
+        read = sorted(n for share in shares for n in ids(share))
+        assert len(read) == (10 // hosts * hosts if dropping else 10) == len(set(read))
+        assert max(map(len, shares)) - min(map(len, shares)) <= (not dropping)
     for share in shares:
         assert ids(share.__getitems__(range(len(share)))) == ids(share)
         assert [share.find(share.key(i)) for i in range(len(share))] == list(range(len(share)))
-    even = [
-        len(readers.open(str(output), "train", host=h, hosts=hosts, drop_remainder=True))
-        for h in range(hosts)
-    ]
-    assert even == [10 // hosts] * hosts
 
 
 def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
@@ -189,24 +171,9 @@ def check_against_tensorflow(spec: FeatureSpec, data: bytes, ours: Mapping[str, 
 
 @pytest.mark.parametrize("number", range(3))
 def test_values_are_those_that_tensorflow_parses(number: int) -> None:
-    """Of lists of none, one and two values, with and without one that is optional."""
+    """Lists of none, one and two values, with and without an optional one."""
     data = example(number) + encode_example({"more": (Kind.INT64, [1])})  # messages add up
     check_against_tensorflow(SPEC, data, record_parser(SPEC)(data))
-
-
-def test_missing_values_have_these_types() -> None:
-    data = encode_example({"image/encoded": (Kind.BYTES, [b""]), "id": (Kind.INT64, [7])})
-    record = record_parser(SPEC)(data)
-    assert {key: plain(value) for key, value in record.items()} == {
-        "image/encoded": b"",
-        "id": plain(np.int64(7)),
-        "weight": plain(np.float32(0)),
-        "name": b"",
-        "age": plain(np.int64(0)),
-        "boxes": plain(np.empty(0, np.float32)),
-        "labels": plain(np.empty(0, np.int64)),
-        "texts": [],
-    }
 
 
 def test_arrays_are_the_caller_s_own(output: Path) -> None:

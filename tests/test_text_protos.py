@@ -9,7 +9,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from tests.test_features import DETECTION
+from schemas.layouts.detection import DETECTION
 
 # object_detection/protos/string_int_label_map.proto
 LABEL_MAP = """

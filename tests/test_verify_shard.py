@@ -10,7 +10,6 @@ from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
 from transforms.verify import Report, ShardRules
-from transforms.verify.data_set import shard_rules
 from transforms.verify.shard import verify_bytes
 
 
@@ -21,12 +20,14 @@ class Shard:
     data: bytes
     rows: list[IndexRow]
     manifest: Manifest
-    rules: ShardRules
 
-    def verify(self, data: bytes, rows: list[IndexRow] | None = None) -> Report:
-        entry = self.manifest.shards[0]
+    def verify(
+        self, data: bytes, rows: list[IndexRow] | None = None, *, deep: bool = True
+    ) -> Report:
+        rules = ShardRules("out", self.manifest, 0, deep)
         found = self.rows if rows is None else rows
-        return verify_bytes(entry, found, self.rules, lambda s, e: data[s:e], len(data))
+        read = lambda start, end: data[start:end]  # noqa: E731
+        return verify_bytes(self.manifest.shards[0], found, rules, read, len(data))
 
     def record_of(self, at: int) -> tuple[int, IndexRow]:
         """Return number and row of the record whose frame holds a byte."""
@@ -40,9 +41,8 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     out = folder / "out"
     build_run(plan_run(images, annotations, out, num_shards=1))
     manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
-    rules = shard_rules(manifest, str(out), deep=True)
     rows = index_from_parquet((out / "index/train-00000-of-00001-3.parquet").read_bytes())
-    return Shard((out / manifest.shards[0].file).read_bytes(), rows, manifest, rules)
+    return Shard((out / manifest.shards[0].file).read_bytes(), rows, manifest)
 
 
 def test_every_flipped_bit_is_found_and_named(shard: Shard) -> None:
@@ -107,10 +107,9 @@ def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Sha
     anew = bytearray(shard.data[12 : first - 4])
     anew[anew.rindex(b"jpeg")] ^= 1  # of image/format, whose value may be any
     data = b"".join(frame_record([bytes(anew)])) + shard.data[first:]
-    shallow = dataclasses.replace(shard, rules=dataclasses.replace(shard.rules, hashes=False))
     said = ["the file's CRC-32C", "the file's SHA-256"]
-    for verifier, wanted in ((shallow, said[:1]), (shard, said)):
-        lines = verifier.verify(data).lines()
+    for deep, wanted in ((False, said[:1]), (True, said)):
+        lines = shard.verify(data, deep=deep).lines()
         assert [line.partition(": ")[2].partition(" is ")[0] for line in lines] == wanted
 
 
@@ -118,8 +117,8 @@ def test_records_are_compared_with_features_and_labels_of_the_manifest(shard: Sh
     manifest = shard.manifest
     plan = msgspec.structs.replace(manifest.plan, labels=manifest.plan.labels[:1])
     changed = msgspec.structs.replace(manifest, plan=plan, features=manifest.features[1:])
-    rules = shard_rules(changed, "out", deep=False)
-    found = dataclasses.replace(shard, rules=rules).verify(shard.data).kept["E-VER-EXAMPLE"]
+    other = dataclasses.replace(shard, manifest=changed)
+    found = other.verify(shard.data).kept["E-VER-EXAMPLE"]
     where = f"record 0 (key {shard.rows[0].key!r}) at byte 0: feature"
     unknown = "'image/object/class/label' has the label 2, which is not in the label map"
     said = (unknown, f"{manifest.features[0].key!r} is not in the manifest")
@@ -134,5 +133,4 @@ def test_images_are_compared_with_their_sources(shard: Shard) -> None:
     digest = shard.rows[0].sources[0].sha256
     what = f"'image/encoded' has the SHA-256 {digest}, which is none of its sources by the index"
     assert what in line
-    shallow = dataclasses.replace(shard, rules=dataclasses.replace(shard.rules, hashes=False))
-    assert not shallow.verify(shard.data, rows).counts
+    assert not shard.verify(shard.data, rows, deep=False).counts

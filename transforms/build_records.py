@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts, encode_sequence_example_parts
+from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
 from schemas.faults import FAULTS, Scope, fault_line
 from schemas.features import BoxForm, Kind, Roles
 from schemas.fields import RAW, EncodedImage, ImageInfo
@@ -202,9 +202,7 @@ def _build(
     if isinstance(built, Unfit):
         known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
         return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
-    if built.feature_lists is not None:
-        return encode_sequence_example_parts(built.features, built.feature_lists), built
-    return encode_example_parts(built.features), built
+    return encode_example_parts(built.features, built.feature_lists), built
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:

@@ -65,14 +65,6 @@ def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
             yield from batch
 
 
-def two_hosts(out: str, split: str) -> Iterator[str]:
-    """What two hosts read, one after the other."""
-    for host in range(2):
-        records = readers.open(out, split, host=host, hosts=2)
-        for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests):
-            yield from batch
-
-
 def grain_batches(out: str, split: str) -> grain.IterDataset[list[str]]:
     """Grain's pipeline of batches in a seeded order."""
     source = grain.MapDataset.source(readers.open(out, split))
@@ -150,7 +142,6 @@ WAYS: dict[str, Way] = {
         data_loader, num_workers=2, multiprocessing_context="spawn"
     ),
     "DataLoader, shuffled": data_loader_shuffled,
-    "DataLoader, two hosts": two_hosts,
     "Grain, shuffled": grain_shuffled,
     "Grain, resumed": grain_resumed,
     "Grain, 2 workers": grain_workers,

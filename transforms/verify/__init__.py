@@ -9,33 +9,40 @@ import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts
+from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts, rules_of
 from schemas.faults import at_record, counted, fault_line
-from schemas.manifest import MANIFEST_NAME, PLAN_NAME, ShardEntry
+from schemas.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    Manifest,
+    ManifestHead,
+    ShardEntry,
+    from_json,
+    read_manifest,
+)
 from schemas.parse_example import parse_record
-from schemas.samples import Order
-from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, looks_like_image
 from transforms.images.findings import BadImage
-from transforms.output_files import receipts
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
     check_uri,
     find_uri,
+    is_local,
     join_uri,
     open_storage,
-    split_uri,
 )
 from transforms.walk_frames import BadFrame, open_records, walk_frames
 
+COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 """Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
@@ -43,6 +50,8 @@ SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 MAX_KEPT = 20
 """Findings of a code that are printed; the others are only counted."""
 
+_CONVERTED = {"image_turned", "image_converted"}
+_PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
 _RESTORE_FILE = "restore the file from its source, or leave the record out"
 _MEND_RECORD = "make the record again from its image, or leave it out"
 
@@ -71,9 +80,7 @@ class VerifyConfig:
     def __post_init__(self) -> None:
         """Check the number of threads and every path."""
         if self.workers is not None and self.workers < 1:
-            raise ValueError(
-                f"workers must be at least 1, got {self.workers}: give a larger number"
-            )
+            raise ValueError(f"workers must be at least 1, got {self.workers}: give more")
         for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
             check_uri(uri)
 
@@ -160,25 +167,32 @@ class ShardRules:
 
     Attributes:
         root: path or URI of the data set.
-        plan: digest of the plan, hex.
-        examples: rules for every record.
-        orders: order of each split.
+        manifest: its manifest.
         seed: seed of the shuffle.
-        reads: whether to read the shards' bytes, too, and not only indexes and receipts.
-        hashes: whether to compare SHA-256 of shards and of images.
-        converted: splits in which images are not their files' own bytes.
-        has_sums: whether the manifest has checksums of receipts, and each index its own.
+        deep: read remote shards too, and compare SHA-256 of shards and of images.
     """
 
     root: str
-    plan: str
-    examples: ExampleRules
-    orders: dict[str, Order]
+    manifest: Manifest
     seed: int
-    reads: bool
-    hashes: bool
-    converted: frozenset[str]
-    has_sums: bool = True
+    deep: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether to read the shards' bytes, too, and not only indexes and receipts."""
+        return self.deep or is_local(self.root)
+
+    @cached_property
+    def converted(self) -> set[str]:
+        """Splits in which images are not their files' own bytes."""
+        all_are = self.manifest.layout in _PLAIN_BYTES
+        splits = self.manifest.splits.items()
+        return {name for name, split in splits if all_are or split.repairs.keys() & _CONVERTED}
+
+    @cached_property
+    def examples(self) -> ExampleRules:
+        """The rules for every record."""
+        return rules_of(self.manifest)
 
 
 class Around(NamedTuple):
@@ -187,13 +201,13 @@ class Around(NamedTuple):
     Attributes:
         config: what is to be verified.
         report: what is wrong with paths, and with data sets except for their shards.
-        rules: rules of each data set; None without a readable manifest.
+        rules: rules of each data set with a readable manifest.
         tasks: number of tasks.
     """
 
     config: VerifyConfig
     report: Report
-    rules: list[ShardRules | None]
+    rules: list[ShardRules]
     tasks: int
 
 
@@ -215,18 +229,41 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     """Check all paths and sources; return the data sets and the files among the paths.
 
     Raises:
-        ValueError: if the sources cannot be compared.
-        RuntimeError: `E-ARG` if a path does not exist.
+        ValueError: if the sources cannot be compared with one data set's indexes.
+        RuntimeError: `E-ARG` if a path does not exist, or a root of sources is no folder.
     """
     roots, files = find_paths(config.paths, config.access, report)
-    if config.sources:
-        if len(roots) != 1:
-            what = f"sources must come with one data set, got {len(roots)}: give them apart"
-            raise ValueError(what)
-        from transforms.verify.data_set import check_sources
-
-        check_sources(roots[0], config.sources, config.access)
+    if config.sources and len(roots) != 1:
+        what = f"sources must come with one data set, got {len(roots)}: give them apart"
+        raise ValueError(what)
+    for split, uris in config.sources.items():
+        manifest = find_manifest(roots[0], config.access, Report())
+        if manifest and manifest.layout == "arrays":
+            what = "items of arrays, which are parts of files"
+            raise ValueError(f"sources must be whole files, got {what}: leave --sources out")
+        if manifest and split not in ("", *manifest.splits):
+            names = ", ".join(sorted(manifest.splits))
+            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
+        for uri in uris:
+            open_storage(uri, config.access).require_folder()
     return roots, files
+
+
+def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
+    """Return the manifest of a data set; None with a finding if it is damaged.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` if it is another program's, or of a newer format.
+    """
+    data, where = open_storage(root, access).read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME)
+    try:
+        head = from_json(data, ManifestHead)
+        if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
+            return read_manifest(data, where, "path")  # which says why not
+        return from_json(data, Manifest)
+    except ValueError as error:
+        report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
+    return None
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
@@ -236,14 +273,12 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
         ValueError: if the sources cannot be compared.
         RuntimeError: if a path does not exist, or a store fails.
     """
-    report, all_rules, tasks = Report(), list[ShardRules | None](), list[Task]()
+    report, all_rules, tasks = Report(), list[ShardRules](), list[Task]()
     roots, files = find_sets_and_files(config, report)
-    for number, root in enumerate(roots):
+    for root in roots:
         from transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
-        rules, shards = verify_around(number, root, report, config)
-        all_rules.append(rules)
-        tasks += shards
+        tasks += verify_around(root, all_rules, report, config)
     tasks += files
     return Around(config, report, all_rules, len(tasks)), tasks
 
@@ -251,8 +286,7 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
 def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[list[str], list[str]]:
     """Return the data sets and the TFRecord files among the paths.
 
-    Findings are a plan without a manifest, and what is named like TFRecords but cannot be read,
-    such as a dangling link.
+    A plan without a manifest is a finding.
 
     Raises:
         RuntimeError: `E-ARG` if a path does not exist, or is a folder without either.
@@ -267,23 +301,15 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
         if storage.stat(MANIFEST_NAME) is not None:
             data_sets.append(path)
             continue
-        records = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
-        has_plan = storage.stat(PLAN_NAME) is not None
-        if has_plan or receipts(storage):
-            remains = f"{PLAN_NAME} is" if has_plan else f"{RECEIPTS_DIR} are"
-            what = f"is not there, and {remains}: the data set is not complete"
+        names = sorted(e.name for e in storage.list(recursive=False) if is_record_file(e.name))
+        if storage.stat(PLAN_NAME) is not None:
+            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
             report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
-        elif not records:
-            _require_file(path, access)
+        elif not names:
+            find_uri(path, access)
             files.append(path)
-        for entry in sorted(records, key=lambda entry: entry.name):
-            where = join_uri(path, entry.name)
-            if entry.kind == "file":
-                files.append(where)
-            else:
-                remedy = "mend or rename it, or take it out of the folder"
-                report.find("E-VER-MISSING", where, f"is a {entry.kind}, and not read", remedy)
+        files += (join_uri(path, name) for name in names)
     return data_sets, files
 
 
@@ -303,14 +329,11 @@ def execute(task: Task, around: Around) -> Report:
     Raises:
         RuntimeError: if a store fails.
     """
-    config = around.config
     if isinstance(task, str):
-        return verify_file(task, config.access, deep=config.deep)
+        return verify_file(task, around.config.access, deep=around.config.deep)
     from transforms.verify.shard import verify_shard
 
-    rules = around.rules[task.data_set]
-    assert rules is not None  # else there would be no task
-    return verify_shard(task, rules, config)
+    return verify_shard(task, around.rules[task.data_set], around.config)
 
 
 def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
@@ -330,41 +353,16 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
     for task, report in reports:
         if isinstance(task, ShardTask) and report.ends:
             (first, end), split = report.ends, (task.data_set, task.entry.split)
-            before, rules = last.get(split), around.rules[task.data_set]
-            if before is not None and rules is not None and before >= first:
+            before, seed = last.get(split), around.rules[task.data_set].seed
+            if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
-                total.find("E-VER-ORDER", where, order_fault(before[1], first[1], rules.seed))
+                total.find("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")
             last[split] = end
         total.add(report)
-    if around.config.sources and any(isinstance(task, ShardTask) for task, _ in reports):
-        note = f"{counted(total.sources, 'source file')} compared with the index"
-        if not total.sources:
-            note = "no source file was compared: the index names none"
-        total.notes.append(note)
+    if around.config.sources:
+        total.notes.append(f"{counted(total.sources, 'source file')} compared with the index")
     add_schema(total)
     return total
-
-
-def order_fault(before: str, key: str, seed: int) -> str:
-    """Return what is wrong if a record follows one that it must precede."""
-    if before == key:
-        return "its key comes twice"
-    return f"by seed {seed} it comes before the one of key {before!r}, not after it"
-
-
-def _require_file(path: str, access: Access) -> None:
-    """Refuse a path that is no file, since it is no folder of anything to verify.
-
-    Raises:
-        RuntimeError: `E-ARG`.
-    """
-    root, name = split_uri(path.rstrip("/") or path)
-    entry = open_storage(root, access).stat(name) if name not in ("", ".", "..") else None
-    if entry is None or entry.kind == "directory":
-        holds = f"{MANIFEST_NAME} or TFRecord files ({', '.join(SUFFIXES)})"
-        what = f"no such file, and no folder with {holds}"
-        remedy = "give a data set, a folder of such files, or the path of each"
-        raise RuntimeError(fault_line("E-ARG", path, what, remedy))
 
 
 def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
@@ -379,26 +377,21 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
         RuntimeError: `E-ARG` where there is no such file, `E-IO-…` where the store fails.
     """
     storage, file = find_uri(uri, access)
-    report, too_large = Report(files=1, bytes=file.size_bytes), 0
-    opened = open_records(storage, file)
+    report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
+            place = uri, found.number, found.offset
             if isinstance(found, BadFrame):
-                where = at_record(uri, found.number, found.offset)
-                report.find(found.code, where, found.what, _RESTORE_FILE)
+                report.find(found.code, at_record(*place), found.what, _RESTORE_FILE)
                 continue
             report.records += 1
-            too_large += found.data is None
-            if found.data is not None:
-                check = Check.DECODE if deep else Check.HEADER
-                _add_record(report, found.data, (uri, found.number, found.offset), check)
+            if found.data is None:
+                report.notes.append(f"{at_record(*place)}: too large to be parsed")
+            else:
+                _add_record(report, found.data, place, Check.DECODE if deep else Check.HEADER)
     except zlib.error as error:
         what = f"its {opened.compression} data is damaged after record {report.records} ({error})"
         report.find("E-VER-FRAME", uri, what, _RESTORE_FILE)
-    if opened.compression:
-        report.notes.append(f"{uri}: compressed with {opened.compression}")
-    if too_large:
-        report.notes.append(f"{uri}: {counted(too_large, 'record')} too large to be parsed")
     return report
 
 

@@ -7,20 +7,19 @@ from typing import Any
 
 import google_crc32c
 
-from schemas.faults import at_record, counted
-from schemas.manifest import ShardEntry, from_json
+from schemas.faults import at_record
+from schemas.manifest import Manifest, ShardEntry, from_json, has_sums, order_of, plan_digest
 from schemas.samples import Order, shuffle_keys
 from schemas.shards import ShardInfo, file_sum, receipt_name
 from schemas.tfrecord import FRAME_BYTES
 from transforms.shard_index import (
     IndexRow,
-    Source,
     index_from_parquet,
     index_to_text,
     is_index_as_written,
 )
 from transforms.storage import Storage, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig, order_fault
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
 from transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
@@ -36,10 +35,10 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
     storage, file = open_storage(rules.root, config.access), task.file
     report = Report(files=1)
     check_listing(task, storage.root, report)
-    rows = read_index(task, storage, report, has_sum=rules.has_sums)
+    rows = read_index(task, storage, report, has_sum=has_sums(rules.manifest))
     if rows is not None:
         check_rows(task, rows, rules, report)
-    check_receipt(task, storage, report, rules)
+    check_receipt(task, storage, report, rules.manifest)
     if not rules.reads:
         report.records = len(rows or ())
     elif file is not None and file.kind == "file":
@@ -83,9 +82,9 @@ def verify_bytes(
         read: function that reads the file.
         size_bytes: size of the file.
     """
-    report, too_large = Report(bytes=size_bytes), 0
+    report = Report(bytes=size_bytes)
     digests: list[tuple[str, Any, str]] = [("CRC-32C", google_crc32c.Checksum(), entry.crc32c)]
-    if rules.hashes:
+    if rules.deep:
         digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
 
     def hashed(piece: bytes) -> bytes:
@@ -94,6 +93,7 @@ def verify_bytes(
         return piece
 
     by_offset = {row.offset: row for row in rows or ()}
+    has_files = entry.split not in rules.converted
     pieces = map(hashed, read_pieces(read, size_bytes))
     for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
@@ -103,14 +103,20 @@ def verify_bytes(
             continue
         report.records += 1
         frame_bytes = found.size + FRAME_BYTES
-        is_like = row is not None and row.size == frame_bytes
-        too_large += found.data is None
-        if found.data is not None:
-            for what in _wrong_record(found.data, row if is_like else None, entry.split, rules):
-                report.find("E-VER-EXAMPLE", where, what)
-        if rows is not None and not is_like and "E-VER-INDEX" not in report.counts:
+        if rows is not None and (row is None or row.size != frame_bytes):
             said = "has no such record" if row is None else f"says {row.size} bytes"
-            report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+            row = None
+            if "E-VER-INDEX" not in report.counts:
+                report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+        if found.data is None:
+            report.notes.append(f"{where}: too large to be parsed")
+            continue
+        sources = [source.sha256 for source in row.sources] if row and has_files else []
+        compared = sources if rules.deep else None
+        labels = None if row is None else row.labels
+        size_px = () if row is None else (row.image_height, row.image_width)
+        for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
+            report.find("E-VER-EXAMPLE", where, what)
     for _ in pieces:  # those that no frame holds
         pass
     if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
@@ -126,19 +132,7 @@ def verify_bytes(
             if (there := digest.digest().hex()) != wanted:
                 what = f"the file's {name} is {there}, the manifest says {wanted}"
                 report.find("E-VER-CRC", entry.file, what)
-    if too_large:
-        report.notes.append(f"{entry.file}: {counted(too_large, 'record')} too large to be parsed")
     return report
-
-
-def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRules) -> list[str]:
-    """Return what is wrong with a record, given its row of the index if that has one."""
-    if row is None:
-        return rules.examples.find_wrong(data, hashes=rules.hashes)
-    is_compared = rules.hashes and split not in rules.converted
-    sources = [source.sha256 for source in row.sources] if is_compared else ()
-    size_px = row.image_height, row.image_width
-    return rules.examples.find_wrong(data, sources, row.labels, size_px, hashes=rules.hashes)
 
 
 def read_index(
@@ -176,7 +170,7 @@ def read_if_there(
     return storage.read(name, entry)
 
 
-def check_receipt(task: ShardTask, storage: Storage, report: Report, rules: ShardRules) -> None:
+def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: Manifest) -> None:
     """Compare a shard's receipt with the manifest, and with the sum there if it has one."""
     name, entry = receipt_name(task.stem), task.entry
     data = read_if_there(name, storage, report)
@@ -188,12 +182,12 @@ def check_receipt(task: ShardTask, storage: Storage, report: Report, rules: Shar
         report.find("E-VER-MANIFEST", name, f"no receipt ({error})")
         return
     wanted = {field: getattr(entry, field) for field in _OF_RECEIPTS}
-    wanted |= {"plan": rules.plan, "name": task.stem}
+    wanted |= {"plan": plan_digest(manifest.plan), "name": task.stem}
     wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
         report.find("E-VER-MANIFEST", name, what)
-    if rules.has_sums and not wrong and file_sum(data) != entry.receipt:
+    if has_sums(manifest) and not wrong and file_sum(data) != entry.receipt:
         report.find("E-VER-CRC", name, "its size or CRC-32C is not the manifest's")
 
 
@@ -205,19 +199,13 @@ def check_rows(
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
         report.find("E-VER-INDEX", name, what)
-    at = 0
-    for number, row in enumerate(rows):
-        if row.offset != at:
-            what = f"the record is said to begin at byte {row.offset}, the one before ends at {at}"
-            report.find("E-VER-INDEX", at_record(name, number, at, row.key), what)
-            break
-        at += row.size
-    else:
-        if at != entry.bytes:
-            what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
-            report.find("E-VER-INDEX", name, what)
+    ends = [*itertools.accumulate((row.size for row in rows), initial=0)]
+    starts = [*(row.offset for row in rows), entry.bytes]
+    if gaps := [n for n, end in enumerate(ends) if end != starts[n]]:
+        what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, what follows begins at"
+        report.find("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
     keys = [row.key for row in rows]
-    if rules.orders[entry.split] is Order.INPUT:
+    if order_of(rules.manifest.plan, entry.split) is Order.INPUT:
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
             report.find("E-VER-ORDER", name, f"key {key!r} comes twice")
         return
@@ -227,7 +215,7 @@ def check_rows(
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
-            report.find("E-VER-ORDER", where, order_fault(one[1], other[1], rules.seed))
+            report.find("E-VER-ORDER", where, f"by seed {rules.seed} it is not after {one[1]!r}")
 
 
 def compare_sources(
@@ -245,25 +233,17 @@ def compare_sources(
     found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources if roots}
     for source, key in found.values():
         report.sources += 1
-        if wrong := _wrong_source(source, roots, report):
+        wrong = "is not there"
+        for storage in roots:
+            entry = storage.stat(source.name)
+            if entry is None or entry.kind != "file":
+                continue
+            data = storage.read(source.name, entry)
+            report.bytes += len(data)
+            digest = hashlib.sha256(data).hexdigest()
+            if digest == source.sha256:
+                break
+            wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
+        else:
             where = f"{join_uri(roots[0].root, source.name)} (of key {key!r} in {split})"
             report.find("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
-
-
-def _wrong_source(source: Source, roots: Sequence[Storage], report: Report) -> str:
-    """Return what is wrong with a source in every root; empty if one root has it."""
-    wrong = "is not there"
-    for storage in roots:
-        entry = storage.stat(source.name)
-        if entry is None or entry.kind != "file":
-            continue
-        if entry.size_bytes != source.size:
-            wrong = f"has {entry.size_bytes} bytes, the index says {source.size}"
-            continue
-        data = storage.read(source.name, entry)
-        report.bytes += len(data)
-        digest = hashlib.sha256(data).hexdigest()
-        if digest == source.sha256:
-            return ""
-        wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
-    return wrong

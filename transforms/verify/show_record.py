@@ -1,10 +1,9 @@
 """Find records and show them as people read them, with the pictures in them."""
 
-import codecs
+import contextlib
 import io
 import itertools
 import math
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -13,21 +12,19 @@ from schemas.example_rules import aligned
 from schemas.faults import at_record, counted, fault_line, printable
 from schemas.features import Kind
 from schemas.fields import ImageInfo
-from schemas.manifest import MANIFEST_NAME, Manifest, index_names_of, read_manifest
+from schemas.manifest import Manifest, index_names_of
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from schemas.tfrecord import CHECKSUM_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError, check_frame
+from schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
 from transforms.images.check_images import check_image, looks_like_image
 from transforms.images.findings import BadImage
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
 
 _MAX_VALUES = 8
-_MAX_TEXT_BYTES = 80
+_MAX_TEXT = 80
 _HEX_BYTES = 16
-_MAX_STEPS = 4
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_MAX_NAME = 100
+_VERIFY = "look with beam-tfrec verify"
 
 
 class FoundRecord(NamedTuple):
@@ -51,71 +48,56 @@ class FoundRecord(NamedTuple):
 
 
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
-    """Yield a TFRecord file's records from one on, damaged ones too."""
+    """Yield a TFRecord file's records from one on, damaged ones too.
+
+    Raises:
+        RuntimeError: `E-VER-FRAME` where a compressed file is damaged.
+    """
     opened = open_records(*find_uri(uri, access))
-    number = end = 0
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
-            number = found.number + 1
-            if isinstance(found, BadFrame):
-                what = f"damaged, {found.what}"
-                record = FoundRecord(uri, found.number, found.offset, None, what)
-            else:
-                record = FoundRecord(uri, found.number, found.offset, found.data)
-                end = found.offset + found.size + FRAME_BYTES
             if found.number >= first:
-                yield record
+                wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
+                data = None if isinstance(found, BadFrame) else found.data
+                yield FoundRecord(uri, found.number, found.offset, data, wrong)
     except zlib.error as error:
-        what = f"its {opened.compression} data is damaged ({error})"
-        yield FoundRecord(uri, number, end, None, what)
+        what, remedy = f"its {opened.compression} data is damaged ({error})", _VERIFY
+        raise RuntimeError(fault_line("E-VER-FRAME", uri, what, remedy)) from None
 
 
 def records_of_set(
-    root: str, access: Access, split: str, first: int = 0, key: str | None = None
+    root: str, access: Access, manifest: Manifest, split: str, first: int, key: str | None
 ) -> Iterator[FoundRecord]:
     """Yield records of a split by its indexes: from one on, or those with a key.
 
     Raises:
-        ValueError: where there is no such split.
-        RuntimeError: `E-VER-…` where an index or a record is not there.
+        RuntimeError: `E-VER-INDEX` where an index is damaged, `E-SRC-CHANGED` where it is gone.
     """
     from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
-    storage, manifest = open_storage(root, access), manifest_of(root, access)
-    if split not in {entry.split for entry in manifest.shards}:
-        names = ", ".join(sorted(manifest.splits))
-        raise ValueError(f"split must be one of {names}, got {split!r}: name one of them")
+    storage = open_storage(root, access)
     for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if entry.split != split:
             continue
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        index, code, what = storage.stat(name), "E-VER-MISSING", "is not there, or no file"
         try:
-            if index is None or index.kind != "file":
-                raise ValueError(what)
-            code = "E-VER-INDEX"
-            rows = index_from_parquet(storage.read(name, index))
+            rows = index_from_parquet(storage.read(name))
         except ValueError as error:
-            what, remedy = " ".join(str(error).split()), "look with beam-tfrec verify"
-            raise RuntimeError(fault_line(code, join_uri(root, name), what, remedy)) from None
+            what = " ".join(str(error).split())
+            raise RuntimeError(
+                fault_line("E-VER-INDEX", join_uri(root, name), what, _VERIFY)
+            ) from None
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
-                data, wrong, file = None, "", storage.stat(entry.file)
+                data, wrong, uri = None, "", join_uri(root, entry.file)
                 try:
-                    data = read_record(storage, file, row.offset, row.size)
+                    data = read_record(storage, storage.stat(entry.file), row.offset, row.size)
                 except ValueError as error:
                     wrong = str(error)
-                uri = join_uri(root, entry.file)
                 yield FoundRecord(uri, place, row.offset, data, wrong, row.key)
         first = 0
-
-
-def manifest_of(root: str, access: Access) -> Manifest:
-    """Return a data set's manifest."""
-    storage = open_storage(root, access)
-    return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
 
 
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
@@ -134,10 +116,9 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
         raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
     try:
-        check_frame(frame, 0, size, frame)
+        return read_frame(frame, 0, size)
     except FrameError as error:
         raise ValueError(f"damaged, {error}") from None
-    return frame[HEADER_BYTES:-CHECKSUM_BYTES]
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
@@ -166,9 +147,9 @@ def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
             named = f"{owner}-{key}" if len(parts) == 1 else f"{owner}-{key}-{place}"
             held = _read_value(value)
             if isinstance(held, ImageInfo):
-                yield f"{_file_name(named)}.{held.format}", value
+                yield f"{named.replace('/', '_')}.{held.format}", value
             elif isinstance(held, Tensor) and (png := tensor_png(held)):
-                yield f"{_file_name(named)}.png", png
+                yield f"{named.replace('/', '_')}.png", png
 
 
 def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
@@ -181,15 +162,6 @@ def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
         return error
 
 
-def _file_name(text: str) -> str:
-    """Return a name for a file, which no key can lead elsewhere.
-
-    >>> _file_name("../a b-image/encoded")
-    'a_b-image_encoded'
-    """
-    return _NO_NAME.sub("_", text).lstrip("._")[:_MAX_NAME] or "_"
-
-
 def _feature_lines(found: Sequences) -> Iterator[str]:
     rows = [
         (printable(key), "" if values.kind is None else values.kind.value, _show(values))
@@ -197,9 +169,8 @@ def _feature_lines(found: Sequences) -> Iterator[str]:
     ]
     for key, steps in sorted(found.feature_lists.items()):
         kind = next((v.kind.value for v in steps if v.kind is not None), "")
-        shown = " | ".join(map(_show, steps[:_MAX_STEPS]))
-        more = " | ..." if len(steps) > _MAX_STEPS else ""
-        rows.append((printable(key), kind, f"{len(steps)} steps: {shown}{more}"))
+        shown = _first_of((f"[{_show(step)}]" for step in steps), len(steps))
+        rows.append((printable(key), kind, f"{len(steps)} steps: {shown}"))
     yield from (f"  {line}" for line in aligned(rows))
 
 
@@ -249,15 +220,12 @@ def show_bytes(value: bytes) -> str:
     >>> show_bytes(b"a \xc3\xa9"), show_bytes(b"\xff\x00"), show_bytes(b"")
     ("'a \\xe9'", '2 bytes: ff 00', "''")
     """
-    head = value[:_MAX_TEXT_BYTES]
-    try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=head == value)
-        is_text = all(character >= " " or character in "\t\r\n" for character in text)
-    except UnicodeDecodeError:
-        is_text = False
-    if is_text:
-        more = "" if head == value else f"... ({len(value)} bytes)"
-        return f"'{printable(text)}'{more}"
+    with contextlib.suppress(UnicodeDecodeError):
+        text = value.decode()
+        shown = text[:_MAX_TEXT]
+        if all(character >= " " or character in "\t\r\n" for character in shown):
+            more = "" if text == shown else f"... ({len(value)} bytes)"
+            return f"'{printable(shown)}'{more}"
     more = " ..." if len(value) > _HEX_BYTES else ""
     return f"{counted(len(value), 'byte')}: {value[:_HEX_BYTES].hex(' ')}{more}"
 

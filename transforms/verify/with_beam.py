@@ -10,7 +10,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
 from transforms.progress import COUNTERS
-from transforms.storage import is_local, open_storage
+from transforms.storage import open_storage, split_uri
 from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
 
 _Numbered = tuple[int, Task]
@@ -26,44 +26,28 @@ class VerifyEverything(beam.PTransform):
 
     Attributes:
         config: what is to be verified.
-        folder: URI of the folder that the result is created in.
-        name: name of the result, another one each time.
+        result: URI of the result, another one each time.
     """
 
     config: VerifyConfig
-    folder: str
-    name: str
+    result: str
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Report]:
         """Verify everything."""
         looked = (
             root
             | "Config" >> beam.Create([self.config])
-            | "LookAround"
-            >> beam.FlatMap(_look_around, self.folder).with_outputs("tasks", main="around")
+            | "LookAround" >> beam.FlatMap(_look_around).with_outputs("tasks", main="around")
         )
         reports = (
             looked.tasks
             | "SpreadTasks" >> beam.Reshuffle()
             | "Verify" >> beam.Map(_execute, AsSingleton(looked.around))
         )
-        return looked.around | "Gather" >> beam.Map(
-            _write_result, AsList(reports), self.folder, self.name
-        )
+        return looked.around | "Gather" >> beam.Map(_write_result, AsList(reports), self.result)
 
 
-def check_folder(folder: str) -> None:
-    """Refuse a folder for the result that is not there, before everything is read.
-
-    Raises:
-        RuntimeError: `E-ARG` if a path is no folder on this machine; a store is asked nothing.
-    """
-    if is_local(folder):
-        open_storage(folder).require_folder()
-
-
-def _look_around(config: VerifyConfig, folder: str) -> Iterator[Around | _Task]:
-    check_folder(folder)
+def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
     around, tasks = look_around(config)
     yield from (_Task("tasks", numbered) for numbered in enumerate(tasks))
     yield around
@@ -78,12 +62,11 @@ def _execute(task: _Numbered, around: Around) -> tuple[_Numbered, Report]:
     return task, report
 
 
-def _write_result(
-    around: Around, reports: list[tuple[_Numbered, Report]], folder: str, name: str
-) -> Report:
+def _write_result(around: Around, reports: list[tuple[_Numbered, Report]], result: str) -> Report:
     in_order = sorted(reports, key=lambda pair: pair[0][0])
     found = gather(around, [(task, report) for (_, task), report in in_order])
     # A second execution of this step finds the result there, of the same reports.
     # Not with the data's access: its --anonymous is for public data, which this is not.
+    folder, name = split_uri(result)
     open_storage(folder).create(name, msgspec.json.encode(found))
     return found
