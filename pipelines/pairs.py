@@ -17,8 +17,7 @@ from schemas.layouts.classification import PairsLayout
 from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles, is_read
-from transforms.sources.read_folder import FOLDER
-from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
+from transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
 from transforms.sources.read_samples import SourceSamples
 
 
@@ -68,8 +67,8 @@ class PairsConfig(DataSetConfig):
     @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
-        low = {pair_root(split, LOW): uri for split, uri in self.low.items()}
-        return low | {pair_root(split, HIGH): uri for split, uri in self.high.items()}
+        low = {f"{split}/{LOW}": uri for split, uri in self.low.items()}
+        return low | {f"{split}/{HIGH}": uri for split, uri in self.high.items()}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""

@@ -23,6 +23,7 @@ from pipelines.flags import (
 )
 from pipelines.run import Command
 from schemas.annotations.side_files import SideFormat
+from schemas.columns import root_and_pattern
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
@@ -37,7 +38,6 @@ from transforms.sources.read_sidecar import (
     SideReader,
     SideSample,
     annotations_root,
-    divide_glob,
     name_by_field,
     read_objects,
     read_values,
@@ -87,7 +87,7 @@ class SidecarConfig(DataSetConfig):
     @property
     def annotation_roots(self) -> dict[str, str]:
         """URI per name of the roots of JSON files."""
-        folders = {split: divide_glob(uri)[0] for split, uri in self.annotations.items()}
+        folders = {split: root_and_pattern(uri)[0] for split, uri in self.annotations.items()}
         return {annotations_root(split): folder for split, folder in folders.items()}
 
     @property
@@ -98,7 +98,7 @@ class SidecarConfig(DataSetConfig):
     @property
     def globs(self) -> dict[str, str]:
         """Which names are JSON files, per split."""
-        return {split: divide_glob(uri)[1] for split, uri in self.annotations.items()}
+        return {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""

@@ -104,8 +104,8 @@ def test_files_may_name_their_images(tmp_path: Path) -> None:
     committed_by(sidecar.run, tmp_path / "out", *sources((images, annotations)), *flags)
     assert file_names(tmp_path / "out") == sorted(names.values())
     assert rejects(tmp_path / "out") == [
-        ("E-IMG-MISSING", "y.json", "'q.jpg', by its imagePath: no such image"),
-        ("E-ANN-FILE", "z.json", "no imagePath that names an image"),
+        ("E-IMG-MISSING", "y.json", "imagePath 'q.jpg': no such image"),
+        ("E-IMG-MISSING", "z.json", "imagePath '': no such image"),
     ]
 
 
