@@ -63,12 +63,6 @@ class CocoConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         check_split_names(self.images)
-        for split, uris in self.annotations.items():
-            if repeated := [uri for uri in uris if list(uris).count(uri) > 1]:
-                raise ValueError(
-                    f"annotations of {split} must name each file once, got {repeated[0]!r} twice:"
-                    " remove one"
-                )
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
@@ -109,7 +103,6 @@ class CocoConfig(DataSetConfig):
             segmentations=self.layout.reads_segmentations,
             annotated_size=getattr(self.layout, "on_size_mismatch", None)
             is not SizeMismatch.TRUST_IMAGE,
-            image_field=next(iter(self.splitting.fields.values()), ""),
         )
         return CocoReader(rules, self.access, frozenset(self.panoptic_images), self.splitting)
 

@@ -10,26 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
-from schemas.fields import ObjectFields, PictureFields, Segmentation, SegmentFields
+from schemas.fields import PictureFields, Segmentation, SegmentFields
 from schemas.manifest import Label, SourceFile
 from schemas.samples import Blob, Sample
-from tests.coco_texts import annotation, coco, image, read_counted
+from tests.coco_texts import (
+    CAPTION,
+    PANOPTIC,
+    SEGMENT,
+    SMALL_OBJECT,
+    annotation,
+    coco,
+    image,
+    read_counted,
+)
 from tests.drawn_examples import draw
-from transforms.sources.read_coco import CocoRules, CocoSource
+from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
-CAPTION = {"id": 7, "image_id": 1, "caption": "A cat."}
-SEGMENT = {"id": 9, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 6, "iscrowd": 0}
-PANOPTIC = {"image_id": 1, "file_name": "a.png", "segments_info": [SEGMENT]}
-PLAIN = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0)
+PLAIN = SMALL_OBJECT[1]
 
 
 def read(
     *files: bytes, exclude: Sequence[str] = (), panoptic: bool = False, **rules: Any
 ) -> tuple[list[Sample], list[Rejected], SplitSource]:
     """Return a split's samples, rejects and summary."""
-    sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
+    sources = [(f"f{n}.json", data) for n, data in enumerate(files)]
     left_out = {"dev": dict.fromkeys(exclude, "")}
     *items, file = read_counted(sources, "dev", CocoRules(**rules), left_out, panoptic=panoptic)
     assert isinstance(file, SplitSource)
@@ -307,7 +313,7 @@ def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None
     rejected_for = {True: "b.jpg", False: "a.jpg"}[per_annotation]
     rules = CocoRules(per_annotation=per_annotation)
     with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{rejected_for}'"):
-        read_counted([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}})
+        read_counted([("f.json", data)], "dev", rules, {"dev": {"5": rejected_for}})
 
 
 # --- real files, in any order, and sums whatever they hold ---
@@ -367,10 +373,10 @@ def test_sums_hold_and_no_order_matters(
 ) -> None:
     if files[0] == files[1]:
         return
-    sources = [CocoSource(data, "f.json", repr(data)) for data in files]
+    sources = [("f.json", data) for data in files]
     taken = CocoRules(**rules, drop_orphans=True)
 
-    def found(given_in: Sequence[CocoSource]) -> list:
+    def found(given_in: Sequence[tuple[str, bytes]]) -> list:
         left_out = {"dev": dict.fromkeys(exclude, "")}
         return read_counted(given_in, "dev", taken, left_out, panoptic=True)
 

@@ -27,7 +27,7 @@ from tests.coco_command import (
 from tests.coco_texts import annotation, coco, image, read_counted
 from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
-from transforms.sources.read_coco import CocoRules, CocoSource
+from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=60,val=20,test=20")
@@ -89,9 +89,9 @@ def test_a_field_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert manifest_of(tmp_path / "named")["splits"]["val"]["records"] == 0
 
 
-def read_drawn(data: bytes, splitting: Splitting, field: str = "") -> list[Any]:
-    rules = CocoRules(image_field=field, drop_orphans=True)
-    return read_counted([CocoSource(data, "f.json")], "dev", rules, splitting=splitting)
+def read_drawn(data: bytes, splitting: Splitting) -> list[Any]:
+    rules = CocoRules(drop_orphans=True)
+    return read_counted([("f.json", data)], "dev", rules, splitting=splitting)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def read_drawn(data: bytes, splitting: Splitting, field: str = "") -> list[Any]:
 def test_a_bad_group_value_stops_the_run(scene: Any, line: str) -> None:
     data = coco([image(scene=7), image(3, "c.jpg", scene=scene)], [])
     with pytest.raises(RuntimeError) as raised:
-        read_drawn(data, Splitting(HASH, SPLITTING.shares, group_by="scene"), "scene")
+        read_drawn(data, Splitting(HASH, SPLITTING.shares, group_by="scene"))
     assert str(raised.value) == line
 
 
@@ -121,7 +121,7 @@ def test_orphans_have_a_split() -> None:
     data = coco([image(part="val")], orphans)
     found = _of(read_drawn(data, SPLITTING), Rejected)
     assert [reject.split for reject in found] == [*map(drawn, range(90, 110))]
-    found = _of(read_drawn(data, Splitting("part"), "part"), Rejected)
+    found = _of(read_drawn(data, Splitting("part")), Rejected)
     assert [reject.split for reject in found] == ["val"] * 20
 
 
@@ -134,12 +134,11 @@ def test_sums_hold_per_split_and_add_up(
     kinds = files[:2] if per_annotation else files
     if files[0] == files[1]:
         return
-    sources = [CocoSource(data, "f.json", repr(data)) for data in kinds]
+    sources = [("f.json", data) for data in kinds]
     taken = CocoRules(
         **rules,
         drop_orphans=True,
         per_annotation=per_annotation,
-        image_field={"group": "license", "field": "file_name"}.get(by, ""),
     )
     splitting = SPLITTING
     if by == "group":
@@ -180,7 +179,7 @@ def _counts(file: SplitSource) -> Counter[str]:
 
 def test_the_first_file_with_the_field_decides() -> None:
     files = [coco([image()], []), coco([image(scene="s1")], [], [])]
-    sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
+    sources = [(f"f{n}.json", data) for n, data in enumerate(files)]
     splitting = Splitting("scene", names=("s0", "s1"))
-    items = read_counted(sources, "dev", CocoRules(image_field="scene"), splitting=splitting)
+    items = read_counted(sources, "dev", CocoRules(), splitting=splitting)
     assert [item.split for item in items if isinstance(item, Sample)] == ["s1"]

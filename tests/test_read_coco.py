@@ -13,7 +13,7 @@ from schemas.faults import Rejected
 from schemas.manifest import Label
 from schemas.samples import Sample
 from tests.coco_texts import annotation, coco, image, read_counted
-from transforms.sources.read_coco import CocoReader, CocoRules, CocoSource
+from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import (
     ReadSamples,
     SplitSource,
@@ -112,7 +112,7 @@ def test_the_pipeline_reads_what_the_reader_reads(
     direct: list[Any] = []
     for split, data in files.items():
         (tmp_path / split).write_bytes(data)
-        direct += read_counted([CocoSource(data, "f.json")], split, rules)
+        direct += read_counted([("f.json", data)], split, rules)
     uris = {split: [str(tmp_path / split)] for split in files}
     with test_pipeline() as pipeline:
         pieces = pipeline | beam.Create([(split, tuple(given)) for split, given in uris.items()])

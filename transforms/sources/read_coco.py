@@ -6,9 +6,8 @@ into splits. An annotation goes with its image, so that no photo is in two split
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import google_crc32c
 
@@ -43,7 +42,6 @@ class CocoRules:
             objects, images without any annotation.
         annotated_size: boxes lie in images of the size that the files give; else in those of a size
             that only the image tells, so that none of them can be outside yet.
-        image_field: name of the field of images that their splits go by; empty for none.
     """
 
     string_ids: bool = False
@@ -55,7 +53,6 @@ class CocoRules:
     min_box_px: float = 0.0
     skip_unannotated: bool = False
     annotated_size: bool = True
-    image_field: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a side that is none, and put licenses in order."""
@@ -69,35 +66,14 @@ class CocoRules:
         """Return the options that decide membership; filters only where they are asked for."""
         filters = {
             "licenses": ",".join(map(str, self.licenses)),
-            "min_box_px": _number(self.min_box_px) if self.min_box_px else "",
+            "min_box_px": repr(float(self.min_box_px)).removesuffix(".0")
+            if self.min_box_px
+            else "",
             "skip_crowd": "yes" if self.skip_crowd else "",
             "skip_unannotated": "yes" if self.skip_unannotated else "",
         }
         asked = {name: value for name, value in filters.items() if value}
         return {"orphans": "drop" if self.drop_orphans else "stop", **asked}
-
-
-def _number(value: float) -> str:
-    """Return a number as text that no other has.
-
-    >>> _number(8.0), _number(8), _number(8.0000001)
-    ('8', '8', '8.0000001')
-    """
-    return repr(float(value)).removesuffix(".0")
-
-
-class CocoSource(NamedTuple):
-    """An annotation file.
-
-    Attributes:
-        data: its bytes.
-        where: its name, for messages.
-        identity: by which it is recognised; equal bytes have an equal one.
-    """
-
-    data: bytes
-    where: str
-    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,19 +95,17 @@ class CocoReader:
     def __call__(self, files: tuple[str, tuple[str, ...]]) -> Iterator[Item]:
         """Yield what the files of a split hold, given as (split, URIs in any order)."""
         split, uris = files
-        sources = [self._read(uri) for uri in uris]
-        panoptic = split in self.panoptic_splits
         yield from read_coco(
-            sources, split, self.rules, panoptic=panoptic, splitting=self.splitting
+            [(uri, read_uri(uri, self.access)) for uri in uris],
+            split,
+            self.rules,
+            panoptic=split in self.panoptic_splits,
+            splitting=self.splitting,
         )
-
-    def _read(self, uri: str) -> CocoSource:
-        data = read_uri(uri, self.access)
-        return CocoSource(data, uri, f"{len(data)}:{google_crc32c.value(data):08x}")
 
 
 def read_coco(
-    sources: Sequence[CocoSource],
+    sources: Iterable[tuple[str, bytes]],
     split: str,
     rules: CocoRules,
     *,
@@ -141,7 +115,8 @@ def read_coco(
     """Yield the samples of files, the annotations dropped, and what else the files hold.
 
     Args:
-        sources: the annotation files given for one split, in any order.
+        sources: names, for messages, and bytes of the annotation files given for one split, in any
+            order.
         split: the split that they are given for.
         rules: how they are taken.
         panoptic: whether there is a root of panoptic PNGs, `{split}/panoptic`.
@@ -151,32 +126,27 @@ def read_coco(
         RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
             `E-SRC-SPLIT` where a field does not say the split or group of an image.
     """
-    files = _parse_sources(sources, rules)
+    in_order = sorted(sources, key=_identity)
+    for (where, data), (other, same) in itertools.pairwise(in_order):
+        if data == same:
+            what = f"has the bytes of {where}"
+            raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+    image_field = next(iter(splitting.fields.values()), "")
+    files = CocoFiles(
+        [
+            CocoFile(data, where, string_ids=rules.string_ids, image_field=image_field)
+            for where, data in in_order
+        ],
+        segmentations=rules.segmentations,
+    )
     _check_kinds(files, split, rules, panoptic=panoptic)
     yield from _ImageReader(files, split, rules, splitting).items()
 
 
-def _parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
-    """Return the files of a split, joined in an order that the one given does not change.
-
-    Raises:
-        RuntimeError: an `E-ANN-…` line, `E-ANN-JOIN` when two files are the same.
-    """
-    in_order = sorted(sources, key=lambda source: (source.identity, source.where))
-    for one, other in itertools.pairwise(in_order):
-        if one.data == other.data:
-            what = f"has the bytes of {one.where}"
-            raise RuntimeError(fault_line("E-ANN-JOIN", other.where, what, "give one of them"))
-    files = [
-        CocoFile(
-            source.data,
-            source.where,
-            string_ids=rules.string_ids,
-            image_field=rules.image_field,
-        )
-        for source in in_order
-    ]
-    return CocoFiles(files, segmentations=rules.segmentations)
+def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
+    """Return what files are joined in the order of, whatever the order that they are given in."""
+    where, data = source
+    return f"{len(data)}:{google_crc32c.value(data):08x}", where
 
 
 def _check_kinds(files: CocoFiles, split: str, rules: CocoRules, *, panoptic: bool) -> None:
@@ -210,7 +180,6 @@ class _ImageReader:
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
-        self._filters_objects = rules.skip_crowd or rules.min_box_px > 0
         self._places = files.places() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
@@ -246,19 +215,18 @@ class _ImageReader:
 
     def _orphans(self) -> Iterator[Rejected]:
         """Yield the annotations without an image, unless they stop the run."""
-        for orphan in self._files.orphans:
+        for file, orphan in self._files.orphans:
             detail = f"image_id {orphan.image_id} is not in images"
             if not self._rules.drop_orphans:
-                what = f"{orphan.path} (id {orphan.annotation_id}): {detail}"
-                line = fault_line("E-ANN-ORPHAN", orphan.where, what, _ORPHANS_REMEDY)
-                raise RuntimeError(line)
+                what = f"{file.path_of(orphan)} (id {orphan.id}): {detail}"
+                raise file.fault("E-ANN-ORPHAN", what, _ORPHANS_REMEDY)
             split = self._split(orphan.image_id)
             self._annotations[split] += 1
             yield Rejected(
                 code="E-ANN-ORPHAN",
                 stage=STAGE,
                 split=split,
-                annotation_ids=(orphan.annotation_id,),
+                annotation_ids=(orphan.id,),
                 detail=detail,
             )
 
@@ -284,9 +252,12 @@ class _ImageReader:
             return
         for bad in annotated.bad:
             yield self._rejected(bad, image, key, split)
-        if self._filters_objects:
-            annotated, skipped = self._filtered(annotated)
-            yield from (_skipped(split, reason, 0, count) for reason, count in skipped.items())
+        reasons = [self._reason_to_skip(found) for _, found, _ in annotated.objects]
+        if any(reasons):
+            kept = [*itertools.compress(annotated.objects, (not reason for reason in reasons))]
+            annotated = annotated._replace(objects=kept)
+            for reason, count in Counter(filter(None, reasons)).items():
+                yield _skipped(split, reason, 0, count)
         if self._rules.skip_unannotated and not self._is_annotated(annotated):
             left = annotated.num_annotations - len(annotated.bad)
             yield _skipped(split, "unannotated", 1, left)
@@ -307,7 +278,7 @@ class _ImageReader:
         for bad in annotated.bad:
             yield self._rejected(bad, image, str(bad.annotation_id), split)
         usable = 0
-        for place, (annotation_id, found) in enumerate(objects):
+        for annotation_id, found, outline in objects:
             key, position = str(annotation_id), self._places[annotation_id]
             if fault := self._fault_of_place(found, image):
                 yield self._rejected(BadAnnotation(annotation_id, *fault), image, key, split)
@@ -317,49 +288,32 @@ class _ImageReader:
                 yield _skipped(split, reason, 1, 1)
                 continue
             yield from self._checked_categories(image, split)
-            outlines = annotated.segmentations[place : place + 1]
-            one = AnnotatedImage(image, [(annotation_id, found)], [], outlines)
+            one = AnnotatedImage(image, [(annotation_id, found, outline)], [])
             yield self._sample(one, split, position, key)
         yield SplitSource(split, images=1, images_without_samples=int(not usable))
 
     def _sample(self, annotated: AnnotatedImage, split: str, position: int, key: str) -> Sample:
-        image, panoptic = annotated.image, annotated.panoptic
+        image, objects = annotated.image, annotated.objects
+        file_name, segments = annotated.panoptic or ("", None)
         fields = PictureFields(
-            width_px=image.width_px,
-            height_px=image.height_px,
-            objects=[found for _, found in annotated.objects],
+            width_px=image.width,
+            height_px=image.height,
+            objects=[found for _, found, _ in objects],
             captions=[text for _, text in annotated.captions],
-            segments=None if panoptic is None else panoptic.segments,
+            segments=segments,
             image_id=image.id,
             license_id=license_of(image),
             negative_category_ids=image.neg_category_ids or [],
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
         blobs = [Blob(self._given, image.file_name)]
-        ids = [annotation_id for annotation_id, _ in annotated.objects]
-        ids += [annotation_id for annotation_id, _ in annotated.captions]
-        if panoptic is not None:
-            blobs.append(Blob(panoptic_root(self._given), panoptic.file_name))
+        ids = [found[0] for found in (*objects, *annotated.captions)]
+        if segments is not None:
+            blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        return Sample(
-            split=split,
-            key=key,
-            position=position,
-            blobs=tuple(blobs),
-            fields=pack(fields),
-            annotation_ids=tuple(ids),
-            payload=pack(list(annotated.segmentations)) if self._rules.segmentations else b"",
-        )
-
-    def _filtered(self, annotated: AnnotatedImage) -> tuple[AnnotatedImage, Counter[str]]:
-        """Return an image with the objects that filters leave, and what these left out."""
-        reasons = [self._reason_to_skip(found) for _, found in annotated.objects]
-        kept = [not reason for reason in reasons]
-        left = annotated._replace(
-            objects=[*itertools.compress(annotated.objects, kept)],
-            segmentations=[*itertools.compress(annotated.segmentations, kept)],
-        )
-        return left, Counter(filter(None, reasons))
+        outlines = [outline for _, _, outline in objects]
+        payload = pack(outlines) if self._rules.segmentations else b""
+        return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
         """Return the filter that leaves an object out, or nothing."""
@@ -372,7 +326,7 @@ class _ImageReader:
         """Return (code, detail) of why no image can hold an object, where that is known by now."""
         if not self._rules.annotated_size:
             return None
-        box = place_box(found.bbox_xywh_px, image.width_px, image.height_px)
+        box = place_box(found.bbox_xywh_px, image.width, image.height)
         return None if isinstance(box, PlacedBox) else box
 
     def _has_license(self, image: CocoImage) -> bool:
@@ -380,8 +334,8 @@ class _ImageReader:
 
     def _is_annotated(self, annotated: AnnotatedImage) -> bool:
         if self._has_objects:
-            found_in = annotated.image
-            return any(not self._fault_of_place(found, found_in) for _, found in annotated.objects)
+            image, objects = annotated.image, annotated.objects
+            return any(not self._fault_of_place(found, image) for _, found, _ in objects)
         return bool(annotated.captions) or annotated.panoptic is not None
 
     def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:
@@ -401,8 +355,8 @@ class _ImageReader:
     def _rejected(self, bad: BadAnnotation, image: CocoImage, key: str, split: str) -> Rejected:
         """Return the reject of an annotation, unless its code stops a run that drops none."""
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
-            where, path = self._files.locate(bad)
-            what = f"{path} (id {bad.annotation_id}): {bad.detail}"
+            where = f"image {image.id} ({image.file_name})"
+            what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
         return Rejected(
             code=bad.code,

@@ -9,15 +9,13 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
-from schemas.annotations.coco_file import blob_name
+from schemas.annotations.coco_file import CocoImage, blob_name
+from schemas.annotations.coco_objects import ObjectOpener
 from schemas.annotations.side_files import (
     SideFile,
     SideFormat,
     cells_at,
-    format_of,
-    open_objects,
-    parse_labelme,
-    parse_sa1b,
+    parse_side_file,
     value_at,
 )
 from schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
@@ -44,11 +42,6 @@ from transforms.storage import (
 )
 
 STAGE = "read_sidecar"
-
-_PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
-    SideFormat.LABELME: parse_labelme,
-    SideFormat.SA1B: parse_sa1b,
-}
 
 _SUFFIX = ".json"
 _MAX_HELD_BYTES = 32 << 20
@@ -83,21 +76,19 @@ def read_objects(
         format: of the file; None to see it by its content.
         segmentations: the sample carries them.
     """
-    if text is None:
-        side: SideFile | str = SideFile(0, 0, [], [])  # in an image of any size
-    else:
-        found = format or format_of(text)
-        side = found if isinstance(found, str) else _PARSERS[found](text)
+    # Without a file, an image of any size without objects.
+    side = SideFile(0, 0, [], []) if text is None else parse_side_file(text, format)
     if isinstance(side, str):
         return "E-ANN-FILE", side
-    opened, repairs = open_objects(side, segmentations=segmentations)
-    objects = [fields for _, fields in opened.objects]
-    names = sorted({str(one.category_id) for one in objects})
-    fields = pack(PictureFields(side.width_px, side.height_px, objects))
-    payload = pack(opened.segmentations) if segmentations else b""
-    ids = tuple(annotation_id for annotation_id, _ in opened.objects)
-    note = SplitSource("", class_names=names, found=["boxes"], repairs=repairs)
-    return SideSample(_sample(fields, payload, ids), opened.bad, note)
+    opener = ObjectOpener({entry.category_id: 0 for entry in side.entries})
+    image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
+    opened, bad = opener.open_all(side.entries, image, segmentations=segmentations)
+    names = sorted({str(entry.category_id) for _, entry, _ in opened})
+    fields = PictureFields(image.width, image.height, [found for _, found, _ in opened])
+    payload = pack([outline for _, _, outline in opened]) if segmentations else b""
+    ids = tuple(annotation_id for annotation_id, _, _ in opened)
+    note = SplitSource("", class_names=names, found=["boxes"], repairs=opener.repairs)
+    return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
 
 def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | SideFault:
