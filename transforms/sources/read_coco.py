@@ -307,7 +307,8 @@ class _ImageReader:
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
         blobs = [Blob(self._given, image.file_name)]
-        ids = [found[0] for found in (*objects, *annotated.captions)]
+        ids = [annotation_id for annotation_id, _, _ in objects]
+        ids += [annotation_id for annotation_id, _ in annotated.captions]
         if segments is not None:
             blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
