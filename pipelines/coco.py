@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
@@ -11,7 +11,6 @@ from pipelines.cli import FlagParser, main, parse_several_per_split
 from pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
-    check_split_names,
     check_splits_named,
 )
 from pipelines.data_set import build as build
@@ -60,9 +59,10 @@ class CocoConfig(DataSetConfig):
     rules: CocoRules = field(default_factory=CocoRules)
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
+    split_fields: ClassVar[None] = None  # the files say which fields their images have
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        check_split_names(self.images)
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
@@ -82,10 +82,6 @@ class CocoConfig(DataSetConfig):
         """URI per root name of the samples' blobs."""
         panoptic = {panoptic_root(split): uri for split, uri in self.panoptic_images.items()}
         return {**self.images, **panoptic}
-
-    @property
-    def split_fields(self) -> None:
-        """None: the annotation files say which fields their images have."""
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:

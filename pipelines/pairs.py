@@ -9,7 +9,6 @@ import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, check_same_splits
-from pipelines.data_set import build as build
 from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
@@ -37,6 +36,7 @@ class PairsConfig(DataSetConfig):
     layout: Layout = field(default_factory=PairsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--low"
+    split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -58,11 +58,6 @@ class PairsConfig(DataSetConfig):
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(self.high)
-
-    @property
-    def split_fields(self) -> frozenset[str]:
-        """Names of what `split_by` and `group_by` may ask of a sample."""
-        return frozenset([FOLDER])
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -103,7 +103,7 @@ REMEDY = "correct the file, or give --orphans drop"
 ORPHANS = {
     "an image": (
         (coco([image()], [annotation(6), annotation(5, image_id=99)]),),
-        "E-ANN-ORPHAN f0.json: $.annotations[1] (id 5): image_id 99 is not in images",
+        "E-ANN-ORPHAN f0.json: annotation 5: image_id 99 is not in images",
         ("E-ANN-ORPHAN", "", (5,), "image_id 99 is not in images"),
     ),
     "a category": (

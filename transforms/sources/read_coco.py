@@ -17,11 +17,10 @@ from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.samples import Blob, Sample, pack, panoptic_root
-from schemas.splits import HASH, Splitting
+from schemas.splits import Splitting
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
-STAGE = "read_coco"
 _GIVEN = Splitting()
 _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 
@@ -174,9 +173,7 @@ class _ImageReader:
         self._given = given
         self._rules = rules
         self._splitting = splitting
-        self._split_of: dict[int | str, str] = {}
-        if not splitting.is_given:
-            self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._split_of = {image.id: self._draw(image) for image in files.images}
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
@@ -192,43 +189,29 @@ class _ImageReader:
             before, repairs = repairs, self._files.repairs  # reading the image has added some
             if repairs != before:
                 yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
-            if self._rules.per_annotation:
-                yield from self._objects_of(annotated, split)
-            else:
-                yield from self._image_of(annotated, split, position)
+            yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
     def _draw(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
-        where = f"image {image.id} ({image.file_name})"
-        return self._splitting.split_for(self._given, str(image.id), fields, where)
+        return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
         """Return an image's split; of an unknown one by its id, or the first image's."""
-        if self._splitting.is_given:
-            return self._given
         if image_id in self._split_of:
             return self._split_of[image_id]
-        if self._splitting.by == HASH:
-            return self._splitting.split_of(str(image_id))
-        return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+        if "split_by" in self._splitting.fields:  # which say nothing of an unknown image
+            return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+        return self._splitting.split_of_other(self._given, str(image_id))
 
     def _orphans(self) -> Iterator[Rejected]:
         """Yield the annotations without an image, unless they stop the run."""
         for file, orphan in self._files.orphans:
-            detail = f"image_id {orphan.image_id} is not in images"
-            if not self._rules.drop_orphans:
-                what = f"{file.path_of(orphan)} (id {orphan.id}): {detail}"
-                raise file.fault("E-ANN-ORPHAN", what, _ORPHANS_REMEDY)
             split = self._split(orphan.image_id)
             self._annotations[split] += 1
-            yield Rejected(
-                code="E-ANN-ORPHAN",
-                stage=STAGE,
-                split=split,
-                annotation_ids=(orphan.id,),
-                detail=detail,
-            )
+            detail = f"image_id {orphan.image_id} is not in images"
+            bad = BadAnnotation(orphan.id, "E-ANN-ORPHAN", detail)
+            yield self._rejected(bad, split, file.where)
 
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield what holds of all images together, once they were read."""
@@ -244,56 +227,52 @@ class _ImageReader:
                 licenses=self._files.licenses,
             )
 
-    def _image_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
-        """Yield the sample of an image and its dropped annotations."""
-        image, key = annotated.image, str(annotated.image.id)
-        if not self._has_license(image):
-            yield _skipped(split, "license", 1, annotated.num_annotations)
-            return
-        for bad in annotated.bad:
-            yield self._rejected(bad, image, key, split)
-        reasons = [self._reason_to_skip(found) for _, found, _ in annotated.objects]
-        if any(reasons):
-            kept = [*itertools.compress(annotated.objects, (not reason for reason in reasons))]
-            annotated = annotated._replace(objects=kept)
-            for reason, count in Counter(filter(None, reasons)).items():
-                yield _skipped(split, reason, 0, count)
-        if self._rules.skip_unannotated and not self._is_annotated(annotated):
-            left = annotated.num_annotations - len(annotated.bad)
-            yield _skipped(split, "unannotated", 1, left)
-            return
-        yield from self._checked_categories(image, split)
-        yield self._sample(annotated, split, position, key)
+    def _items_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
+        """Yield the samples of an image, its dropped annotations, and what filters leave out.
 
-    def _objects_of(self, annotated: AnnotatedImage, split: str) -> Iterator[Item]:
-        """Yield a sample for each object; one that cannot be placed is dropped here already.
-
-        Else its record would be one without an object.
+        Where samples are objects, one that cannot be placed is dropped here already: else its
+        record would be one without an object.
         """
         image, objects = annotated.image, annotated.objects
-        if not self._has_license(image):
-            yield _skipped(split, "license", len(objects), annotated.num_annotations)
-            yield SplitSource(split, images=1, images_without_samples=int(not objects))
+        per_object = self._rules.per_annotation
+        if self._rules.licenses and license_of(image) not in self._rules.licenses:
+            listed = len(objects) if per_object else 1
+            yield _skipped(split, "license", listed, annotated.num_annotations)
+            if per_object:
+                yield SplitSource(split, images=1, images_without_samples=int(not objects))
             return
-        for bad in annotated.bad:
-            yield self._rejected(bad, image, str(bad.annotation_id), split)
-        usable = 0
-        for annotation_id, found, outline in objects:
-            key, position = str(annotation_id), self._places[annotation_id]
-            if fault := self._fault_of_place(found, image):
-                yield self._rejected(BadAnnotation(annotation_id, *fault), image, key, split)
-                continue
-            usable += 1
-            if reason := self._reason_to_skip(found):
-                yield _skipped(split, reason, 1, 1)
-                continue
+        bad, kept = [*annotated.bad], []
+        for one in objects:
+            annotation_id, found, _ = one
+            if per_object and (fault := self._fault_of_place(found, image)):
+                bad.append(BadAnnotation(annotation_id, *fault))
+            elif reason := self._reason_to_skip(found):
+                yield _skipped(split, reason, int(per_object), 1)
+            else:
+                kept.append(one)
+        for dropped in bad:
+            key = str(dropped.annotation_id if per_object else image.id)
+            yield self._rejected(dropped, split, _where(image), key, image.file_name)
+        if per_object:
+            unplaced = len(bad) - len(annotated.bad)
+            without = int(unplaced == len(objects))
+            yield SplitSource(split, images=1, images_without_samples=without)
+            samples = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
+        else:
+            annotated = annotated._replace(objects=kept)
+            samples = [(position, annotated)]
+            if self._rules.skip_unannotated and not self._is_annotated(annotated):
+                left = annotated.num_annotations - len(annotated.bad)
+                yield _skipped(split, "unannotated", 1, left)
+                return
+        if samples:
             yield from self._checked_categories(image, split)
-            one = AnnotatedImage(image, [(annotation_id, found, outline)], [])
-            yield self._sample(one, split, position, key)
-        yield SplitSource(split, images=1, images_without_samples=int(not usable))
+        for place, sample in samples:
+            yield self._sample(sample, split, place)
 
-    def _sample(self, annotated: AnnotatedImage, split: str, position: int, key: str) -> Sample:
+    def _sample(self, annotated: AnnotatedImage, split: str, position: int) -> Sample:
         image, objects = annotated.image, annotated.objects
+        key = str(objects[0][0] if self._rules.per_annotation else image.id)
         file_name, segments = annotated.panoptic or ("", None)
         fields = PictureFields(
             width_px=image.width,
@@ -330,9 +309,6 @@ class _ImageReader:
         box = place_box(found.bbox_xywh_px, image.width, image.height)
         return None if isinstance(box, PlacedBox) else box
 
-    def _has_license(self, image: CocoImage) -> bool:
-        return not self._rules.licenses or license_of(image) in self._rules.licenses
-
     def _is_annotated(self, annotated: AnnotatedImage) -> bool:
         if self._has_objects:
             image, objects = annotated.image, annotated.objects
@@ -347,27 +323,32 @@ class _ImageReader:
             if not unknown:
                 continue
             if not self._rules.drop_orphans:
-                where = f"image {image.id} ({image.file_name})"
+                where = _where(image)
                 what = f"{name} has {unknown[0]}, which is not in categories"
                 raise RuntimeError(fault_line("E-ANN-CATEGORY", where, what, _ORPHANS_REMEDY))
             setattr(image, name, [found for found in given if found in self._category_ids])
             yield SplitSource(split, repairs={"unknown_category_dropped": len(unknown)})
 
-    def _rejected(self, bad: BadAnnotation, image: CocoImage, key: str, split: str) -> Rejected:
+    def _rejected(
+        self, bad: BadAnnotation, split: str, where: str, key: str = "", file_name: str = ""
+    ) -> Rejected:
         """Return the reject of an annotation, unless its code stops a run that drops none."""
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
-            where = f"image {image.id} ({image.file_name})"
             what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
         return Rejected(
             code=bad.code,
-            stage=STAGE,
+            stage="read_coco",
             split=split,
             key=key,
             annotation_ids=(bad.annotation_id,),
-            file_name=image.file_name,
+            file_name=file_name,
             detail=bad.detail,
         )
+
+
+def _where(image: CocoImage) -> str:
+    return f"image {image.id} ({image.file_name})"
 
 
 def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitSource:

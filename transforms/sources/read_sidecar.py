@@ -233,6 +233,8 @@ class SideReader:
 class SideNames:
     """Names images and annotation files by their names below their roots, extensions aside.
 
+    A source's images are of the root of its name, its annotation files of `{source}/annotations`.
+
     Attributes:
         globs: of annotation files' names per source; empty for all that end in `.json`, in upper or
             lower case.
@@ -262,11 +264,6 @@ class SideNames:
     def reads(self, file: ListedFile) -> bool:
         """Return whether a listed file is an image or an annotation file."""
         return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
-
-
-def annotations_root(source: str) -> str:
-    """Return the name of the root of a source's annotation files; that of its images is its own."""
-    return f"{source}/annotations"
 
 
 def named_image(side_name: str, value: str) -> str:
