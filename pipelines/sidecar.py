@@ -21,6 +21,7 @@ from pipelines.flags import (
     parse_types,
 )
 from pipelines.run import Command
+from schemas.annotations.coco_objects import Fault
 from schemas.annotations.side_files import SideFormat
 from schemas.columns import root_and_pattern
 from schemas.layouts import Layout
@@ -32,7 +33,6 @@ from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
     ReadTexts,
-    SideFault,
     SideNames,
     SideReader,
     SideSample,
@@ -117,7 +117,7 @@ class SidecarConfig(DataSetConfig):
         }
 
     @property
-    def _read(self) -> Callable[[bytes | None], SideSample | SideFault]:
+    def _read(self) -> Callable[[bytes | None], SideSample | Fault]:
         if isinstance(self.layout, TableLayout):
             return functools.partial(read_values, types=self.layout.types)
         segmentations = self.layout.reads_segmentations

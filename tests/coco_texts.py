@@ -12,7 +12,8 @@ from schemas.annotations.coco_join import AnnotatedImage, CocoFiles
 from schemas.faults import Rejected, find_fault
 from schemas.fields import ObjectFields, Segmentation
 from schemas.samples import Sample
-from transforms.sources.read_coco import CocoRules, read_coco
+from schemas.splits import Splitting
+from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import SplitCounter, SplitSource
 
 SMALL = (
@@ -73,11 +74,15 @@ def read_counted(
     split: str,
     rules: CocoRules,
     exclude: Mapping[str, Mapping[str, str]] | None = None,
-    **options: Any,
+    *,
+    panoptic: bool = False,
+    splitting: Splitting | None = None,
 ) -> list[Sample | Rejected | SplitSource]:
     """Return what is left of a split's files, and last what each split held; sums are checked."""
     counter = SplitCounter(exclude or {})
-    items = list(counter.admit(read_coco(sources, split, rules, **options)))
+    roots = frozenset([split] if panoptic else [])
+    reader = CocoReader(rules, panoptic_splits=roots, splitting=splitting or Splitting())
+    items = list(counter.admit(reader.read(split, sources)))
     files = counter.split_sources()
     for file in files:
         _require_sums(file, [item for item in items if item.split == file.split])

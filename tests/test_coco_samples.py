@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
@@ -23,7 +22,6 @@ from tests.coco_texts import (
     image,
     read_counted,
 )
-from tests.drawn_examples import draw
 from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource
 
@@ -349,21 +347,3 @@ RULES = st.fixed_dictionaries(
         "segmentations": st.booleans(),
     }
 )
-
-
-@draw(300)
-@given(FILES, st.permutations(range(4)), RULES, st.sampled_from([(), ("1",)]))
-def test_sums_hold_and_no_order_matters(
-    files: tuple, order: list[int], rules: dict, exclude: tuple[str, ...]
-) -> None:
-    if files[0] == files[1]:
-        return
-    sources = [("f.json", data) for data in files]
-    taken = CocoRules(**rules, drop_orphans=True)
-
-    def found(given_in: Sequence[tuple[str, bytes]]) -> list:
-        left_out = {"dev": dict.fromkeys(exclude, "")}
-        return read_counted(given_in, "dev", taken, left_out, panoptic=True)
-
-    assert found(sources) == found([sources[place] for place in order])
-    read(*files[:2], exclude=exclude, per_annotation=True, drop_orphans=True, **rules)

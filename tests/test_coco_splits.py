@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -125,10 +126,10 @@ def test_orphans_have_a_split() -> None:
     assert [reject.split for reject in found] == ["val"] * 20
 
 
-@draw(200)
-@given(FILES, RULES, st.booleans(), st.sampled_from(["", "group", "field"]))
-def test_sums_hold_per_split_and_add_up(
-    files: tuple, rules: dict, per_annotation: bool, by: str
+@draw(300)
+@given(FILES, RULES, st.booleans(), st.sampled_from(["", "group", "field"]), st.randoms())
+def test_sums_hold_per_split_and_add_up_in_any_order(
+    files: tuple, rules: dict, per_annotation: bool, by: str, random: Random
 ) -> None:
     """Whatever the files hold: splits divide what one split would have, to the last count."""
     kinds = files[:2] if per_annotation else files
@@ -147,6 +148,10 @@ def test_sums_hold_per_split_and_add_up(
         splitting = Splitting("file_name", names=("1.jpg", "2.jpg", "3.jpg"))
     panoptic = not per_annotation
     whole = read_counted(sources, "dev", taken, panoptic=panoptic)
+    excluding = {"dev": {"1": ""}}
+    left = read_counted(sources, "dev", taken, excluding, panoptic=panoptic)
+    random.shuffle(sources)
+    assert read_counted(sources, "dev", taken, excluding, panoptic=panoptic) == left
     parts = read_counted(sources, "dev", taken, panoptic=panoptic, splitting=splitting)
     assert _without_splits(parts) == _without_splits(whole)
     totals: Counter[str] = Counter()

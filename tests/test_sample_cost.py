@@ -10,7 +10,7 @@ from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
-from transforms.sources.read_coco import CocoRules, read_coco
+from transforms.sources.read_coco import CocoReader
 
 MOST_GROUPED_BYTES = 760
 BATCH = 32
@@ -34,9 +34,7 @@ def boxes_only(number: int = 0) -> Sample:
     categories = [{"id": id_, "name": f"class {id_}"} for id_ in (1, 2, 44)]
     data = coco([image(image_id, file_name=f"{image_id:012}.jpg")], boxes, categories)
     sample, *_ = (
-        item
-        for item in read_coco([("f.json", data)], "train", CocoRules())
-        if isinstance(item, Sample)
+        item for item in CocoReader().read("train", [("f.json", data)]) if isinstance(item, Sample)
     )
     blob = msgspec.structs.replace(
         sample.blobs[0],

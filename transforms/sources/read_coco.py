@@ -21,7 +21,6 @@ from schemas.splits import Splitting
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
-_GIVEN = Splitting()
 _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 
 
@@ -89,78 +88,58 @@ class CocoReader:
     rules: CocoRules = field(default_factory=CocoRules)
     access: Access = DEFAULT_ACCESS
     panoptic_splits: frozenset[str] = frozenset()
-    splitting: Splitting = _GIVEN
+    splitting: Splitting = field(default_factory=Splitting)
 
     def __call__(self, files: tuple[str, tuple[str, ...]]) -> Iterator[Item]:
         """Yield what the files of a split hold, given as (split, URIs in any order)."""
         split, uris = files
-        yield from read_coco(
-            [(uri, read_uri(uri, self.access)) for uri in uris],
-            split,
-            self.rules,
-            panoptic=split in self.panoptic_splits,
-            splitting=self.splitting,
-        )
+        yield from self.read(split, [(uri, read_uri(uri, self.access)) for uri in uris])
 
+    def read(self, split: str, sources: Iterable[tuple[str, bytes]]) -> Iterator[Item]:
+        """Yield the samples of files, the annotations dropped, and what else the files hold.
 
-def read_coco(
-    sources: Iterable[tuple[str, bytes]],
-    split: str,
-    rules: CocoRules,
-    *,
-    panoptic: bool = False,
-    splitting: Splitting = _GIVEN,
-) -> Iterator[Item]:
-    """Yield the samples of files, the annotations dropped, and what else the files hold.
+        Args:
+            split: the split that the files are given for.
+            sources: names, for messages, and bytes of the files, in any order.
 
-    Args:
-        sources: names, for messages, and bytes of the annotation files given for one split, in any
-            order.
-        split: the split that they are given for.
-        rules: how they are taken.
-        panoptic: whether there is a root of panoptic PNGs, `{split}/panoptic`.
-        splitting: which split of the data set an image and all its annotations belong to.
+        Raises:
+            RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
+                `E-SRC-SPLIT` where a field does not say the split or group of an image.
+        """
+        in_order = sorted(sources, key=_identity)
+        for (where, data), (other, same) in itertools.pairwise(in_order):
+            if data == same:
+                what = f"has the bytes of {where}"
+                raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+        ids, name = self.rules.string_ids, next(iter(self.splitting.fields.values()), "")
+        parsed = [
+            CocoFile(data, where, string_ids=ids, image_field=name) for where, data in in_order
+        ]
+        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        self._check_kinds(files, split)
+        yield from _ImageReader(files, split, self.rules, self.splitting).items()
 
-    Raises:
-        RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
-            `E-SRC-SPLIT` where a field does not say the split or group of an image.
-    """
-    in_order = sorted(sources, key=_identity)
-    for (where, data), (other, same) in itertools.pairwise(in_order):
-        if data == same:
-            what = f"has the bytes of {where}"
-            raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
-    image_field = next(iter(splitting.fields.values()), "")
-    files = CocoFiles(
-        [
-            CocoFile(data, where, string_ids=rules.string_ids, image_field=image_field)
-            for where, data in in_order
-        ],
-        segmentations=rules.segmentations,
-    )
-    _check_kinds(files, split, rules, panoptic=panoptic)
-    yield from _ImageReader(files, split, rules, splitting).items()
+    def _check_kinds(self, files: CocoFiles, split: str) -> None:
+        """Refuse kinds of files that the options have no place for."""
+        panoptic = split in self.panoptic_splits
+        what = remedy = ""
+        if files.has(Kind.PANOPTIC) and not panoptic:
+            what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
+        if panoptic and not files.has(Kind.PANOPTIC):
+            what = "a folder of panoptic PNGs, and no panoptic file"
+            remedy = "give it in --annotations"
+        if self.rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
+            kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
+            what = f"a {kind} file, for which records of one object each have no place"
+            remedy = "leave it out, or give another --layout"
+        if what:
+            raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
 
 
 def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
     """Return what files are joined in the order of, whatever the order that they are given in."""
     where, data = source
     return f"{len(data)}:{google_crc32c.value(data):08x}", where
-
-
-def _check_kinds(files: CocoFiles, split: str, rules: CocoRules, *, panoptic: bool) -> None:
-    """Refuse kinds of files that the options have no place for."""
-    what = remedy = ""
-    if files.has(Kind.PANOPTIC) and not panoptic:
-        what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
-    if panoptic and not files.has(Kind.PANOPTIC):
-        what, remedy = "a folder of panoptic PNGs, and no panoptic file", "give it in --annotations"
-    if rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
-        kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
-        what = f"a {kind} file, for which records of one object each have no place"
-        remedy = "leave it out, or give another --layout"
-    if what:
-        raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
 
 
 class _ImageReader:

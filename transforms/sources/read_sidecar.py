@@ -10,14 +10,8 @@ import apache_beam as beam
 import msgspec
 
 from schemas.annotations.coco_file import CocoImage, blob_name
-from schemas.annotations.coco_objects import ObjectOpener
-from schemas.annotations.side_files import (
-    SideFile,
-    SideFormat,
-    cells_at,
-    parse_side_file,
-    value_at,
-)
+from schemas.annotations.coco_objects import Fault, ObjectOpener
+from schemas.annotations.side_files import SideFile, SideFormat, cells_at, parse_side_file, value_at
 from schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
 from schemas.faults import Rejected
 from schemas.fields import BadAnnotation, PictureFields, fields_of_row
@@ -33,15 +27,7 @@ from transforms.sources.list_blobs import (
     why_skipped,
 )
 from transforms.sources.read_samples import Item, SplitSource, note_skipped
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    DEFAULT_REMOTE_READERS,
-    Access,
-    Entry,
-    open_storage,
-)
-
-STAGE = "read_sidecar"
+from transforms.storage import DEFAULT_ACCESS, DEFAULT_REMOTE_READERS, Access, Entry, open_storage
 
 _SUFFIX = ".json"
 _MAX_HELD_BYTES = 32 << 20
@@ -62,13 +48,9 @@ class SideSample(msgspec.Struct, frozen=True):
     note: SplitSource
 
 
-SideFault = tuple[str, str]
-"""(code, detail) of why an annotation file gives no sample."""
-
-
 def read_objects(
     text: bytes | None, format: SideFormat | None = None, *, segmentations: bool = False
-) -> SideSample | SideFault:
+) -> SideSample | Fault:
     """Return the objects of a file, for layouts of these.
 
     Args:
@@ -91,7 +73,7 @@ def read_objects(
     return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
 
-def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | SideFault:
+def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | Fault:
     """Return the values of chosen fields of a file, for the layout of tables.
 
     Args:
@@ -130,7 +112,7 @@ class SideReader:
     """
 
     splitting: Splitting
-    read: Callable[[bytes | None], SideSample | SideFault]
+    read: Callable[[bytes | None], SideSample | Fault]
     allow_unannotated: bool = False
     join_by: str = ""
 
@@ -164,7 +146,7 @@ class SideReader:
         self,
         source: str,
         image: ListedFile,
-        opened: SideSample | SideFault,
+        opened: SideSample | Fault,
         text: bytes | None = None,
     ) -> Iterator[Item]:
         """Yield the sample of an image as listed, and its dropped annotations."""
@@ -199,7 +181,7 @@ class SideReader:
         ids = *opened.sample.annotation_ids, *(bad.annotation_id for bad in opened.bad)
         return self._rejected(source, file, code, detail, ids)
 
-    def _open(self, file: ListedFile, text: bytes) -> SideSample | SideFault:
+    def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
         """Return what an annotation file says, or why it says nothing."""
         why = _why_unread(file.entry)
         opened = ("E-ANN-FILE", why) if why else self.read(text)
@@ -220,7 +202,7 @@ class SideReader:
         name = file.entry.name
         return Rejected(
             code=code,
-            stage=STAGE,
+            stage="read_sidecar",
             split=split or self.splitting.split_of_other(source, name),
             key=name,
             annotation_ids=annotation_ids,
