@@ -35,9 +35,7 @@ from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[GroupedLayout]] = {
-    "detection": DetectionLayout,
-    "keras": KerasLayout,
-    "tfds": TfdsLayout,
+    layout.name: layout for layout in (DetectionLayout, KerasLayout, TfdsLayout)
 }
 
 

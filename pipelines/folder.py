@@ -25,10 +25,8 @@ from transforms.sources.read_folder import FOLDER, FolderReader
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
-    "classification": ClassificationLayout,
-    "imagenet": ImagenetLayout,
-    "tutorial": TutorialLayout,
-    "tensor": TensorLayout,
+    layout.name: layout
+    for layout in (ClassificationLayout, ImagenetLayout, TutorialLayout, TensorLayout)
 }
 
 
