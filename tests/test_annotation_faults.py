@@ -1,6 +1,5 @@
 """Faults of annotation files, one per code, through the whole command."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from tests.coco_command import (
     MakeCoco,
-    check_committed,
     command,
     committed,
     examples,
@@ -100,27 +98,3 @@ def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
     }
     assert found == expected
     assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
-
-
-def test_files_join_in_any_order(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(3)
-    spec, captions = json.loads(annotations.read_bytes()), tmp_path / "captions.json"
-    texts = [
-        {"id": number, "image_id": entry["id"], "caption": f"Photo {entry['id']}."}
-        for number, entry in enumerate(spec["images"])
-    ]
-    captions.write_text(json.dumps({"images": spec["images"][:2], "annotations": texts}))
-    flags = ("--images", images, "--output", tmp_path / "out", "--annotations")
-    run = run_coco(*flags, annotations, captions)
-    assert run.code == 0, run.err
-    again = run_coco(*flags, captions, annotations)
-    assert again.out.startswith("already complete: ")
-    split = check_committed(tmp_path / "out")["splits"]["train"]
-    assert split["annotations"]["written"] == split["annotations"]["listed"] == 9
-    assert split["sources"] == [
-        {"kind": "instances", "images": 3, "annotations": 6, "categories": 2},
-        {
-            **{"kind": "captions", "images": 2, "annotations": 3, "categories": 0},
-            "images_not_listed": 1,
-        },
-    ]

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from schemas.annotations.coco_file import blob_name, name_of_url
 from schemas.annotations.coco_join import license_of
-from schemas.faults import find_fault
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from tests.coco_texts import (
     SMALL,
@@ -17,7 +16,6 @@ from tests.coco_texts import (
     coco,
     image,
     join,
-    parse,
     read,
     refused,
     small,
@@ -125,20 +123,6 @@ REFUSED = {
 def test_refused_files(data: bytes, line: str) -> None:
     code, _, what = line.partition(": ")
     refused(data, f"E-ANN-{code} f.json: {what}")
-
-
-def test_flipped_bits_are_read_or_refused_in_one_line() -> None:
-    codes = set()
-    for place in range(len(SMALL)):
-        for bit in range(8):
-            flipped = bytearray(SMALL)
-            flipped[place] ^= 1 << bit
-            try:
-                read(bytes(flipped))
-            except RuntimeError as error:
-                codes.add(str(error).split()[0])
-                assert find_fault(str(error)) == (str(error).split()[0], str(error))
-    assert codes == {"E-ANN-JSON", "E-ANN-SECTION", "E-ANN-TYPE"}
 
 
 # --- ids ---
@@ -250,24 +234,6 @@ def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
     assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
 
 
-def test_segmentations_are_read_on_request() -> None:
-    entries = [
-        annotation(5, segmentation=[SQUARE, [1, 1]]),
-        annotation(4, segmentation=RLE),
-        annotation(6),
-        annotation(7, segmentation={**RLE, "counts": [1]}),
-    ]
-    joined = join(coco([image()], entries), segmentations=True)
-    (found,) = joined.annotated_images()
-    assert [(annotation_id, outline) for annotation_id, _, outline in found.objects] == [
-        (4, Segmentation(rle_counts=RLE["counts"])),
-        (5, Segmentation(polygons_px=[[float(v) for v in SQUARE]])),
-        (6, Segmentation()),
-    ]
-    assert [(bad.annotation_id, bad.code) for bad in found.bad] == [(7, "E-RLE-SUM")]
-    assert joined.repairs == {"polygon_dropped": 1, "segmentation_missing": 1}
-
-
 # Four annotations share an id, two of them an image; four are bad.
 SHUFFLED = [
     annotation(5),
@@ -299,21 +265,6 @@ def test_objects_have_one_order(annotations: list[dict]) -> None:
 
 
 # --- names ---
-
-NAMES = {
-    "dots": ("././b/./a.jpg", "b/a.jpg"),
-    "glob characters": ("a[1]*?{b}.jpg", "a[1]*?{b}.jpg"),
-    "a backslash": ("b\\a.jpg", "b\\a.jpg"),  # a character like others, but for Windows
-    "Unicode": ("Straße/图/😀.jpg", "Straße/图/😀.jpg"),
-    "decomposed": ("u\u0308.jpg", "u\u0308.jpg"),  # bytes count, not looks
-    "two slashes": ("b//a.jpg", "b//a.jpg"),  # an object store knows such names
-}
-
-
-@pytest.mark.parametrize(("file_name", "name"), NAMES.values(), ids=NAMES)
-def test_names_below_the_root(file_name: str, name: str) -> None:
-    assert [i.file_name for i in parse(coco([image(1, file_name)], [])).images] == [name]
-
 
 BAD_NAMES = {
     "empty": ("", "names no file"),

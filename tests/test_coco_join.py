@@ -95,16 +95,6 @@ def test_keypoints_that_could_be_of_two_instances_are_objects_of_their_own() -> 
     assert num_first_ids(joined) == 1
 
 
-def test_ids_repeat_within_a_kind_alone() -> None:
-    joined = join(
-        coco([image()], [annotation(1)]),
-        captions({**CAPTION, "id": 1}),
-        panoptic(PANOPTIC),  # whose id is the image's, 1
-    )
-    (found,) = joined.annotated_images()
-    assert (found.num_annotations, num_first_ids(joined)) == (3, 3)
-
-
 def test_two_files_of_a_kind_unite() -> None:
     one = coco([image(), image(2, "b.jpg")], [annotation(5), annotation(6, image_id=2)])
     other = coco(

@@ -85,16 +85,25 @@ def test_a_sample_of_all_kinds() -> None:
 
 
 def test_segmentations_travel_in_the_payload() -> None:
-    polygon = [0, 0, 4, 0, 4, 4]
-    data = coco([image()], [annotation(segmentation=[polygon]), annotation(6)])
-    (plain,), _, file = read(data)
-    assert (plain.payload, file.repairs) == (b"", {})
-    (sample,), _, file = read(data, segmentations=True)
+    square = [0, 0, 4, 0, 4, 4, 0, 4]
+    rle = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
+    entries = [
+        annotation(5, segmentation=[square, [1, 1]]),
+        annotation(4, segmentation=rle),
+        annotation(6),
+        annotation(7, segmentation={**rle, "counts": [1]}),
+    ]
+    (plain,), bad, file = read(coco([image()], entries))
+    assert (plain.payload, bad, file.repairs) == (b"", [], {})
+    (sample,), (bad_one,), file = read(coco([image()], entries), segmentations=True)
     assert msgspec.msgpack.decode(sample.payload, type=list[Segmentation]) == [
-        Segmentation(polygons_px=[list(map(float, polygon))]),
+        Segmentation(rle_counts=rle["counts"]),
+        Segmentation(polygons_px=[list(map(float, square))]),
         Segmentation(),
     ]
-    assert file.repairs == {"segmentation_missing": 1}
+    assert (sample.annotation_ids, bad_one.annotation_ids) == ((4, 5, 6), (7,))
+    assert bad_one.code == "E-RLE-SUM"
+    assert file.repairs == {"polygon_dropped": 1, "segmentation_missing": 1}
 
 
 REMEDY = "correct the file, or give --orphans drop"

@@ -13,16 +13,13 @@ from pipelines import folder
 from schemas.faults import Rejected
 from schemas.splits import Splitting
 from tests.coco_command import (
-    check_committed,
     committed_by,
-    digests,
     examples,
     rejected_of,
     run_pipeline,
     value,
 )
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
 from transforms.sources.list_blobs import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader
 from transforms.sources.read_samples import Item, SplitCounter
@@ -86,12 +83,6 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
         assert value(example, "image/format") == [b"jpeg"]  # 9.png too: by content
         assert (value(example, "image/width"), value(example, "image/height")) == ([8], [6])
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
-
-
-def test_a_folder_without_images_stops_the_run(tmp_path: Path) -> None:
-    root = write(tmp_path / "in", {"cat/a.txt": b"text"})
-    code, line = ended("--images", root, "--output", tmp_path / "out")
-    assert (code, line.split(";")[0]) == (3, "E-SET-EMPTY split train: none of 1 image is left")
 
 
 ODD = (" lead/1.jpg", "a\nb/1.jpg", "t\tb/1.jpg", 'x"q/1.jpg', "ünï/1.jpg", "[a]*/1.jpg")
@@ -292,38 +283,6 @@ def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path
         assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
     assert count == len(builder.as_dataset(split="train")) == 120
-
-
-# --- a bucket
-
-
-def test_the_shards_are_those_of_folders_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, names = tmp_path / "in", tmp_path / "names.txt"
-    write(root / "train")
-    write(root / "val", ("dog/1.jpg", "dog/Thumbs.db"))
-    names.write_text("emu\ndog\ncat\n")
-    images = ("--images", f"train={root}/train", f"val={root}/val")
-    committed(tmp_path / "local", *images, "--label_file", names)
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        objects = {f"set/{p.relative_to(root)}": p.read_bytes() for p in root.rglob("*.*")}
-        markers = {"set/train/": b"", "set/train/cat/": b""}  # as consoles make for folders
-        for name, data in {**objects, **markers, "names.txt": names.read_bytes()}.items():
-            stand_in.put("in", name, data)
-        stand_in.make_bucket("out")
-        images = ("--images", "train=gs://in/set/train", "val=gs://in/set/val")
-        arguments = (*images, "--label_file", "gs://in/names.txt")
-        run = run_pipeline(folder.run, *arguments, "--output", "gs://out")
-        assert run.code == 0, run.err
-        for name, data in stand_in.objects("out").items():
-            path = tmp_path / "downloaded" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-    manifest = check_committed(tmp_path / "downloaded")
-    assert manifest["splits"]["val"]["skipped"] == {"not_called_an_image": 1}
-    assert digests(tmp_path / "downloaded", "*.tfrec") == digests(tmp_path / "local", "*.tfrec")
 
 
 # --- tutorials: their own way of reading, written anew

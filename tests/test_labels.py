@@ -80,7 +80,6 @@ def test_records_are_counted_by_the_license_of_their_image(
     manifest = committed(
         sources, out, "--num_shards", 2, "--max_rejected", 1, "--features", "boxes,license"
     )
-
     assert manifest["splits"]["train"]["licenses"] == [
         {"id": 4, "records": 2, "name": BY["name"], "url": BY["url"]},
         {"id": 5, "records": 3},

@@ -34,7 +34,6 @@ def file_with(*labels: tuple[int, str], split: str = "train") -> SplitSource:
 
 def test_labels_of_several_files_merge() -> None:
     files = [file_with((3, "c"), (1, "a")), file_with((1, "a"), (2, "b"), split="val")]
-
     assert merge_labels(files) == [Label(1, "a"), Label(2, "b"), Label(3, "c")]
     assert merge_labels([]) == []
     with pytest.raises(RuntimeError, match=r"^E-ANN-LABELS .*: category 1 'a' "):
@@ -50,7 +49,6 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
         reject("E-ANN-ORPHAN", key=""),
     ]
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in rejects)
-
     assert excluded_keys(data, "rejected.jsonl") == {
         "train": {"1": "1.jpg", "2": "1.jpg"},
         "val": {"2": "1.jpg"},
@@ -70,7 +68,6 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
 )
 def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
     good = msgspec.json.encode(reject("E-IMG-TYPE"))
-
     with pytest.raises(RuntimeError) as raised:
         excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
 
@@ -93,10 +90,8 @@ def test_a_file_that_is_not_there_is_an_argument_to_correct(tmp_path: Path, excl
     there, not_there = tmp_path / "a.json", tmp_path / "b.json"
     there.write_bytes(b"")
     uris = ([there], not_there) if exclude else ([there, not_there], "")
-
     with pytest.raises(RuntimeError) as raised:
         uri_identity(list(map(str, uris[0])), str(uris[1]))
-
     assert str(raised.value) == f"E-ARG {not_there}: no such file; give the path of a file"
 
 

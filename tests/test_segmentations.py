@@ -145,7 +145,6 @@ def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int,
         {"size": [height, width], "counts": counts}, height, width
     )
     text = by_pycocotools["counts"].decode()
-
     assert decode_rle_counts(text) == counts
     expected = rle(*counts) if any(counts[1::2]) else empty(EMPTY)
     assert parsed(json.dumps({"size": [height, width], "counts": text}), width, height) == expected
@@ -212,7 +211,6 @@ def test_drawing_takes_a_bounded_memory() -> None:
         timeout=60,
         preexec_fn=_allow_a_gigabyte,
     )
-
     assert 100 < int(run.stdout) < 400
 
 
