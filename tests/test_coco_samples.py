@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 
 from schemas.faults import Rejected
 from schemas.fields import PictureFields, Segmentation, SegmentFields
@@ -306,53 +305,3 @@ def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool, name: s
     rules = CocoRules(per_annotation=per_annotation)
     with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{name}'"):
         read_counted([("f.json", data)], "dev", rules, {"dev": {"5": name}})
-
-
-# --- real files, in any order, and sums whatever they hold ---
-
-
-ENTRIES = st.lists(
-    st.builds(
-        annotation,
-        st.integers(0, 5),
-        image_id=st.integers(0, 4),
-        category_id=st.integers(3, 4),
-        bbox=st.sampled_from([[1, 2, 3, 4], [0, 0, 0, 1], [99, 0, 1, 1], [0, 0, 1, 40]]),
-        iscrowd=st.integers(0, 1),
-        keypoints=st.sampled_from([None, [], [1, 2, 2], [1]]),
-    ),
-    max_size=6,
-)
-TEXTS = st.lists(
-    st.builds(lambda i, j: {**CAPTION, "id": i, "image_id": j}, *[st.integers(0, 4)] * 2),
-    min_size=1,
-    max_size=4,
-)
-PANOPTICS = st.lists(
-    st.builds(
-        lambda i, c: {**PANOPTIC, "image_id": i, "segments_info": [{**SEGMENT, "category_id": c}]},
-        st.integers(0, 4),
-        st.integers(3, 4),
-    ),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda entry: entry["image_id"],
-)
-LISTED = st.lists(st.integers(1, 3), unique=True, max_size=3).map(
-    lambda ids: [image(i, f"{i}.jpg", license=i) for i in ids]
-)
-FILES = st.tuples(
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, TEXTS),
-    st.builds(coco, LISTED, PANOPTICS),
-)
-RULES = st.fixed_dictionaries(
-    {
-        "skip_crowd": st.booleans(),
-        "skip_unannotated": st.booleans(),
-        "min_box_px": st.sampled_from([0, 2]),
-        "licenses": st.sampled_from([(), (1, 2)]),
-        "segmentations": st.booleans(),
-    }
-)
