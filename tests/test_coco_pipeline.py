@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -21,15 +22,19 @@ from schemas.manifest import Manifest
 from tests.coco_command import (
     DATA,
     check_committed,
+    command,
     committed,
     digests,
+    examples,
     finish,
     rejected_of,
     run_coco,
     shard_paths,
     start_coco,
+    value,
 )
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
+from tests.faulty_sources import cut_off
 from transforms.shard_table import Sharding
 
 SPLITS = ("train", "val")
@@ -216,6 +221,52 @@ def test_same_bytes_from_a_shuffled_copy_elsewhere(
     run = run_coco(*Given(copy).arguments(tmp_path / "out"))
     assert run.code == 0, run.err
     assert digests(tmp_path / "out", *DATA) == reference
+
+
+# Faults and names.
+
+
+def test_a_fault_of_an_annotation_file_ends_the_run(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Exit 3 before any image is read: the line names the file, the place and the remedy."""
+    sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(image_id=99))
+    run = run_coco(*command(sources, tmp_path / "out"))
+    assert run.ended == (3, "E-ANN-ORPHAN"), run.err
+    what = "annotation 1: image_id 99"
+    assert re.match(
+        rf"E-ANN-ORPHAN {re.escape(str(sources[1]))}: .*{re.escape(what)}.*; [a-z].+", run.fault
+    )
+    assert run.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+NAMES = [
+    *("with space.jpg", " lead.jpg", "trail .jpg", "caf\u00e9.jpg", "\U0001f600.jpg"),
+    *("new\nline.jpg", "tab\t.jpg", "\u202egpj.jpg", "a[1].jpg", "*.jpg", "q?.jpg", "{x}.jpg"),
+    *("-dash.jpg", "%20.jpg", "a&b;$(c).jpg", "con'q\"uote.jpg", "back\\slash.jpg", ".hidden.jpg"),
+    *("sub/dir/x.jpg", "sub/x.jpg", "~/x.jpg", "a=b.jpg", "no extension", "x" * 251 + ".jpg"),
+]
+
+
+def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Globs, line breaks, dashes, hidden files: a name is a name."""
+
+    def rename(spec: dict) -> None:
+        for image, name in zip(spec["images"], NAMES, strict=True):
+            path = tmp_path / "train-images" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "train-images" / image["file_name"]).rename(path)
+            image["file_name"] = name
+
+    sources, out = make_coco(len(NAMES), edit=rename), tmp_path / "out"
+    cut_off(sources[0] / "new\nline.jpg")
+    committed(sources, out, "--max_rejected", 1)
+    expected = {name: (sources[0] / name).read_bytes() for name in NAMES if "\n" not in name}
+    found = {
+        value(example, "image/filename")[0].decode(): value(example, "image/encoded")[0]
+        for example in examples(out)
+    }
+    assert found == expected
+    assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
 
 
 # As a library.
