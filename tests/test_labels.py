@@ -5,10 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from schemas.faults import find_fault
 from schemas.labels import (
     License,
     count_licenses,
@@ -136,17 +133,6 @@ def test_bad_label_files(data: bytes, line: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read_label_file(data, 0, "gs://b/a.txt")
     assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"
-
-
-@given(st.binary() | st.text().map(str.encode))
-def test_any_bytes_are_read_or_refused_in_one_line(data: bytes) -> None:
-    try:
-        labels = read_label_file(data, 0, "a.txt")
-    except RuntimeError as error:
-        assert find_fault(str(error)) == ("E-ANN-LABELS", str(error))
-    else:
-        assert [label.id for label in labels] == [*range(len(labels))]
-        assert len({label.name for label in labels}) == len(labels) > 0
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """Images with a JSON file each, end to end: joining, rejects, fields, flags."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pycocotools import mask as coco_mask
 
 from pipelines import coco, sidecar
-from schemas.annotations.side_files import CLASS_NAME
 from tests.coco_command import (
     committed_by,
     examples,
@@ -182,7 +179,7 @@ def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
     assert ended.fault.startswith(f"E-ARG command line: {fault}")
 
 
-# --- folders made of COCO's annotations give its records, byte for byte ---
+# --- a folder made of COCO's annotations gives its records, byte for byte ---
 
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
 
@@ -227,18 +224,6 @@ def write_labelme(spec: dict[str, Any], folder: Path) -> None:
         path.write_text(json.dumps({"version": "5.2.1", "shapes": shapes, **size}))
 
 
-def write_sa1b(spec: dict[str, Any], folder: Path) -> None:
-    for image in spec["images"]:
-        annotations = [
-            {key: annotation[key] for key in ("id", "bbox", "area", "segmentation")}
-            | {"predicted_iou": 0.9, "stability_score": 0.9, "point_coords": [[1.0, 2.0]]}
-            for annotation in of_image(spec, image)
-        ]
-        head = {key: image[key] for key in ("width", "height", "file_name")} | {"image_id": 1}
-        path = folder / Path(image["file_name"]).with_suffix(".json")
-        path.write_text(json.dumps({"image": head, "annotations": annotations}))
-
-
 def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
     """Keep what LabelMe can say: polygons, and the boxes around them."""
     spec["annotations"] = [one for one in spec["annotations"] if not one["iscrowd"]]
@@ -250,34 +235,11 @@ def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def as_sa1b_has_it(spec: dict[str, Any]) -> dict[str, Any]:
-    """Keep what SA-1B can say: compressed run lengths without a class."""
-    sizes = {image["id"]: (image["height"], image["width"]) for image in spec["images"]}
-    spec["annotations"] = [one for one in spec["annotations"] if not one["iscrowd"]]
-    for annotation in spec["annotations"]:
-        height, width = sizes[annotation["image_id"]]
-        parts = coco_mask.frPyObjects(annotation["segmentation"], height, width)
-        merged = coco_mask.merge(parts)
-        counts = merged["counts"].decode()
-        annotation["segmentation"] = {"size": [height, width], "counts": counts}
-        annotation["category_id"] = 1
-    spec["categories"] = [{"id": 1, "name": CLASS_NAME}]
-    return spec
-
-
-@pytest.mark.parametrize(
-    ("reduce", "write"), [(as_labelme_has_it, write_labelme), (as_sa1b_has_it, write_sa1b)]
-)
-def test_records_are_those_of_coco(
-    reduce: Callable[[dict], dict],
-    write: Callable[[dict, Path], None],
-    shared_data: Path,
-    tmp_path: Path,
-) -> None:
-    spec = reduce(instances_of(shared_data))
+def test_records_are_those_of_coco(shared_data: Path, tmp_path: Path) -> None:
+    spec = as_labelme_has_it(instances_of(shared_data))
     images, folder, instances = shared_data / "coco_val/images", tmp_path / "json", tmp_path / "i"
     folder.mkdir()
-    write(spec, folder)
+    write_labelme(spec, folder)
     instances.write_text(json.dumps(spec))
     of_coco = ["--images", images, "--annotations", instances, "--string_ids", *FEATURES]
     of_files = ["--images", images, "--annotations", folder, *FEATURES]

@@ -75,11 +75,6 @@ def test_keys_and_groups_decide_alone(scene_of: dict[str, str], seed: int) -> No
         assert GROUPED.split_for("", key, {"scene": scene}) == GROUPED.split_of(scene)
 
 
-def test_a_given_split_stays() -> None:
-    assert Splitting().split_for("val", "7") == "val"
-    assert (Splitting().splits(["val"]), Splitting().options()) == (("val",), {})
-
-
 @pytest.mark.parametrize("text", ["test", "TEST", " Test "])
 @pytest.mark.parametrize("names", [(), ("a", "test")])
 def test_a_field_says_the_split(text: str, names: tuple[str, ...]) -> None:
