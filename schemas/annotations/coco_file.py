@@ -302,7 +302,7 @@ class CocoFile:
         """Return the name of one of LVIS's images, which only has a URL."""
         try:
             return name_of_url(msgspec.json.decode(image.coco_url, type=str))
-        except msgspec.DecodeError:
+        except ValueError:
             what = f"Object missing required field `file_name` - at `{path}`"
             raise self.wrong_type(what) from None
 

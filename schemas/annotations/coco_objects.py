@@ -134,7 +134,7 @@ class ObjectOpener:
             return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
         try:
             bbox = _DECODE_BBOX(entry.bbox)
-        except msgspec.ValidationError:
+        except ValueError:
             return _bbox_fault(entry.bbox)
         if not (bbox[2] > 0 and bbox[3] > 0):
             return _bbox_fault(entry.bbox)
@@ -156,7 +156,7 @@ class ObjectOpener:
         """Return keypoints; none where they are not what the category asks for."""
         try:
             points = _DECODE_KEYPOINTS(raw) or []
-        except msgspec.ValidationError:
+        except ValueError:
             points = [float("nan")]
         if points and not (len(points) == 3 * count and _VISIBILITIES.issuperset(points[2::3])):
             self.repairs["keypoints_dropped"] += 1
@@ -185,6 +185,8 @@ def _bbox_fault(raw: msgspec.Raw) -> Fault:
         bbox = msgspec.json.decode(raw)
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
+    except (ValueError, RecursionError):  # text that is no UTF-8, or far too many brackets
+        return "E-BOX-SHAPE", "bbox is not four numbers"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
 
 
