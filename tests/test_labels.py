@@ -102,7 +102,6 @@ FILES = {
     "empty lines at the end": (b"cat\ndog\n\n \n", 0, [CAT, DOG]),
     "lines of Windows": (b"cat\r\ndog\r\n", 0, [CAT, DOG]),
     "byte order mark": (b"\xef\xbb\xbfcat\ndog\n", 0, [CAT, DOG]),
-    "space around": (b"  cat\ndog  \n", 0, [CAT, DOG]),
     "what only looks like a line's end": ("a\u2028b\n".encode(), 0, [Label(0, "a\u2028b")]),
     "synset": (b"n01440764 tench, Tinca tinca\n", 1, [TENCH]),
     "synset and tab": (b"n01440764\ttench, Tinca tinca\n", 1, [TENCH]),

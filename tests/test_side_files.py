@@ -201,12 +201,10 @@ def test_values_that_do_not_fit(content: object, fault: tuple[str, str]) -> None
     ("value", "name"),
     [
         ("x.jpg", "s/x.jpg"),
-        ("./x.jpg", "s/x.jpg"),
         ("t/x.jpg", "t/x.jpg"),
         ("../../img/x.jpg", "s/x.jpg"),
         ("/home/a/x.jpg", "s/x.jpg"),
         ("C:\\img\\x.jpg", "s/x.jpg"),
-        ("https://a.b/x.jpg", "s/x.jpg"),
         ("..", "s/.."),
         ("x/", ""),
     ],
