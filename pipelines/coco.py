@@ -162,34 +162,24 @@ def add_flags(parser: FlagParser) -> None:
     add_drop_flag(parser)
 
 
-def layout_of(flags: argparse.Namespace) -> GroupedLayout:
-    """Return the layout that the flags ask for.
-
-    Raises:
-        ValueError: when it cannot have such features or class ids.
-    """
-    layout = LAYOUTS[flags.layout]
-    if layout is TfdsLayout and flags.category_ids == "original":  # with gaps
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
         raise ValueError(
             "category_ids of layout tfds must be contiguous, got original: leave it out, or give"
             " --layout detection"
         )
-    return layout(
-        on_size_mismatch=flags.on_size_mismatch,
-        features=feature_names(flags.features),
-        first_label=1 if flags.category_ids == "contiguous" else None,
-    )
-
-
-def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the configuration that are the source's own."""
     bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
         "images": parse_per_split("images", flags.images, bare),
         "annotations": parse_several_per_split("annotations", flags.annotations, bare),
         "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
-        "layout": layout_of(flags),
+        "layout": LAYOUTS[flags.layout](
+            on_size_mismatch=flags.on_size_mismatch,
+            features=feature_names(flags.features),
+            first_label=1 if flags.category_ids == "contiguous" else None,
+        ),
         "rules": CocoRules(
             string_ids=flags.string_ids,
             drop_orphans=flags.orphans == "drop",
