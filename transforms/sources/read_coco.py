@@ -137,7 +137,7 @@ class CocoReader:
 
 
 def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
-    """Return what files are joined in the order of, whatever the order that they are given in."""
+    """Return a file's sort key: content first, so that the order on the command line is no matter."""
     where, data = source
     return f"{len(data)}:{google_crc32c.value(data):08x}", where
 
