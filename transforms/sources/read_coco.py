@@ -137,7 +137,7 @@ class CocoReader:
 
 
 def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
-    """Return a file's sort key: content first, so that the order on the command line is no matter."""
+    """Return a file's sort key: its content, so that the given order has no effect."""
     where, data = source
     return f"{len(data)}:{google_crc32c.value(data):08x}", where
 
