@@ -233,8 +233,7 @@ class _ImageReader:
             key = str(dropped.annotation_id if per_object else image.id)
             yield self._rejected(dropped, split, _where(image), key, image.file_name)
         if per_object:
-            unplaced = len(bad) - len(annotated.bad)
-            without = int(unplaced == len(objects))
+            without = int(len(bad) - len(annotated.bad) == len(objects))  # none can be placed
             yield SplitSource(split, images=1, images_without_samples=without)
             samples = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
         else:
@@ -302,9 +301,9 @@ class _ImageReader:
             if not unknown:
                 continue
             if not self._rules.drop_orphans:
-                where = _where(image)
                 what = f"{name} has {unknown[0]}, which is not in categories"
-                raise RuntimeError(fault_line("E-ANN-CATEGORY", where, what, _ORPHANS_REMEDY))
+                fault = "E-ANN-CATEGORY", _where(image), what, _ORPHANS_REMEDY
+                raise RuntimeError(fault_line(*fault))
             setattr(image, name, [found for found in given if found in self._category_ids])
             yield SplitSource(split, repairs={"unknown_category_dropped": len(unknown)})
 
