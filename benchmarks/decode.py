@@ -33,7 +33,7 @@ from schemas.samples import Sample
 from transforms.build_records import check_all, convert_all
 from transforms.images.check_images import Check
 from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion, Orientation
-from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoReader, CocoRules
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
@@ -162,7 +162,7 @@ def read_photos(folder: Path, images: Path) -> list[Photo]:
         outlines.setdefault(annotation["image_id"], []).append(annotation["segmentation"])
     names = {str(image["id"]): image["file_name"] for image in coco["images"]}
     rules = CocoRules(segmentations=True)
-    for sample in read_coco([CocoSource(data, "instances.json")], "train", rules):
+    for sample in CocoReader(rules).read("train", [("instances.json", data)]):
         if not isinstance(sample, Sample):
             continue
         polygons = outlines.get(int(sample.key), [])

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
@@ -11,7 +11,6 @@ from pipelines.cli import FlagParser, main, parse_several_per_split
 from pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
-    check_split_names,
     check_splits_named,
 )
 from pipelines.data_set import build as build
@@ -36,9 +35,7 @@ from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[GroupedLayout]] = {
-    "detection": DetectionLayout,
-    "keras": KerasLayout,
-    "tfds": TfdsLayout,
+    layout.name: layout for layout in (DetectionLayout, KerasLayout, TfdsLayout)
 }
 
 
@@ -60,15 +57,10 @@ class CocoConfig(DataSetConfig):
     rules: CocoRules = field(default_factory=CocoRules)
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
+    split_fields: ClassVar[None] = None  # the files say which fields their images have
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        check_split_names(self.images)
-        for split, uris in self.annotations.items():
-            if repeated := [uri for uri in uris if list(uris).count(uri) > 1]:
-                raise ValueError(
-                    f"annotations of {split} must name each file once, got {repeated[0]!r} twice:"
-                    " remove one"
-                )
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
@@ -90,10 +82,6 @@ class CocoConfig(DataSetConfig):
         return {**self.images, **panoptic}
 
     @property
-    def split_fields(self) -> None:
-        """None: the annotation files say which fields their images have."""
-
-    @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """The annotation files per split of the data set."""
         if self.splitting.is_given:
@@ -109,7 +97,6 @@ class CocoConfig(DataSetConfig):
             segmentations=self.layout.reads_segmentations,
             annotated_size=getattr(self.layout, "on_size_mismatch", None)
             is not SizeMismatch.TRUST_IMAGE,
-            image_field=next(iter(self.splitting.fields.values()), ""),
         )
         return CocoReader(rules, self.access, frozenset(self.panoptic_images), self.splitting)
 
@@ -175,34 +162,24 @@ def add_flags(parser: FlagParser) -> None:
     add_drop_flag(parser)
 
 
-def layout_of(flags: argparse.Namespace) -> GroupedLayout:
-    """Return the layout that the flags ask for.
-
-    Raises:
-        ValueError: when it cannot have such features or class ids.
-    """
-    layout = LAYOUTS[flags.layout]
-    if layout is TfdsLayout and flags.category_ids == "original":  # with gaps
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
         raise ValueError(
             "category_ids of layout tfds must be contiguous, got original: leave it out, or give"
             " --layout detection"
         )
-    return layout(
-        on_size_mismatch=flags.on_size_mismatch,
-        features=feature_names(flags.features),
-        first_label=1 if flags.category_ids == "contiguous" else None,
-    )
-
-
-def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the configuration that are the source's own."""
     bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
         "images": parse_per_split("images", flags.images, bare),
         "annotations": parse_several_per_split("annotations", flags.annotations, bare),
         "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
-        "layout": layout_of(flags),
+        "layout": LAYOUTS[flags.layout](
+            on_size_mismatch=flags.on_size_mismatch,
+            features=feature_names(flags.features),
+            first_label=1 if flags.category_ids == "contiguous" else None,
+        ),
         "rules": CocoRules(
             string_ids=flags.string_ids,
             drop_orphans=flags.orphans == "drop",

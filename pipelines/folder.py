@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig
-from pipelines.data_set import build as build
 from pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import PIXEL_DTYPES, Layout
@@ -26,10 +25,8 @@ from transforms.sources.read_folder import FOLDER, FolderReader
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
-    "classification": ClassificationLayout,
-    "imagenet": ImagenetLayout,
-    "tutorial": TutorialLayout,
-    "tensor": TensorLayout,
+    layout.name: layout
+    for layout in (ClassificationLayout, ImagenetLayout, TutorialLayout, TensorLayout)
 }
 
 
@@ -44,6 +41,8 @@ class FolderConfig(DataSetConfig):
     images: Mapping[str, str]
     layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
 
+    split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
+
     def __post_init__(self) -> None:
         """Refuse a conversion whose images the layout would reject, all of them."""
         super().__post_init__()
@@ -54,11 +53,6 @@ class FolderConfig(DataSetConfig):
                     f"{option} must make JPEGs of RGB for layout imagenet, got {value.value}:"
                     " leave it out, or give --layout classification"
                 )
-
-    @property
-    def split_fields(self) -> frozenset[str]:
-        """Names of what `split_by` and `group_by` may ask of a sample."""
-        return frozenset([FOLDER])
 
     @property
     def roots(self) -> Mapping[str, str]:

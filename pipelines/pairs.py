@@ -9,7 +9,6 @@ import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, check_same_splits
-from pipelines.data_set import build as build
 from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
@@ -17,8 +16,7 @@ from schemas.layouts.classification import PairsLayout
 from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles, is_read
-from transforms.sources.read_folder import FOLDER
-from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
+from transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
 from transforms.sources.read_samples import SourceSamples
 
 
@@ -38,6 +36,7 @@ class PairsConfig(DataSetConfig):
     layout: Layout = field(default_factory=PairsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--low"
+    split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -61,15 +60,10 @@ class PairsConfig(DataSetConfig):
         return tuple(self.high)
 
     @property
-    def split_fields(self) -> frozenset[str]:
-        """Names of what `split_by` and `group_by` may ask of a sample."""
-        return frozenset([FOLDER])
-
-    @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
-        low = {pair_root(split, LOW): uri for split, uri in self.low.items()}
-        return low | {pair_root(split, HIGH): uri for split, uri in self.high.items()}
+        low = {f"{split}/{LOW}": uri for split, uri in self.low.items()}
+        return low | {f"{split}/{HIGH}": uri for split, uri in self.high.items()}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""

@@ -4,13 +4,12 @@ import argparse
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, check_same_splits
-from pipelines.data_set import build as build
 from pipelines.flags import (
     add_class_flags,
     add_drop_flag,
@@ -22,7 +21,9 @@ from pipelines.flags import (
     parse_types,
 )
 from pipelines.run import Command
+from schemas.annotations.coco_objects import Fault
 from schemas.annotations.side_files import SideFormat
+from schemas.columns import root_and_pattern
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
@@ -32,19 +33,13 @@ from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
     ReadTexts,
-    SideFault,
     SideNames,
     SideReader,
     SideSample,
-    annotations_root,
-    divide_glob,
     name_by_field,
     read_objects,
     read_values,
 )
-
-AUTO, FLAT = "auto", "flat"
-_FEATURES = ("boxes", "masks", "polygons")
 
 
 @dataclass(frozen=True)
@@ -69,15 +64,12 @@ class SidecarConfig(DataSetConfig):
         default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
     )
 
+    split_fields: ClassVar[None] = None  # JSON files say which fields they have
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
-
-    @property
-    def split_fields(self) -> None:
-        """Names of what `split_by` and `group_by` may ask of a sample: what JSON files hold."""
-        return None
 
     @property
     def roots(self) -> Mapping[str, str]:
@@ -87,22 +79,20 @@ class SidecarConfig(DataSetConfig):
     @property
     def annotation_roots(self) -> dict[str, str]:
         """URI per name of the roots of JSON files."""
-        folders = {split: divide_glob(uri)[0] for split, uri in self.annotations.items()}
-        return {annotations_root(split): folder for split, folder in folders.items()}
+        return {
+            f"{split}/annotations": root_and_pattern(uri)[0]
+            for split, uri in self.annotations.items()
+        }
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of what the sources' listings show, by which they are recognised."""
         return {**self.images, **self.annotation_roots}
 
-    @property
-    def globs(self) -> dict[str, str]:
-        """Which names are JSON files, per split."""
-        return {split: divide_glob(uri)[1] for split, uri in self.annotations.items()}
-
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
-        names = SideNames(self.globs, whole=bool(self.join_by))
+        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
+        names = SideNames(globs, whole=bool(self.join_by))
         listed = root | "ListFiles" >> ListFiles(
             self.listed_roots, self.access, self.in_order, names.reads
         )
@@ -118,25 +108,20 @@ class SidecarConfig(DataSetConfig):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
+        known = self.format.value if self.format else "auto"
         return {
             **super().options(),
-            "format": self._format_name,
+            "format": "flat" if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
             "unannotated": "keep" if self.allow_unannotated else "reject",
         }
 
     @property
-    def _read(self) -> Callable[[bytes | None], SideSample | SideFault]:
+    def _read(self) -> Callable[[bytes | None], SideSample | Fault]:
         if isinstance(self.layout, TableLayout):
             return functools.partial(read_values, types=self.layout.types)
         segmentations = self.layout.reads_segmentations
         return functools.partial(read_objects, format=self.format, segmentations=segmentations)
-
-    @property
-    def _format_name(self) -> str:
-        if isinstance(self.layout, TableLayout):
-            return FLAT
-        return self.format.value if self.format else AUTO
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -149,9 +134,8 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.choice(
         "--format",
-        "of the JSON files: LabelMe's, SA-1B's, or each by its content (default auto; with --fields"
-        " flat)",
-        [AUTO, *(known.value for known in SideFormat), FLAT],
+        "of the JSON files: LabelMe's or SA-1B's (default: each by its content)",
+        SideFormat,
     )
     group.text(
         "--join_by",
@@ -161,7 +145,7 @@ def add_flags(parser: FlagParser) -> None:
     group.switch("--allow_unannotated", "keep images without a JSON file (default: reject them)")
     add_size_flag(group)
     group = parser.group("records (docs/layouts.md)")
-    features = f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)"
+    features = "what is written of the objects, of boxes, masks and polygons (default boxes)"
     group.text("--features", features, "NAME,NAME")
     group.several(
         "--fields",
@@ -177,39 +161,20 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     """Return the layout that the flags ask for.
 
     Raises:
-        ValueError: when files of objects have no such features, or flags exclude each other.
+        ValueError: when flags exclude each other.
     """
-    if flags.fields or flags.format == FLAT:
-        return _layout_of_fields(flags)
-    features = feature_names(flags.features)
-    if unknown := [name for name in features or () if name not in _FEATURES]:
-        raise ValueError(
-            f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
-        )
+    if flags.fields:
+        for name in ("format", "features", "label_file", "first_label"):
+            if (given := getattr(flags, name)) is not None:
+                raise ValueError(
+                    f"{name} must be of objects, got {given} with fields: leave it out"
+                )
+        return TableLayout(parse_types(flags.fields), with_image=True)
     return DetectionLayout(
         on_size_mismatch=flags.on_size_mismatch,
-        features=features,
+        features=feature_names(flags.features),
         first_label=first_label_of(flags, 1),
     )
-
-
-def _layout_of_fields(flags: argparse.Namespace) -> TableLayout:
-    if not flags.fields or flags.format not in (None, FLAT):
-        raise ValueError(
-            f"fields must come with format flat, got format {flags.format} and fields"
-            f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
-        )
-    for name in ("features", "label_file", "first_label"):
-        if (given := getattr(flags, name)) is not None:
-            raise ValueError(f"{name} must be of objects, got {given} with fields: leave it out")
-    types = parse_types(flags.fields)
-    for path in types:
-        if not all(path.split(".")):
-            raise ValueError(
-                f"fields must be keys with single dots between, got {path!r}: remove the empty key"
-            )
-    return TableLayout(types, with_image=True)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
@@ -217,7 +182,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "images": parse_per_split("images", flags.images, bare=flags.split),
         "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
-        "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
+        "format": flags.format,
         "join_by": flags.join_by or "",
         "allow_unannotated": flags.allow_unannotated,
         "layout": layout_of(flags),

@@ -4,6 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -16,8 +17,9 @@ MAX_LABEL_ID = 2**31 - 1
 _LOG = logging.getLogger(__name__)
 _SYNSET = re.compile(r"([anrsv][0-9]{8}) +(.+)")
 _UTF8_BOM = b"\xef\xbb\xbf"
-_MAX_LICENSE_CHARACTERS = 2000
 _MAX_LICENSES = 10_000
+_LicenseId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_ShortText = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
@@ -29,9 +31,9 @@ class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         url: any text; empty where it has none.
     """
 
-    id: int
-    name: str = ""
-    url: str = ""
+    id: _LicenseId
+    name: _ShortText = ""
+    url: _ShortText = ""
 
 
 def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
@@ -169,17 +171,16 @@ def refuse_unlisted(labels: Sequence[Label], names: Iterable[str], where: str) -
 
 
 def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
-    """Return the licenses of a file's section `licenses`; entries of another form are ignored.
+    """Return the licenses of a file's section `licenses`; none where any has another form.
 
-    >>> read_licenses(b'[{"id": 4, "name": "CC BY", "url": "http://x"}, {"id": "5"}, 6]')
+    >>> read_licenses(b'[{"id": 4, "name": "CC BY", "url": "http://x"}]')
     [License(id=4, name='CC BY', url='http://x')]
     """
     try:
-        entries = msgspec.json.decode(section, type=list[msgspec.Raw])
-    except msgspec.DecodeError:
+        found = msgspec.json.decode(section, type=list[License])
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return []
-    found = map(_read_license, entries[:_MAX_LICENSES])
-    return sorted({license for license in found if license is not None})
+    return sorted({*found[:_MAX_LICENSES]})
 
 
 def count_licenses(
@@ -268,15 +269,6 @@ def _name_and_text(line: str) -> tuple[str, str]:
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
-
-
-def _read_license(entry: msgspec.Raw) -> License | None:
-    try:
-        found = msgspec.json.decode(entry, type=License)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    is_short = len(found.name) + len(found.url) <= _MAX_LICENSE_CHARACTERS
-    return found if is_short and -(2**63) <= found.id < 2**63 else None
 
 
 def _either(texts: Iterable[str]) -> str:

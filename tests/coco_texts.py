@@ -10,9 +10,10 @@ import pytest
 from schemas.annotations.coco_file import CocoFile
 from schemas.annotations.coco_join import AnnotatedImage, CocoFiles
 from schemas.faults import Rejected, find_fault
-from schemas.fields import ObjectFields
+from schemas.fields import ObjectFields, Segmentation
 from schemas.samples import Sample
-from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
+from schemas.splits import Splitting
+from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import SplitCounter, SplitSource
 
 SMALL = (
@@ -20,7 +21,10 @@ SMALL = (
     b'"annotations":[{"id":5,"image_id":1,"category_id":3,"bbox":[1,2,3,4],"area":9.5}],'
     b'"categories":[{"id":3,"name":"cat"}]}'
 )
-SMALL_OBJECT = (5, ObjectFields(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0))
+SMALL_OBJECT = (5, ObjectFields(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0), Segmentation())
+CAPTION = {"id": 7, "image_id": 1, "caption": "A cat."}
+SEGMENT = {"id": 9, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 6, "iscrowd": 0}
+PANOPTIC = {"image_id": 1, "file_name": "a.png", "segments_info": [SEGMENT]}
 
 
 def small(old: bytes, new: bytes) -> bytes:
@@ -66,15 +70,19 @@ def read(data: bytes, **options: Any) -> list[tuple]:
 
 
 def read_counted(
-    sources: Sequence[CocoSource],
+    sources: Sequence[tuple[str, bytes]],
     split: str,
     rules: CocoRules,
     exclude: Mapping[str, Mapping[str, str]] | None = None,
-    **options: Any,
+    *,
+    panoptic: bool = False,
+    splitting: Splitting | None = None,
 ) -> list[Sample | Rejected | SplitSource]:
     """Return what is left of a split's files, and last what each split held; sums are checked."""
     counter = SplitCounter(exclude or {})
-    items = list(counter.admit(read_coco(sources, split, rules, **options)))
+    roots = frozenset([split] if panoptic else [])
+    reader = CocoReader(rules, panoptic_splits=roots, splitting=splitting or Splitting())
+    items = list(counter.admit(reader.read(split, sources)))
     files = counter.split_sources()
     for file in files:
         _require_sums(file, [item for item in items if item.split == file.split])
@@ -94,7 +102,3 @@ def refused(data: bytes, line: str, **options: Any) -> None:
     with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$") as caught:
         read(data, **options)
     assert find_fault(str(caught.value)) == (line.split()[0], line)
-
-
-def malformed(what: str, remedy: str = "repair the file") -> str:
-    return f"E-ANN-JSON f.json: {what}; {remedy}"

@@ -37,7 +37,7 @@ from transforms.plan_shards import (
 from transforms.publish_plan import DataSetJob, make_job_plan, publish_plan
 from transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
 from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
-from transforms.sources.read_coco import CocoRules, CocoSource
+from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
 
@@ -115,7 +115,8 @@ def plan_run(
     listed = {root: list(open_storage(uri).list()) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     for split, uri in uris.items():
-        *items, file = read_counted([read_source(str(uri))], split, CocoRules())
+        source = split_uri(str(uri))[1], read_uri(str(uri))
+        *items, file = read_counted([source], split, CocoRules())
         files.append(msgspec.structs.replace(file, identity=uri_identity([str(uri)], "")))
         for item in items:
             if isinstance(item, Sample):
@@ -143,12 +144,6 @@ def plan_run(
             **job,
         ),
     )
-
-
-def read_source(uri: str) -> CocoSource:
-    """Return an annotation file, without its folder in messages."""
-    data = read_uri(uri)
-    return CocoSource(data, split_uri(uri)[1], hashlib.sha256(data).hexdigest())
 
 
 def batch_samples(

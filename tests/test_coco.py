@@ -1,15 +1,25 @@
-"""COCO files: accepted ones, malformed JSON, missing sections, deep nesting."""
+"""COCO files: what is accepted, what is mended or set aside, and what is refused in one line."""
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.json_sections import nests_deeper
-from schemas.faults import find_fault
-from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refused, small
+from schemas.annotations.coco_file import blob_name, name_of_url
+from schemas.annotations.coco_join import license_of
+from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from tests.coco_texts import (
+    SMALL,
+    SMALL_OBJECT,
+    annotation,
+    coco,
+    image,
+    join,
+    read,
+    refused,
+    small,
+)
 
 ACCEPTED = {
     "a byte order mark": b"\xef\xbb\xbf" + SMALL,
@@ -19,10 +29,12 @@ ACCEPTED = {
         b'{"images":[{', b'{"info":{"images":[]},"images":[{"x":[1],'
     ),
     "an unread number beyond float64": small(b'"area"', b'"score":1e999,"area"'),
-    "sizes that are whole floats": small(b'64,"height":48}', b'64.0,"height": 48.00}'),
-    "a crowd flag": small(b'"area"', b'"iscrowd":0,"area"'),
+    "unread text that is no UTF-8": small(b'"area"', b'"note":"\xe9","area"'),
     "floats in the bbox": small(b"[1,2,3,4]", b"[1.0,2e0,30e-1,4.000]"),
     "the same category twice": small(b'[{"id":3', b'[{"id":3,"name":"cat"},{"id":3'),
+    "null in unread fields, as in TACO": small(
+        b'"width"', b'"license":null,"flickr_url":null,"width"'
+    ),
 }
 
 
@@ -31,152 +43,258 @@ def test_accepted_files(data: bytes) -> None:
     assert read(data) == [(1, [SMALL_OBJECT], [])]
 
 
-UNPACK = "give an unpacked file, saved as UTF-8"
-NOT_JSON = {
-    "empty": (b"", malformed("the file ends at byte offset 0 (Input data was truncated)")),
+UNPACK = "repair the file, or unpack it"
+COCO_FILE = "give a COCO annotation file"
+URL = {"id": 1, "width": 64, "height": 48, "coco_url": "http://host/a/../c.jpg"}
+LABELS_REMEDY = "give each class one id and one name in all files and data sets"
+# A file, and the line that refuses it, but for the file's name.
+REFUSED = {
+    "empty": (b"", f"JSON: Input data was truncated; {UNPACK}"),
     "NaN": (
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
-        malformed('invalid character at byte offset 130, where \'NaN],"area":9.5}],"c\' stands'),
+        f"JSON: JSON is malformed: invalid character (byte 130); {UNPACK}",
     ),
-    "a comma too many": (
-        small(b"4]", b"4,]"),
-        malformed(
-            'trailing comma in array at byte offset 132, where \'],"area":9.5}],"cate\' stands'
-        ),
-    ),
-    "more after the end": (
-        SMALL + b"\n{}",
-        malformed("trailing characters at byte offset 184, where '{}' stands"),
-    ),
-    "no UTF-8 in unread text": (
-        small(b'"area"', b'"note":"\xe9","area"'),
-        malformed(
-            r"no UTF-8 at byte offset 141, where '\\xe9" '","area":9.5}],"cat\' stands', UNPACK
-        ),
-    ),
-    "UTF-16": (
-        "{}".encode("utf-16")[:3],
-        malformed(r"no UTF-8 at byte offset 0, where '\\xff\\xfe{' stands", UNPACK),
+    "packed": (
+        b"\x1f\x8b\x08\0",
+        f"JSON: JSON is malformed: invalid character (byte 0); {UNPACK}",
     ),
     "an array": (
         b"[" + SMALL + b"]",
-        malformed(
-            "the file is no JSON object (Expected `object`, got `array`)",
-            "give a COCO annotation file",
-        ),
+        f"JSON: no JSON object (Expected `object`, got `array`); {COCO_FILE}",
     ),
-}
-
-
-@pytest.mark.parametrize(("data", "line"), NOT_JSON.values(), ids=NOT_JSON)
-def test_malformed_json(data: bytes, line: str) -> None:
-    refused(data, line)
-
-
-@pytest.mark.parametrize("start", range(2**20 - 4, 2**20 + 2))
-def test_utf8_is_checked_across_piece_borders(start: int) -> None:
-    head = b'{"info":"' + b"x" * (start - 9)
-    good = head + "€".encode() + b'",' + SMALL[1:]
-    assert good.index("€".encode()) == start
-    assert read(good) == [(1, [SMALL_OBJECT], [])]
-    with pytest.raises(RuntimeError, match=f"no UTF-8 at byte offset {start + 3}, where"):
-        parse(good.replace("€".encode(), "€".encode() + b"\xe2\x82"))
-
-
-SECTIONS = {
+    "too deep": (
+        b'{"info":' + b"[" * 100_000,
+        "JSON: maximum recursion depth exceeded while deserializing an object;"
+        " repair the file, or unpack it",
+    ),
+    "a name in Latin-1": (
+        small(b'"cat"', b'"caf\xe9"'),
+        "JSON: $.categories: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of"
+        " data; repair the file, or save it as UTF-8",
+    ),
     "no images": (
         small(b'"images"', b'"photos"'),
-        "section 'images' is missing (found photos, annotations, categories)",
+        "SECTION: section 'images' is missing (found photos, annotations, categories);"
+        f" {COCO_FILE}",
     ),
-    "nothing": (b"{}", "section 'images' is missing (found nothing)"),
-    "twice, once escaped": (
+    "a section twice, once escaped": (
         rb'{"im\u0061ges":[],' + SMALL[1:],
-        "section 'images' is twice (found images, images, annotations, categories)",
+        "SECTION: section 'images' is twice (found images, images, annotations, categories);"
+        f" {COCO_FILE}",
+    ),
+    "image id, 2^63": (
+        coco([image(2**63)], []),
+        "TYPE: Expected `int` <= 9223372036854775807 - at `$.images[0].id`; correct the file",
+    ),
+    "annotation id, float": (
+        coco([image()], [annotation(), annotation(1.5)]),
+        "TYPE: Expected `int`, got `float` - at `$.annotations[1].id`; correct the file",
+    ),
+    "no file name": (
+        coco([{"id": 1, "width": 1, "height": 1}], []),
+        "TYPE: Object missing required field `file_name` - at `$.images[0]`; correct the file",
+    ),
+    "width 0": (
+        coco([image(width=0)], []),
+        "TYPE: Expected `int` >= 1 - at `$.images[0].width`; correct the file",
+    ),
+    "a URL that climbs": (
+        coco([URL], []),
+        "PATH: $.images[0] (id 1): file_name '../c.jpg' climbs out of the image root;"
+        " give names relative to --images",
+    ),
+    "one name, two ids": (
+        coco([image()], [], [{"id": 1, "name": "a"}, {"id": 3, "name": "a"}]),
+        f"LABELS: category 1 'a' contradicts category 3 'a'; {LABELS_REMEDY}",
     ),
 }
 
 
-@pytest.mark.parametrize(("data", "what"), SECTIONS.values(), ids=SECTIONS)
-def test_sections(data: bytes, what: str) -> None:
-    refused(data, f"E-ANN-SECTION f.json: {what}; give a COCO annotation file")
+@pytest.mark.parametrize(("data", "line"), REFUSED.values(), ids=REFUSED)
+def test_refused_files(data: bytes, line: str) -> None:
+    code, _, what = line.partition(": ")
+    refused(data, f"E-ANN-{code} f.json: {what}")
 
 
-def nested(levels: int, core: bytes = b"") -> bytes:
-    """Return the small file with a value that nests to this level; the file itself is one."""
-    inner = b"[" * (levels - 1) + core + b"]" * (levels - 1)
-    return b'{"info":' + inner + b"," + SMALL[1:]
+# --- ids ---
 
 
-NESTING = {
-    "64": nested(64),
-    "64, and brackets in text": nested(64, b'"' + b"[" * 99 + b'"'),
-    "closing brackets in text": nested(64, b'"]]}}", "}"'),
+@pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])
+def test_ids_are_any_int64(value: int) -> None:
+    data = coco(
+        [image(value)],
+        [annotation(value, image_id=value, category_id=value)],
+        [{"id": value, "name": "cat"}],
+    )
+    ((image_id, ((annotation_id, fields, _),), _),) = read(data)
+    assert (image_id, annotation_id, fields.category_id) == (value, value, value)
+
+
+STRING_IDS = {
+    "image": ([image(), image("x", "b.jpg")], [annotation()], "$.images[1].id"),
+    "annotation": ([image()], [annotation(), annotation("5b")], "$.annotations[1].id"),
+    "annotation's image": (
+        [image()],
+        [annotation(), annotation(6, image_id="1")],
+        "$.annotations[1].image_id",
+    ),
 }
 
 
-@pytest.mark.parametrize("data", NESTING.values(), ids=NESTING)
-def test_nesting_up_to_64_is_accepted(data: bytes) -> None:
-    assert read(data) == [(1, [SMALL_OBJECT], [])]
+@pytest.mark.parametrize(("images", "annotations", "path"), STRING_IDS.values(), ids=STRING_IDS)
+def test_string_ids_are_refused_unless_asked_for(
+    images: list, annotations: list, path: str
+) -> None:
+    data = coco(images, annotations)
+    what = f"Expected `int`, got `str` - at `{path}`"
+    refused(data, f"E-ANN-TYPE f.json: {what}; correct it, or give --string_ids")
+    assert len(read(data, string_ids=True)) == len(images)
 
 
-TOO_DEEP = {
-    "65": nested(65),
-    "too deep for the parser": nested(100_000),
-    "too deep and cut off": b'{"a":' * 100_000,
+def test_string_ids_sort_after_numbers() -> None:
+    ids = ["b", 10, "a", 9, "10"]
+    data = coco([image("x")], [annotation(i, image_id="x") for i in ids])
+    ((_, objects, _),) = read(data, string_ids=True)
+    assert [found[0] for found in objects] == [9, 10, "10", "a", "b"]
+
+
+def test_a_number_and_its_text_are_different_images_to_annotations() -> None:
+    files = join(coco([image(1)], [annotation(5, image_id="1")]), string_ids=True)
+    ((file, orphan),) = files.orphans
+    assert (file.path_of(orphan), orphan.id, orphan.image_id) == ("$.annotations[0]", 5, "1")
+
+
+DUPLICATES = {
+    "ids, a number and its text": (
+        [image(7, "a.jpg"), image(8, "b.jpg"), image("7", "c.jpg")],
+        "the same id '7'",
+    ),
+    "names, one with a dot": (
+        [image(1, "d/a.jpg"), image(2, "b.jpg"), image(3, "./d/./a.jpg")],
+        "the same file_name 'd/a.jpg'",
+    ),
 }
 
 
-@pytest.mark.parametrize("data", TOO_DEEP.values(), ids=TOO_DEEP)
-def test_nesting_beyond_64_is_refused(data: bytes) -> None:
-    refused(data, malformed("values nest deeper than 64", "give a COCO annotation file"))
+@pytest.mark.parametrize(("images", "what"), DUPLICATES.values(), ids=DUPLICATES)
+def test_duplicate_images(images: list, what: str) -> None:
+    line = f"E-ANN-DUPLICATE f.json: $.images[0] and $.images[2] have {what}; remove one"
+    refused(coco(images, []), line, string_ids=True)
 
 
-def depth(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(depth, value), default=0)
-    return 0
+# --- objects ---
+
+NOT_FINITE = "bbox holds a number that is not finite"
+BAD_BOXES = {
+    "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
+    "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
+    "text that is no UTF-8": (b'["\xff",1,2,3]', "E-BOX-SHAPE", "bbox is not four numbers"),
+    "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
+    "an integer beyond float64": (b"[1,2,3,1" + b"0" * 400 + b"]", "E-BOX-NOT-FINITE", NOT_FINITE),
+    "a width below float64": (b"[1,2,1e-999,4]", "E-BOX-EMPTY", "width 0.0 and height 4"),
+}
 
 
-TEXTS = st.text('[]{}"\\a', max_size=6)
-VALUES = st.recursive(
-    st.none() | st.integers(0, 9) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+@pytest.mark.parametrize(("bbox", "code", "detail"), BAD_BOXES.values(), ids=BAD_BOXES)
+def test_bad_boxes_are_set_aside(bbox: bytes, code: str, detail: str) -> None:
+    assert read(small(b"[1,2,3,4]", bbox)) == [(1, [], [BadAnnotation(5, code, detail)])]
+
+
+SQUARE = [0, 0, 4, 0, 4, 4, 0, 4]
+RLE = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
+# Fields of an annotation, the area and the crowd flag that are written.
+AREAS = {
+    "area 0 is data": ({"area": 0}, 0.0, 0),
+    "crowd": ({"area": 7, "iscrowd": True}, 7.0, 1),
+    "crowd, any other number": ({"area": 7, "iscrowd": 2}, 7.0, 1),
+    "no segmentation": ({"area": -1}, 12.0, 0),
+    "null": ({"area": None, "segmentation": None}, 12.0, 0),
+    "two polygons": ({"segmentation": [SQUARE, [9, 9, 11, 9, 11, 12, 9, 12]]}, 22.0, 0),
+    "a second polygon of two points": ({"segmentation": [SQUARE, [1, 1, 2, 2]]}, 16.0, 0),
+    "a polygon without area": ({"segmentation": [[1, 1, 2, 2, 3, 3]]}, 12.0, 0),
+    "an RLE": ({"segmentation": RLE}, 5.0, 0),
+    "an RLE of the wrong sum": ({"segmentation": {**RLE, "counts": [10, 5]}}, 12.0, 0),
+    "neither": ({"segmentation": "x"}, 12.0, 0),
+}
+
+
+@pytest.mark.parametrize(("fields", "area_px2", "is_crowd"), AREAS.values(), ids=AREAS)
+def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
+    """A missing area is computed: by the segmentation where that is valid, else by the box."""
+    entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
+    found = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd)
+    assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
+
+
+# Four annotations share an id, two of them an image; four are bad.
+SHUFFLED = [
+    annotation(5),
+    annotation(5, area=1),
+    annotation(5, bbox=[9, 2, 3, 4]),
+    annotation(5, image_id=2),
+    annotation(-6, iscrowd=1),
+    annotation(10),
+    annotation(9, bbox=[1, 2, 0, 4]),
+    annotation(9, bbox=None),
+    annotation(4, category_id=99),
+    annotation(11, image_id=2),
+]
+
+
+@given(st.permutations(SHUFFLED))
+def test_objects_have_one_order(annotations: list[dict]) -> None:
+    def found(annotation_id: int, x: float = 1.0, area: float = 9.5, crowd: int = 0) -> tuple:
+        return annotation_id, ObjectFields(3, (x, 2.0, 3.0, 4.0), area, crowd), Segmentation()
+
+    bad = [
+        BadAnnotation(4, "E-ANN-CATEGORY", "category_id 99 is not in categories"),
+        BadAnnotation(9, "E-BOX-EMPTY", "width 0 and height 4"),
+        BadAnnotation(9, "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
+    ]
+    first = [found(-6, crowd=1), found(5, area=1.0), found(5), found(5, x=9.0), found(10)]
+    data = coco([image(2, "b.jpg"), image(1)], annotations)
+    assert read(data) == [(2, [found(5), found(11)], []), (1, first, bad)]
+
+
+# --- names ---
+
+BAD_NAMES = {
+    "empty": ("", "names no file"),
+    "a dot": (".", "names no file"),
+    "a folder": ("b/", "names no file"),
+    "absolute": ("/etc/passwd", "is not relative to the image root"),
+    "a scheme": ("gs://b/a.jpg", "is not relative to the image root"),
+    "a drive": ("C:\\a.jpg", "is not relative to the image root"),
+    "up": ("../a.jpg", "climbs out of the image root"),
+    "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
+    "NUL": ("a\0.jpg", "holds a NUL"),
+}
+
+
+@pytest.mark.parametrize(("file_name", "what"), BAD_NAMES.values(), ids=BAD_NAMES)
+def test_names_that_leave_the_root(file_name: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"^{what}$"):
+        blob_name(file_name)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"), [("http://host/a/b/c.jpg", "b/c.jpg"), ("http://host/c.jpg", "c.jpg")]
 )
+def test_lvis_images_are_named_by_the_end_of_their_url(url: str, name: str) -> None:
+    assert name_of_url(url) == name
+    lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": [3, 3]}
+    joined = join(coco([{**URL, "coco_url": url, **lists}], []))
+    (found,) = joined.images
+    assert found.file_name == name
+    assert (found.neg_category_ids, found.not_exhaustive_category_ids) == ([3], [3, 3])
+    assert joined.found == ["boxes", "lvis"]
 
 
-@example([[[["]["]]]], 3)
-@example({'"]': ["]", {"]": None, "[[[]": [], "[[": None}]}, 3)
-@given(VALUES, st.integers(1, 6))
-def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
-    assert nests_deeper(json.dumps(value).encode(), levels) is (depth(value) > levels)
+LICENSES = [(4, 4), (4.0, 4), (None, None), ("CC BY", None), (4.5, None), ([4], None), (0, 0)]
 
 
-def test_text_without_end_is_scanned_once() -> None:
-    """From each of its quotes to its end it would take an hour."""
-    assert nests_deeper(b'{"info": ["' + b'\\"' * 1_000_000, 1)
-
-
-def read_or_refuse(data: bytes) -> str:
-    """Return the code of the one line that refuses a file, or nothing; other errors pass."""
-    try:
-        read(data)
-    except RuntimeError as error:
-        text = str(error)
-        code = text.split()[0]
-        assert find_fault(text) == (code, text)
-        assert code.startswith("E-ANN-")
-        assert text.isascii() and text.isprintable()
-        return code
-    return ""
-
-
-def test_flipped_bits_are_read_or_refused_in_one_line() -> None:
-    codes = set()
-    for place in range(len(SMALL)):
-        for bit in range(8):
-            flipped = bytearray(SMALL)
-            flipped[place] ^= 1 << bit
-            codes.add(read_or_refuse(bytes(flipped)))
-    assert codes == {"", "E-ANN-JSON", "E-ANN-SECTION", "E-ANN-TYPE"}
+@pytest.mark.parametrize(("given_as", "license_id"), [*LICENSES, (True, None), (2**60, None)])
+def test_a_license_is_a_whole_number_or_nothing(given_as: Any, license_id: int | None) -> None:
+    joined = join(coco([image(license=given_as)], []))
+    assert [license_of(found) for found in joined.images] == [license_id]
+    assert ("license" in joined.found) == (license_id is not None)

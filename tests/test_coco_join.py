@@ -10,14 +10,21 @@ from schemas.annotations.coco_file import Kind
 from schemas.annotations.coco_join import CocoFiles
 from schemas.fields import BadAnnotation, SegmentFields
 from schemas.manifest import Label
-from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse
+from tests.coco_texts import (
+    CAPTION,
+    PANOPTIC,
+    SEGMENT,
+    SMALL_OBJECT,
+    annotated,
+    annotation,
+    coco,
+    image,
+    join,
+    parse,
+)
 
-NAMES = ["nose", "left_eye"]
 POINTS = [1, 2, 2, 0, 0, 0]
-PERSON = {"id": 3, "name": "cat", "keypoints": NAMES}
-CAPTION = {"id": 7, "image_id": 1, "caption": "A cat."}
-SEGMENT = {"id": 9, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 6, "iscrowd": 0}
-PANOPTIC = {"image_id": 1, "file_name": "a.png", "segments_info": [SEGMENT]}
+PERSON = {"id": 3, "name": "cat", "keypoints": ["nose", "left_eye"]}
 
 
 def keypoints(*annotations: dict, images: list | None = None) -> bytes:
@@ -25,17 +32,15 @@ def keypoints(*annotations: dict, images: list | None = None) -> bytes:
 
 
 def captions(*annotations: dict, images: list | None = None) -> bytes:
-    spec = {"images": images or [image()], "annotations": annotations}
-    return json.dumps(spec).encode()
+    return json.dumps({"images": images or [image()], "annotations": annotations}).encode()
 
 
-def panoptic(*annotations: dict, images: list | None = None) -> bytes:
-    return coco(images or [image()], list(annotations))
+def panoptic(*annotations: dict) -> bytes:
+    return coco([image()], list(annotations))
 
 
-def stopped(line: str, *files: bytes, **options: Any) -> None:
-    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$"):
-        annotated(*files, **options)
+def segments(*segments: dict) -> bytes:
+    return panoptic({**PANOPTIC, "segments_info": [*segments]})
 
 
 KINDS = {
@@ -56,24 +61,6 @@ def test_the_kind_follows_from_the_content(data: bytes, kind: Kind) -> None:
     assert parse(data).kind is kind
 
 
-UNKNOWN = {
-    "no kind": (
-        coco([image()], [{"id": 5, "text": "x"}]),
-        "section 'annotations' is of no known kind: its first has id, text;"
-        " give instances, person_keypoints, captions or panoptic files",
-    ),
-    "panoptic without categories": (
-        captions(PANOPTIC),
-        "section 'categories' is missing (found images, annotations); give a COCO annotation file",
-    ),
-}
-
-
-@pytest.mark.parametrize(("data", "what"), UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown_kinds_are_refused(data: bytes, what: str) -> None:
-    stopped(f"E-ANN-SECTION f0.json: {what}", data)
-
-
 def num_first_ids(files: CocoFiles) -> int:
     return files.count_first_ids(lambda _: "train").total()
 
@@ -90,7 +77,7 @@ def test_keypoints_of_no_instance_are_objects_of_their_own(instance: dict, perso
     images = [image(), image(2, "b.jpg")]
     cats = [{"id": 3, "name": "cat"}, {"id": 4, "name": "dog"}]
     joined = join(coco(images, [instance], cats), keypoints(person, images=images))
-    objects = [found for one in joined.annotated_images() for _, found in one.objects]
+    objects = [found for one in joined.annotated_images() for _, found, _ in one.objects]
     assert sorted(len(found.keypoints_px) for found in objects) == [0, 6]
     assert not any(file.joined_annotations for file in joined.sources())
 
@@ -100,22 +87,12 @@ def test_keypoints_that_could_be_of_two_instances_are_objects_of_their_own() -> 
     twins = coco([image()], [annotation(area=1), annotation(area=2)])
     joined = join(twins, keypoints(annotation(keypoints=POINTS, area=3)))
     (found,) = joined.annotated_images()
-    assert [(i, o.area_px2, len(o.keypoints_px)) for i, o in found.objects] == [
+    assert [(i, o.area_px2, len(o.keypoints_px)) for i, o, _ in found.objects] == [
         (5, 1.0, 0),
         (5, 2.0, 0),
         (5, 3.0, 6),
     ]
     assert num_first_ids(joined) == 1
-
-
-def test_ids_repeat_within_a_kind_alone() -> None:
-    joined = join(
-        coco([image()], [annotation(1)]),
-        captions({**CAPTION, "id": 1}),
-        panoptic(PANOPTIC),  # whose id is the image's, 1
-    )
-    (found,) = joined.annotated_images()
-    assert (found.num_annotations, num_first_ids(joined)) == (3, 3)
 
 
 def test_two_files_of_a_kind_unite() -> None:
@@ -127,22 +104,43 @@ def test_two_files_of_a_kind_unite() -> None:
     )
     joined = join(one, other)
     assert [
-        (found.image.id, [(i, o.area_px2) for i, o in found.objects])
+        (found.image.id, [(i, o.area_px2) for i, o, _ in found.objects])
         for found in joined.annotated_images()
     ] == [(1, [(5, 9.5)]), (2, [(6, 1.0), (6, 9.5)]), (3, [(7, 9.5)])]
     assert num_first_ids(joined) == 3
     assert joined.labels == [Label(3, "cat"), Label(8, "dog")]
 
 
-def test_later_files_add_image_fields() -> None:
+def test_later_files_add_images_and_their_fields() -> None:
     lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": []}
-    joined = join(coco([image()], []), captions(CAPTION, images=[image(license=4, **lists)]))
-    (found,) = joined.images
+    images = [image(license=4, **lists), image(2, "b.jpg")]
+    caption = {**CAPTION, "image_id": 2}
+    joined = join(coco([image()], []), captions(caption, images=images))
+    (found, _) = joined.images
     assert (found.neg_category_ids, found.not_exhaustive_category_ids) == ([3], [])
     assert joined.found == ["boxes", "captions", "license", "lvis"]
+    assert joined.orphans == []
+    assert [one.captions for one in joined.annotated_images()] == [[], [(7, "A cat.")]]
 
 
-CONTRADICTIONS = {
+LABELS_REMEDY = "give each class one id and one name in all files and data sets"
+# Files, and the line that refuses them.
+STOPPED = {
+    "no kind": (
+        (coco([image()], [{"id": 5, "text": "x"}]),),
+        "E-ANN-SECTION f0.json: section 'annotations' is of no known kind: its first has id, text;"
+        " give instances, person_keypoints, captions or panoptic files",
+    ),
+    "panoptic without categories": (
+        (captions(PANOPTIC),),
+        "E-ANN-SECTION f0.json: section 'categories' is missing (found images, annotations);"
+        " give a COCO annotation file",
+    ),
+    "a caption that is no text": (
+        (captions({**CAPTION, "caption": None}),),
+        "E-ANN-TYPE f0.json: Expected `str`, got `null` - at `$.annotations[0].caption`;"
+        " correct the file",
+    ),
     "one id, two names": (
         (coco([image()], []), captions(CAPTION, images=[image(1, "b.jpg")])),
         "E-ANN-JOIN f1.json: image 1 is 'b.jpg', and 'a.jpg' in f0.json;"
@@ -156,7 +154,7 @@ CONTRADICTIONS = {
     "category names": (
         (coco([image()], []), coco([image()], [annotation()], [{"id": 3, "name": "dog"}])),
         "E-ANN-LABELS f0.json and f1.json: category 3 'cat' contradicts category 3 'dog';"
-        " give each class one id and one name in all files and data sets",
+        f" {LABELS_REMEDY}",
     ),
     "keypoint names": (
         (
@@ -164,103 +162,67 @@ CONTRADICTIONS = {
             coco([image()], [], [{**PERSON, "keypoints": ["tail"]}]),
         ),
         "E-ANN-LABELS f1.json and f0.json: category 3 'cat' of nose, left_eye contradicts"
-        " category 3 'cat' of tail; give each class one id and one name in all files and data sets",
+        f" category 3 'cat' of tail; {LABELS_REMEDY}",
     ),
     "two panoptic entries": (
         (panoptic(PANOPTIC), panoptic({**PANOPTIC, "file_name": "b.png"})),
         "E-ANN-DUPLICATE f1.json: $.annotations[0] is a second one of image 1,"
         " beside $.annotations[0] of f0.json; remove one",
     ),
-}
-
-
-@pytest.mark.parametrize(("files", "line"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_files_that_contradict_stop_the_run(files: tuple[bytes, ...], line: str) -> None:
-    stopped(line, *files)
-
-
-def test_an_annotation_s_image_may_be_listed_by_another_file() -> None:
-    joined = join(coco([image()], []), captions(CAPTION, images=[image(2, "b.jpg")]))
-    assert joined.orphans == []
-    assert [found.captions for found in joined.annotated_images()] == [[(7, "A cat.")], []]
-
-
-# --- panoptic ---
-
-
-def entry(**segment: Any) -> dict:
-    return {**PANOPTIC, "segments_info": [{**SEGMENT, **segment}]}
-
-
-PANOPTIC_FAULTS = {
     "segment id beyond a PNG's colours": (
-        entry(id=2**24),
+        (segments({**SEGMENT, "id": 2**24}),),
         "E-ANN-TYPE f0.json: Expected `int` <= 16777215"
         " - at `$.annotations[0].segments_info[0].id`; correct the file",
     ),
     "segment id twice": (
-        {**PANOPTIC, "segments_info": [SEGMENT, SEGMENT]},
+        (segments(SEGMENT, SEGMENT),),
         "E-ANN-DUPLICATE f0.json: $.annotations[0] (image 1) has segment 9 twice; remove one",
     ),
     "climbing name": (
-        {**PANOPTIC, "file_name": "../a.png"},
+        (panoptic({**PANOPTIC, "file_name": "../a.png"}),),
         "E-ANN-PATH f0.json: $.annotations[0]: file_name '../a.png' climbs out of the image root;"
         " give names relative to --panoptic_images",
     ),
 }
 
 
-@pytest.mark.parametrize(("given", "line"), PANOPTIC_FAULTS.values(), ids=PANOPTIC_FAULTS)
-def test_panoptic_faults(given: dict, line: str) -> None:
-    stopped(line, panoptic(given))
+@pytest.mark.parametrize(("files", "line"), STOPPED.values(), ids=STOPPED)
+def test_files_that_stop_the_run(files: tuple[bytes, ...], line: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$"):
+        annotated(*files)
 
 
 def test_a_panoptic_annotation_with_a_bad_segment_is_set_aside() -> None:
-    (found,) = annotated(panoptic(entry(bbox=[0, 0, 0, 4])))
+    (found,) = annotated(segments({**SEGMENT, "bbox": [0, 0, 0, 4]}))
     assert found.bad == [BadAnnotation(1, "E-BOX-EMPTY", "segment 9: width 0 and height 4")]
     assert (found.panoptic, found.num_annotations) == (None, 1)
 
 
 def test_segments_keep_their_order_and_default_to_the_box_area() -> None:
     first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True, "area": -1}
-    (found,) = annotated(panoptic({**PANOPTIC, "segments_info": [SEGMENT, first]}))
-    assert found.panoptic is not None
-    assert found.panoptic.segments == [
-        SegmentFields(9, 3, (1.0, 2.0, 3.0, 4.0), 6.0, 0),
-        SegmentFields(2, 3, (0.0, 0.0, 5.0, 2.0), 10.0, 1),
-    ]
+    (found,) = annotated(segments(SEGMENT, first))
+    assert found.panoptic == (
+        "a.png",
+        [
+            SegmentFields(9, 3, (1.0, 2.0, 3.0, 4.0), 6.0, 0),
+            SegmentFields(2, 3, (0.0, 0.0, 5.0, 2.0), 10.0, 1),
+        ],
+    )
 
 
-# --- keypoints ---
-
-
-BAD_POINTS = {
-    "too few for the names": [1, 2, 2],
-    "no multiple of three": [1, 2, 2, 0],
-    "a visibility of 3": [1, 2, 3, 0, 0, 0],
-    "no list": "1,2,2",
+# Keypoints, and how often they are counted as dropped.
+NO_POINTS = {
+    "too few for the names": ([1, 2, 2], 1),
+    "no multiple of three": ([1, 2, 2, 0], 1),
+    "a visibility of 3": ([1, 2, 3, 0, 0, 0], 1),
+    "no list": ("1,2,2", 1),
+    "null": (None, 0),
+    "none": ([], 0),
 }
 
 
-@pytest.mark.parametrize("points", BAD_POINTS.values(), ids=BAD_POINTS)
-def test_bad_keypoints_are_dropped_and_the_object_kept(points: Any) -> None:
-    joined = join(keypoints(annotation(keypoints=points)))
-    (found,) = joined.annotated_images()
-    assert found.objects == [SMALL_OBJECT]
-    assert joined.repairs == {"keypoints_dropped": 1}
-
-
-@pytest.mark.parametrize("points", [None, []])
-def test_missing_keypoints_are_accepted(points: Any) -> None:
+@pytest.mark.parametrize(("points", "dropped"), NO_POINTS.values(), ids=NO_POINTS)
+def test_an_object_stays_without_its_keypoints(points: Any, dropped: int) -> None:
     joined = join(keypoints(annotation(keypoints=points)))
     assert [found.objects for found in joined.annotated_images()] == [[SMALL_OBJECT]]
-    assert joined.repairs == {}
-
-
-# --- captions ---
-
-
-@pytest.mark.parametrize("text", [None, 5, ["A cat."]])
-def test_captions_are_text(text: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-ANN-TYPE .*`\$\.annotations\[0\]\.caption`"):
-        parse(captions({**CAPTION, "caption": text}))
+    assert joined.repairs == ({"keypoints_dropped": 1} if dropped else {})

@@ -1,8 +1,9 @@
-"""COCO to records: every value comes back, and every run writes the same bytes."""
+"""COCO to records: every run writes the same bytes, and faults of files end it."""
 
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -10,130 +11,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipelines import coco
-from schemas.features import RepeatedAs, parse_spec
-from schemas.layouts.detection import DETECTION
 from schemas.manifest import Manifest
 from tests.coco_command import (
     DATA,
     check_committed,
+    command,
     committed,
     digests,
+    examples,
     finish,
-    manifest_of,
     rejected_of,
     run_coco,
-    shard_paths,
     start_coco,
+    value,
 )
-from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
+from tests.conftest import coco_dict, jpeg_bytes
+from tests.faulty_sources import cut_off
 from transforms.shard_table import Sharding
 
 SPLITS = ("train", "val")
 MakeCoco = Callable[..., tuple[Path, Path]]
 MakePipeline = Callable[[], beam.Pipeline]
-
-
-def real_images(split: str) -> Path:
-    return SHARED_DATA / f"coco_{split}" / "images"
-
-
-def real_annotations(split: str) -> Path:
-    return SHARED_DATA / f"coco_{split}" / "annotations" / "instances.json"
-
-
-def real_examples(split: str) -> dict[bytes, dict[str, Any]]:
-    """Return what must come back of every photo by its id, from the annotation file alone."""
-    spec = json.loads(real_annotations(split).read_text())
-    names = {category["id"]: category["name"].encode() for category in spec["categories"]}
-    found = {}
-    for image in spec["images"]:
-        mine = [one for one in spec["annotations"] if one["image_id"] == image["id"]]
-        mine.sort(key=lambda one: one["id"])
-        left, top, width, height = np.array([one["bbox"] for one in mine]).reshape(-1, 4).T
-        edges = {
-            "xmin": left / image["width"],
-            "ymin": top / image["height"],
-            "xmax": (left + width) / image["width"],
-            "ymax": (top + height) / image["height"],
-        }
-        found[str(image["id"]).encode()] = {
-            "image/filename": image["file_name"].encode(),
-            "image/encoded": (real_images(split) / image["file_name"]).read_bytes(),
-            "image/format": b"jpeg",
-            "image/width": image["width"],
-            "image/height": image["height"],
-            "image/object/class/label": [one["category_id"] for one in mine],
-            "image/object/class/text": [names[one["category_id"]] for one in mine],
-            "image/object/is_crowd": [one["iscrowd"] for one in mine],
-            "image/object/area": np.float32([one["area"] for one in mine]).tolist(),
-            **{
-                f"image/object/bbox/{edge}": np.float32(np.clip(values, 0, 1)).tolist()
-                for edge, values in edges.items()
-            },
-        }
-    return found
-
-
-@pytest.fixture(scope="module")
-def real_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both splits of the real photos, converted in one run."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("no real photos in ../shared/data")
-    out = tmp_path_factory.mktemp("real") / "out"
-    run = run_coco(
-        *("--images", *(f"{split}={real_images(split)}" for split in SPLITS)),
-        *("--annotations", *(f"{split}={real_annotations(split)}" for split in SPLITS)),
-        *("--output", out, "--num_shards", "train=4", "val=3", "--shard_names", "plain"),
-    )
-    assert run.code == 0, run.err
-    return out
-
-
-def test_real_photos_commit(real_out: Path) -> None:
-    splits = check_committed(real_out)["splits"]
-    assert {name: (s["listed"], s["records"], s["shards"]) for name, s in splits.items()} == {
-        "train": (33, 33, 4),
-        "val": (25, 25, 3),
-    }
-    assert {name: s["annotations"]["written"] for name, s in splits.items()} == {
-        "train": 246,
-        "val": 213,
-    }
-    assert rejected_of(real_out) == []
-
-
-def test_every_real_photo_comes_back_by_tf_data(real_out: Path) -> None:
-    import tensorflow as tf
-
-    spec = parse_spec(DETECTION, RepeatedAs.RAGGED)
-    for split in SPLITS:
-        wanted = real_examples(split)
-        files = [str(path) for path in shard_paths(real_out, split)]
-        for record in tf.data.TFRecordDataset(files):
-            tensors = tf.io.parse_single_example(record, spec)
-            parsed = {key: tensor.numpy() for key, tensor in tensors.items()}
-            got = {k: one.tolist() if hasattr(one, "tolist") else one for k, one in parsed.items()}
-            expected = wanted.pop(got["image/source_id"])
-            assert {key: got[key] for key in expected} == expected
-            image = tf.io.decode_jpeg(got["image/encoded"])
-            assert (image.shape[1], image.shape[0]) == (got["image/width"], got["image/height"])
-        assert wanted == {}
-
-
-def test_manifest_holds_features_and_options_but_no_paths(real_out: Path) -> None:
-    manifest = manifest_of(real_out)
-    assert [feature["key"] for feature in manifest["features"]] == sorted(
-        feature.key for feature in DETECTION.features
-    )
-    assert manifest["plan"]["options"]["num_shards"] == "train=4 val=3"
-    assert manifest["splits"]["train"]["traits"] == {"gray": 1, "icc_profile": 21}
-    assert str(real_out.parent) not in (real_out / "manifest.json").read_text()
-    assert str(SHARED_DATA) not in (real_out / "manifest.json").read_text()
 
 
 # Determinism: whatever differs between two runs but the content, the bytes are the same.
@@ -224,6 +126,52 @@ def test_same_bytes_from_a_shuffled_copy_elsewhere(
     run = run_coco(*Given(copy).arguments(tmp_path / "out"))
     assert run.code == 0, run.err
     assert digests(tmp_path / "out", *DATA) == reference
+
+
+# Faults and names.
+
+
+def test_a_fault_of_an_annotation_file_ends_the_run(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Exit 3 before any image is read: the line names the file, the place and the remedy."""
+    sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(image_id=99))
+    run = run_coco(*command(sources, tmp_path / "out"))
+    assert run.ended == (3, "E-ANN-ORPHAN"), run.err
+    what = "annotation 1: image_id 99"
+    assert re.match(
+        rf"E-ANN-ORPHAN {re.escape(str(sources[1]))}: .*{re.escape(what)}.*; [a-z].+", run.fault
+    )
+    assert run.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+NAMES = [
+    *("with space.jpg", " lead.jpg", "trail .jpg", "caf\u00e9.jpg", "\U0001f600.jpg"),
+    *("new\nline.jpg", "tab\t.jpg", "\u202egpj.jpg", "a[1].jpg", "*.jpg", "q?.jpg", "{x}.jpg"),
+    *("-dash.jpg", "%20.jpg", "a&b;$(c).jpg", "con'q\"uote.jpg", "back\\slash.jpg", ".hidden.jpg"),
+    *("sub/dir/x.jpg", "sub/x.jpg", "~/x.jpg", "a=b.jpg", "no extension", "x" * 251 + ".jpg"),
+]
+
+
+def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Globs, line breaks, dashes, hidden files: a name is a name."""
+
+    def rename(spec: dict) -> None:
+        for image, name in zip(spec["images"], NAMES, strict=True):
+            path = tmp_path / "train-images" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "train-images" / image["file_name"]).rename(path)
+            image["file_name"] = name
+
+    sources, out = make_coco(len(NAMES), edit=rename), tmp_path / "out"
+    cut_off(sources[0] / "new\nline.jpg")
+    committed(sources, out, "--max_rejected", 1)
+    expected = {name: (sources[0] / name).read_bytes() for name in NAMES if "\n" not in name}
+    found = {
+        value(example, "image/filename")[0].decode(): value(example, "image/encoded")[0]
+        for example in examples(out)
+    }
+    assert found == expected
+    assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
 
 
 # As a library.

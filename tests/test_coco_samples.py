@@ -6,30 +6,33 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.faults import Rejected
-from schemas.fields import ObjectFields, PictureFields, Segmentation, SegmentFields
+from schemas.fields import PictureFields, Segmentation, SegmentFields
 from schemas.manifest import Label, SourceFile
 from schemas.samples import Blob, Sample
-from tests.coco_texts import annotation, coco, image, read_counted
-from tests.drawn_examples import draw
-from transforms.sources.read_coco import CocoRules, CocoSource
+from tests.coco_texts import (
+    CAPTION,
+    PANOPTIC,
+    SEGMENT,
+    SMALL_OBJECT,
+    annotation,
+    coco,
+    image,
+    read_counted,
+)
+from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
-CAPTION = {"id": 7, "image_id": 1, "caption": "A cat."}
-SEGMENT = {"id": 9, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 6, "iscrowd": 0}
-PANOPTIC = {"image_id": 1, "file_name": "a.png", "segments_info": [SEGMENT]}
-PLAIN = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0)
+PLAIN = SMALL_OBJECT[1]
 
 
 def read(
     *files: bytes, exclude: Sequence[str] = (), panoptic: bool = False, **rules: Any
 ) -> tuple[list[Sample], list[Rejected], SplitSource]:
     """Return a split's samples, rejects and summary."""
-    sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
+    sources = [(f"f{n}.json", data) for n, data in enumerate(files)]
     left_out = {"dev": dict.fromkeys(exclude, "")}
     *items, file = read_counted(sources, "dev", CocoRules(**rules), left_out, panoptic=panoptic)
     assert isinstance(file, SplitSource)
@@ -81,89 +84,98 @@ def test_a_sample_of_all_kinds() -> None:
 
 
 def test_segmentations_travel_in_the_payload() -> None:
-    polygon = [0, 0, 4, 0, 4, 4]
-    data = coco([image()], [annotation(segmentation=[polygon]), annotation(6)])
-    (plain,), _, file = read(data)
-    assert (plain.payload, file.repairs) == (b"", {})
-    (sample,), _, file = read(data, segmentations=True)
+    square = [0, 0, 4, 0, 4, 4, 0, 4]
+    rle = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
+    entries = [
+        annotation(5, segmentation=[square, [1, 1]]),
+        annotation(4, segmentation=rle),
+        annotation(6),
+        annotation(7, segmentation={**rle, "counts": [1]}),
+    ]
+    (plain,), bad, file = read(coco([image()], entries))
+    assert (plain.payload, bad, file.repairs) == (b"", [], {})
+    (sample,), (bad_one,), file = read(coco([image()], entries), segmentations=True)
     assert msgspec.msgpack.decode(sample.payload, type=list[Segmentation]) == [
-        Segmentation(polygons_px=[list(map(float, polygon))]),
+        Segmentation(rle_counts=rle["counts"]),
+        Segmentation(polygons_px=[list(map(float, square))]),
         Segmentation(),
     ]
-    assert file.repairs == {"segmentation_missing": 1}
+    assert (sample.annotation_ids, bad_one.annotation_ids) == ((4, 5, 6), (7,))
+    assert bad_one.code == "E-RLE-SUM"
+    assert file.repairs == {"polygon_dropped": 1, "segmentation_missing": 1}
 
 
-ORPHANS = [
-    (annotation(5, image_id=99), ("E-ANN-ORPHAN", "", "image_id 99 is not in images")),
-    (annotation(5, category_id=2), ("E-ANN-CATEGORY", "1", "category_id 2 is not in categories")),
-]
+REMEDY = "correct the file, or give --orphans drop"
+ORPHANS = {
+    "an image": (
+        (coco([image()], [annotation(6), annotation(5, image_id=99)]),),
+        "E-ANN-ORPHAN f0.json: annotation 5: image_id 99 is not in images",
+        ("E-ANN-ORPHAN", "", (5,), "image_id 99 is not in images"),
+    ),
+    "a category": (
+        (coco([image()], [annotation(6), annotation(5, category_id=2)]),),
+        "E-ANN-CATEGORY image 1 (a.jpg): annotation 5: category_id 2 is not in categories",
+        ("E-ANN-CATEGORY", "1", (5,), "category_id 2 is not in categories"),
+    ),
+    "a segment's category": (
+        (
+            coco([image()], [annotation(6)]),
+            coco([image()], [{**PANOPTIC, "segments_info": [{**SEGMENT, "category_id": 4}]}]),
+        ),
+        "E-ANN-CATEGORY image 1 (a.jpg): annotation 1: segment 9: category_id 4 is not in"
+        " categories",
+        ("E-ANN-CATEGORY", "1", (1,), "segment 9: category_id 4 is not in categories"),
+    ),
+}
 
 
-@pytest.mark.parametrize(("orphan", "fault"), ORPHANS)
-def test_orphans_stop_the_run_unless_they_are_dropped(orphan: dict, fault: tuple) -> None:
-    data = coco([image()], [annotation(6), orphan])
+@pytest.mark.parametrize(("files", "line", "reject"), ORPHANS.values(), ids=ORPHANS)
+def test_orphans_stop_the_run_unless_they_are_dropped(
+    files: tuple, line: str, reject: tuple
+) -> None:
+    panoptic = len(files) > 1
+    with pytest.raises(RuntimeError) as raised:
+        read(*files, panoptic=panoptic)
+    assert str(raised.value) == f"{line}; {REMEDY}"
+    (sample,), (found,), _ = read(*files, panoptic=panoptic, drop_orphans=True)
+    assert (sample.annotation_ids, len(sample.blobs)) == ((6,), 1)
+    assert (found.code, found.key, found.annotation_ids, found.detail) == reject
+
+
+def test_an_unknown_category_of_lvis_s_lists() -> None:
+    data = coco([image(neg_category_ids=[4, 3], not_exhaustive_category_ids=[9])], [])
     with pytest.raises(RuntimeError) as raised:
         read(data)
-    code, _, detail = fault
-    line = f"{code} f0.json: $.annotations[1] (id 5): {detail}"
-    assert str(raised.value) == f"{line}; correct the file, or give --orphans drop"
-    (sample,), (rejected,), _ = read(data, drop_orphans=True)
-    assert (rejected.code, rejected.key, rejected.detail) == fault
-    assert (sample.annotation_ids, rejected.annotation_ids) == ((6,), (5,))
-
-
-@pytest.mark.parametrize("drop", [False, True])
-def test_an_unknown_category_of_a_segment(drop: bool) -> None:
-    entry = {**PANOPTIC, "segments_info": [{**SEGMENT, "category_id": 4}]}
-    files = coco([image()], [annotation()]), coco([image()], [entry])
-    what = "segment 9: category_id 4 is not in categories"
-    if not drop:
-        with pytest.raises(RuntimeError) as raised:
-            read(*files, panoptic=True)
-        line = f"E-ANN-CATEGORY f1.json: $.annotations[0] (id 1): {what}"
-        assert str(raised.value) == f"{line}; correct the file, or give --orphans drop"
-        return
-    (sample,), (rejected,), _ = read(*files, panoptic=True, drop_orphans=True)
-    assert (sample.annotation_ids, len(sample.blobs)) == ((5,), 1)
-    assert (rejected.code, rejected.annotation_ids, rejected.detail) == (
-        "E-ANN-CATEGORY",
-        (1,),
-        what,
-    )
-
-
-@pytest.mark.parametrize("drop", [False, True])
-def test_an_unknown_category_of_lvis_s_lists(drop: bool) -> None:
-    data = coco([image(neg_category_ids=[4, 3], not_exhaustive_category_ids=[9])], [])
-    if not drop:
-        with pytest.raises(RuntimeError) as raised:
-            read(data)
-        assert str(raised.value) == (
-            "E-ANN-CATEGORY image 1 (a.jpg): neg_category_ids has 4, which is not in categories;"
-            " correct the file, or give --orphans drop"
-        )
-        return
+    what = "neg_category_ids has 4, which is not in categories"
+    assert str(raised.value) == f"E-ANN-CATEGORY image 1 (a.jpg): {what}; {REMEDY}"
     (sample,), _, file = read(data, drop_orphans=True)
     fields = _FIELDS(sample.fields)
     assert (fields.negative_category_ids, fields.not_exhaustive_category_ids) == ([3], [])
     assert file.repairs == {"unknown_category_dropped": 2}
 
 
+TWICE = coco([image()], [annotation()])
 REFUSED = {
+    "the same file twice": (
+        (TWICE, TWICE),
+        {},
+        "E-ANN-JOIN f1.json: has the bytes of f0.json; give one of them",
+    ),
     "panoptic without its folder": (
         (coco([image()], [PANOPTIC]),),
         {},
-        "a panoptic file, and no folder of its PNGs; give --panoptic_images",
+        "E-ARG split dev: a panoptic file, and no folder of its PNGs; give --panoptic_images",
     ),
     "a folder without its file": (
         (coco([image()], []),),
         {"panoptic": True},
-        "a folder of panoptic PNGs, and no panoptic file; give it in --annotations",
+        "E-ARG split dev: a folder of panoptic PNGs, and no panoptic file;"
+        " give it in --annotations",
     ),
     "captions for records of objects": (
         (coco([image()], [annotation()]), coco([image()], [CAPTION])),
         {"per_annotation": True},
-        "a captions file, for which records of one object each have no place;"
+        "E-ARG split dev: a captions file, for which records of one object each have no place;"
         " leave it out, or give another --layout",
     ),
 }
@@ -173,14 +185,7 @@ REFUSED = {
 def test_files_that_do_not_fit_the_options(files: tuple, given: dict, what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(*files, **given)
-    assert str(raised.value) == f"E-ARG split dev: {what}"
-
-
-def test_the_same_file_twice_is_refused() -> None:
-    data = coco([image()], [annotation()])
-    with pytest.raises(RuntimeError) as raised:
-        read(data, data)
-    assert str(raised.value) == ("E-ANN-JOIN f1.json: has the bytes of f0.json; give one of them")
+    assert str(raised.value) == what
 
 
 # --- filters ---
@@ -225,10 +230,7 @@ def test_an_image_is_unannotated_by_its_objects_where_there_are_any() -> None:
     samples, _, file = read(FILTERED, captions, skip_unannotated=True)
     assert keys(samples) == ["1", "2", "3"]
     assert file.skipped_annotations == {"unannotated": 1}  # the caption
-
-
-def test_without_objects_any_annotation_counts() -> None:
-    samples, _, _ = read(coco(IMAGES, [{**CAPTION, "image_id": 4}]), skip_unannotated=True)
+    samples, _, _ = read(captions, skip_unannotated=True)  # without objects any annotation counts
     assert keys(samples) == ["4"]
 
 
@@ -281,16 +283,8 @@ def test_a_sample_of_every_object() -> None:
     assert (file.images, file.listed, file.images_without_samples) == (3, 3, 1)
 
 
-def test_boxes_are_not_checked_without_an_annotated_size() -> None:
-    outside = annotation(bbox=[64, 0, 5, 5])
-    data = coco([image()], [outside])
-    for per_annotation in (False, True):
-        rules: dict = {"per_annotation": per_annotation, "annotated_size": False}
-        (sample,), rejected, _ = read(data, skip_unannotated=True, **rules)
-        assert (sample.annotation_ids, rejected) == ((5,), [])
-
-
-def test_an_image_whose_objects_all_lie_outside_is_unannotated() -> None:
+def test_objects_outside_do_not_annotate_an_image() -> None:
+    """Unless only the image tells its size."""
     data = coco(
         [image(), image(2, "b.jpg")],
         [annotation(bbox=[64, 0, 5, 5]), annotation(6, image_id=2, bbox=[63, 0, 5, 5])],
@@ -298,81 +292,16 @@ def test_an_image_whose_objects_all_lie_outside_is_unannotated() -> None:
     samples, _, file = read(data, skip_unannotated=True)
     assert (keys(samples), file.skipped) == (["2"], {"unannotated": 1})
     assert file.skipped_annotations == {"unannotated": 1}
+    for per_annotation, left in ((False, ["1", "2"]), (True, ["5", "6"])):
+        rules: dict = {"per_annotation": per_annotation, "annotated_size": False}
+        samples, rejected, _ = read(data, skip_unannotated=True, **rules)
+        assert (keys(samples), rejected) == (left, [])
 
 
-@pytest.mark.parametrize("per_annotation", [False, True])
-def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None:
+@pytest.mark.parametrize(("per_annotation", "name"), [(False, "a.jpg"), (True, "b.jpg")])
+def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool, name: str) -> None:
     """Key 5 is an annotation in one layout and an image in the other, of other files."""
     data = coco([image(), image(5, "b.jpg")], [annotation()])
-    rejected_for = {True: "b.jpg", False: "a.jpg"}[per_annotation]
     rules = CocoRules(per_annotation=per_annotation)
-    with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{rejected_for}'"):
-        read_counted([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}})
-
-
-# --- real files, in any order, and sums whatever they hold ---
-
-
-ENTRIES = st.lists(
-    st.builds(
-        annotation,
-        st.integers(0, 5),
-        image_id=st.integers(0, 4),
-        category_id=st.integers(3, 4),
-        bbox=st.sampled_from([[1, 2, 3, 4], [0, 0, 0, 1], [99, 0, 1, 1], [0, 0, 1, 40]]),
-        iscrowd=st.integers(0, 1),
-        keypoints=st.sampled_from([None, [], [1, 2, 2], [1]]),
-    ),
-    max_size=6,
-)
-TEXTS = st.lists(
-    st.builds(lambda i, j: {**CAPTION, "id": i, "image_id": j}, *[st.integers(0, 4)] * 2),
-    min_size=1,
-    max_size=4,
-)
-PANOPTICS = st.lists(
-    st.builds(
-        lambda i, c: {**PANOPTIC, "image_id": i, "segments_info": [{**SEGMENT, "category_id": c}]},
-        st.integers(0, 4),
-        st.integers(3, 4),
-    ),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda entry: entry["image_id"],
-)
-LISTED = st.lists(st.integers(1, 3), unique=True, max_size=3).map(
-    lambda ids: [image(i, f"{i}.jpg", license=i) for i in ids]
-)
-FILES = st.tuples(
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, TEXTS),
-    st.builds(coco, LISTED, PANOPTICS),
-)
-RULES = st.fixed_dictionaries(
-    {
-        "skip_crowd": st.booleans(),
-        "skip_unannotated": st.booleans(),
-        "min_box_px": st.sampled_from([0, 2]),
-        "licenses": st.sampled_from([(), (1, 2)]),
-        "segmentations": st.booleans(),
-    }
-)
-
-
-@draw(300)
-@given(FILES, st.permutations(range(4)), RULES, st.sampled_from([(), ("1",)]))
-def test_sums_hold_and_no_order_matters(
-    files: tuple, order: list[int], rules: dict, exclude: tuple[str, ...]
-) -> None:
-    if files[0] == files[1]:
-        return
-    sources = [CocoSource(data, "f.json", repr(data)) for data in files]
-    taken = CocoRules(**rules, drop_orphans=True)
-
-    def found(given_in: Sequence[CocoSource]) -> list:
-        left_out = {"dev": dict.fromkeys(exclude, "")}
-        return read_counted(given_in, "dev", taken, left_out, panoptic=True)
-
-    assert found(sources) == found([sources[place] for place in order])
-    read(*files[:2], exclude=exclude, per_annotation=True, drop_orphans=True, **rules)
+    with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{name}'"):
+        read_counted([("f.json", data)], "dev", rules, {"dev": {"5": name}})

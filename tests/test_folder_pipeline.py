@@ -1,4 +1,4 @@
-"""`pipelines.folder` from folders to records, read back by TensorFlow."""
+"""`pipelines.folder` from folders to records, on disk and in buckets, read back by TensorFlow."""
 
 import hashlib
 import os
@@ -6,11 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipelines import folder
-from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
+from schemas.faults import Rejected
+from schemas.splits import Splitting
+from tests.coco_command import (
+    committed_by,
+    examples,
+    rejected_of,
+    run_pipeline,
+    value,
+)
 from tests.conftest import jpeg_bytes
+from transforms.sources.list_blobs import ListedFile, why_skipped
+from transforms.sources.read_folder import FolderReader
+from transforms.sources.read_samples import Item, SplitCounter
+from transforms.storage import Entry
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
@@ -72,12 +85,6 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
 
 
-def test_a_folder_without_images_stops_the_run(tmp_path: Path) -> None:
-    root = write(tmp_path / "in", {"cat/a.txt": b"text"})
-    code, line = ended("--images", root, "--output", tmp_path / "out")
-    assert (code, line.split(";")[0]) == (3, "E-SET-EMPTY split train: none of 1 image is left")
-
-
 ODD = (" lead/1.jpg", "a\nb/1.jpg", "t\tb/1.jpg", 'x"q/1.jpg', "ünï/1.jpg", "[a]*/1.jpg")
 
 
@@ -125,11 +132,7 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
 def test_a_day_adds_to_the_days_before_it(tmp_path: Path) -> None:
     root, monday, tuesday = write(tmp_path / "in"), tmp_path / "monday", tmp_path / "tuesday"
     committed(monday, "--images", root)
-    again = run_pipeline(folder.run, "--images", root, "--output", monday)
-    assert (again.code, again.out) == (0, f"already complete: {monday}/manifest.json\n")
     write(root, ("ant/1.jpg", "dog/new.jpg"))
-    changed, line = ended("--images", root, "--output", monday)
-    assert (changed, line.startswith("E-OUT-PLAN")) == (5, True)
     since = ("--images", root, "--since", monday)
     assert ended(*since, "--output", tuesday, "--first_label", 1) == (
         2,
@@ -161,3 +164,186 @@ def test_flags_that_do_not_fit_together(
     arguments: tuple[str, ...], line: str, tmp_path: Path
 ) -> None:
     assert ended(*arguments, "--output", tmp_path) == (2, f"E-ARG command line: {line}")
+
+
+# --- files as samples
+
+
+def read(name: str, kind: str = "file") -> list[Item]:
+    entry = Entry(name, 0 if kind != "file" else 9, "5", 77, kind)
+    return [*FolderReader(Splitting())(ListedFile("train", entry, 4))]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (".DS_Store", "hidden"),
+        ("cat/.1.jpg", "hidden"),
+        ("cat/Thumbs.db", "not_called_an_image"),
+        ("cat/1.jpg.txt", "not_called_an_image"),
+        ("cat.jpg/readme", "not_called_an_image"),
+        ("cat/1.", "not_called_an_image"),
+        ("cat/1.JPG", ""),
+        ("cat/1..jpg", ""),
+    ],
+)
+def test_skipped_names(name: str, why: str) -> None:
+    assert why_skipped(name) == why
+
+
+NOT_UTF8 = "directory whose name is no UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "detail"),
+    [
+        ("1.jpg", "file", "E-SRC-LABEL", "not in a folder that names its class"),
+        ("cat/1.jpg", "FIFO", "E-IMG-NOT-A-FILE", "a FIFO"),
+        ("cat/1.jpg", "dangling link", "E-IMG-MISSING", "a link to nothing"),
+        ("cat/\\xff", NOT_UTF8, "E-SRC-LABEL", f"a {NOT_UTF8}: its files cannot be listed"),
+    ],
+)
+def test_what_is_no_image_file_is_rejected(name: str, kind: str, code: str, detail: str) -> None:
+    rejected = read(name, kind)[0]
+    assert isinstance(rejected, Rejected)
+    assert (rejected.code, rejected.key, rejected.detail) == (code, name, detail)
+
+
+def test_the_counter_adds_up_skipped_files() -> None:
+    counter = SplitCounter({})
+    names = ["cat/1.jpg", "dog/1.jpg", "cat/a.txt", "b.txt", ".c"]
+    admitted = [*counter.admit(item for name in names for item in read(name))]
+    (source,) = counter.split_sources()
+    assert [found.key for found in admitted] == ["cat/1.jpg", "dog/1.jpg"]
+    assert (source.listed, source.class_names) == (5, ["cat", "dog"])
+    assert source.skipped == {"hidden": 1, "not_called_an_image": 2}
+
+
+# --- label files
+
+SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
+
+
+def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
+    synsets, out = tmp_path / "synsets.txt", tmp_path / "out"
+    synsets.write_text(SYNSETS)
+    root = write(tmp_path / "in", ("n01443537/n01443537_7.JPEG", "n01484850/n01484850_2.JPEG"))
+    flags = ("--layout", "imagenet", "--label_file", synsets, "--order", "input")
+    manifest = committed(out, "--images", root, *flags)
+    keys = ("label", "synset", "text")
+    found = [[value(one, f"image/class/{key}")[0] for key in keys] for one in examples(out)]
+    assert found == [
+        [2, b"n01443537", b"goldfish, Carassius auratus"],
+        [3, b"n01484850", b"n01484850"],
+    ]
+    assert manifest["plan"]["labels"] == [
+        {"id": 1, "name": "n01440764", "text": "tench, Tinca tinca"},
+        {"id": 2, "name": "n01443537", "text": "goldfish, Carassius auratus"},
+        {"id": 3, "name": "n01484850"},
+    ]
+
+
+def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
+    root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
+    names.write_text("cat\nemu\n")
+    assert ended("--images", root, "--label_file", names, "--output", monday) == (
+        3,
+        f"E-ANN-LABELS {names}: class 'dog' of the sources is not there;"
+        " add it at the end, or leave its samples out of the sources",
+    )
+    assert not (monday / "_plan.json").exists()
+    committed(monday, "--images", root)
+    write(root, ("ant/1.jpg",))
+    tuesday = ("--images", root, "--since", monday, "--label_file", names)
+    names.write_text("ant\ncat\ndog\nemu\n")
+    code, line = ended(*tuesday, "--output", tmp_path / "b")
+    what = "category 0 'ant' contradicts category 0 'cat'"
+    assert (code, line.split(";")[0]) == (3, f"E-ANN-LABELS {names}: {what}")
+    names.write_text("cat\ndog\nemu\nant\nyak\n")
+    manifest = committed(tmp_path / "c", *tuesday)
+    assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
+    assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
+
+
+def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    root, out = shared_data / "classes", tmp_path / "out"
+    committed(out, "--images", root, "--shard_names", "plain")
+    builder = tfds.builder_from_directory(out)
+    names = builder.info.features["image"]["class"]["label"].names
+    assert names == sorted(path.name for path in root.iterdir())
+    count = 0
+    for one in builder.as_dataset(split="train"):
+        image = one["image"]
+        assert image["encoded"].shape == (image["height"], image["width"], 3)
+        assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
+        count += 1
+    assert count == len(builder.as_dataset(split="train")) == 120
+
+
+# --- tutorials: their own way of reading, written anew
+
+
+def parsed(out: Path, types: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all records, as a training program would map them."""
+    import tensorflow as tf
+
+    spec = {key: tf.io.FixedLenFeature([], dtype) for key, dtype in types.items()}
+    records = tf.data.TFRecordDataset(sorted(map(str, out.glob("*.tfrec"))))
+    return [*records.map(lambda one: tf.io.parse_single_example(one, spec))]
+
+
+@pytest.fixture
+def cat_and_bridge(shared_data: Path, tmp_path: Path) -> Path:
+    """Two photos in two folders, one of them gray, as in TensorFlow's tutorial."""
+    import tensorflow as tf
+
+    root = tmp_path / "photos"
+    for class_name, number in (("cat", 0), ("bridge", 1)):
+        photo = sorted((shared_data / "coco_val" / "images").glob("*.jpg"))[number]
+        (root / class_name).mkdir(parents=True)
+        (root / class_name / "photo.jpg").write_bytes(photo.read_bytes())
+    gray = tf.io.encode_png(tf.zeros([5, 7, 1], tf.uint8)).numpy()
+    (root / "bridge" / "gray.png").write_bytes(gray)
+    return root
+
+
+def test_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    names = tmp_path / "labels.txt"
+    names.write_text("cat\nbridge\n")
+    out = tmp_path / "out"
+    flags = ("--layout", "tutorial", "--label_file", names, "--order", "input")
+    committed(out, "--images", cat_and_bridge, *flags)
+    numbers = dict.fromkeys(("height", "width", "depth", "label"), tf.int64)
+    types = {**numbers, "image_raw": tf.string}
+    found = []
+    for one in parsed(out, types):
+        pixels = tf.io.decode_image(one["image_raw"])
+        assert pixels.shape == (one["height"], one["width"], one["depth"])
+        found.append((int(one["label"]), one["image_raw"].numpy()))
+    files = [(1, "bridge/gray.png"), (1, "bridge/photo.jpg"), (0, "cat/photo.jpg")]
+    assert found == [(label, (cat_and_bridge / name).read_bytes()) for label, name in files]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_a_resized_photo_as_a_tensor_with_the_name_of_its_class(
+    dtype: str, shared_data: Path, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    root, out = shared_data / "classes", tmp_path / "out"
+    flags = ("--layout", "tensor", "--resize", "16x16", "--dtype", dtype, "--order", "input")
+    committed(out, "--images", root, *flags)
+    records = parsed(out, dict.fromkeys(("image", "class_name"), tf.string))
+    photos = sorted(root.rglob("*.jpg"), key=lambda path: path.relative_to(root).as_posix())
+    assert len(records) == len(photos) == 120
+    for one, photo in zip(records, photos, strict=True):
+        assert one["class_name"] == photo.parent.name.encode()
+        tensor = tf.io.parse_tensor(one["image"], out_type=dtype)
+        assert tensor.shape == (16, 16, 3)
+        pixels = tf.io.decode_jpeg(photo.read_bytes(), dct_method="INTEGER_ACCURATE")
+        wanted = tf.image.resize(pixels, [16, 16], antialias=True).numpy() / 255
+        given = tensor.numpy() / 255 if dtype == "uint8" else tensor.numpy()
+        assert np.abs(given - wanted).max() <= 1 / 255

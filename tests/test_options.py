@@ -55,7 +55,6 @@ REFUSED = [
     ),
     ("--date 2026-11-20", "date 2026-11-20 must have {date} to stand for in output or since:"),
     ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
-    ("--annotations train=a.json", "annotations of train must name each file once, got 'a.json'"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
     ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from tests.coco_command import (
     literal_png,
     rejected_of,
     run_pipeline,
-    shard_paths,
     value,
 )
 from tests.turned_images import encoded
@@ -41,38 +39,6 @@ def sources(roots: Roots) -> list[object]:
 
 def names(out: Path, split: str = "") -> list[str]:
     return [value(example, "filename")[0].decode() for example in examples(out, split)]
-
-
-def parse_super_resolution(record: Any) -> Any:
-    """Parse a record as a super-resolution tutorial does, files decoded."""
-    import tensorflow as tf
-
-    features = {
-        "lr": tf.io.FixedLenFeature([], tf.string),
-        "hr": tf.io.FixedLenFeature([], tf.string),
-    }
-    example = tf.io.parse_single_example(record, features)
-    return tuple(tf.io.decode_png(example[key], channels=3) for key in ("lr", "hr"))
-
-
-def test_real_pairs_come_back_as_a_tutorial_reads_them(shared_data: Path, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    low, high = shared_data / "pairs" / "lr", shared_data / "pairs" / "hr"
-    template = "{split}-{index:02}-{records}.tfrec"
-    flags = ["--low", f"train={low}", f"test={low}", "--high", f"train={high}", f"test={high}"]
-    flags += ["--scale", 4, "--num_shards", "train=2", "test=1", "--shard_names", template]
-    committed_by(pairs.run, tmp_path / "out", *flags)
-    files = shard_paths(tmp_path / "out")
-    assert [path.name for path in files] == [
-        "test-00-12.tfrec",
-        "train-00-6.tfrec",
-        "train-01-6.tfrec",
-    ]
-    dataset = tf.data.TFRecordDataset([str(path) for path in files]).map(parse_super_resolution)
-    shapes = [(lr.shape, hr.shape) for lr, hr in dataset]
-    assert len(shapes) == 24
-    assert all(hr == (4 * lr[0], 4 * lr[1], 3) for lr, hr in shapes)
 
 
 def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
@@ -158,11 +124,6 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
             ["--low", "x", "--high", "y", "--resize", "64"],
             "E-ARG command line: resize must not be given for pairs, got 64x64; it would make both"
             " images one size; leave it out",
-        ),
-        (
-            ["--low", "x", "--high", "y", "--split_by", "scene"],
-            "E-ARG command line: split_by must name a field that these samples have, got 'scene';"
-            " give folder, or leave it out",
         ),
     ],
 )

@@ -5,17 +5,16 @@ import json
 import resource
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
 from schemas.annotations.coco_objects import (
-    ParsedSegmentation,
-    area_px2,
+    Fault,
     decode_rle_counts,
     outline_px,
     parse_segmentation,
@@ -24,32 +23,39 @@ from schemas.annotations.coco_objects import (
 from schemas.fields import Segmentation
 from tests.drawn_examples import draw
 
-
-def polygons(*kept: list[float], repairs: tuple[str, ...] = ()) -> ParsedSegmentation:
-    return ParsedSegmentation(Segmentation(polygons_px=list(kept)), list(repairs))
+Parsed = tuple[Segmentation, list[str]]
 
 
-def rle(*counts: int) -> ParsedSegmentation:
-    return ParsedSegmentation(Segmentation(rle_counts=list(counts)), [])
+def parsed(text: str, width_px: int = 4, height_px: int = 3) -> Parsed | Fault:
+    """Return a segmentation, and what was mended; or what is wrong with it."""
+    repairs: Counter[str] = Counter()
+    found = parse_segmentation(text.encode(), width_px, height_px, repairs)
+    return (found, sorted(repairs.elements())) if isinstance(found, Segmentation) else found
 
 
-def empty(*repairs: str) -> ParsedSegmentation:
-    return ParsedSegmentation(Segmentation(), list(repairs))
+def polygon(*px: float) -> Parsed:
+    return Segmentation(polygons_px=[[*px]]), []
+
+
+def rle(*counts: int) -> Parsed:
+    return Segmentation(rle_counts=[*counts]), []
+
+
+def empty(*repairs: str) -> Parsed:
+    return Segmentation(), [*repairs]
 
 
 TRIANGLE = [0.0, 0.0, 4.0, 0.0, 4.0, 3.0]
-FAR_TRIANGLE = [1e5, 0.0, 1e5 + 4, 0.0, 1e5, 3.0]
 DROPPED, EMPTY = "polygon_dropped", "segmentation_empty"
 
 # The JSON of an annotation in an image of 4 x 3 px (width x height), and what it is.
 PARSED = {
-    "polygon": ("[[0,0,4,0,4,3]]", polygons(TRIANGLE)),
+    "polygon": ("[[0,0,4,0,4,3]]", polygon(*TRIANGLE)),
     "nine numbers": ("[[0,0,1,0,1,1,0,1,5]]", empty(DROPPED, EMPTY)),
-    "outside the image": ("[[1e5,0,100004,0,1e5,3]]", polygons(FAR_TRIANGLE)),
+    "outside the image": ("[[1e5,0,100004,0,1e5,3]]", polygon(1e5, 0.0, 1e5 + 4, 0.0, 1e5, 3.0)),
     "odd number of coordinates": ("[[0,0,4,0,4,3,1]]", empty(DROPPED, EMPTY)),
     "two points": ("[[0,0,4,0]]", empty(DROPPED, EMPTY)),  # pycocotools takes these for a box
     "on a line": ("[[1,1,2,2,3,3]]", empty(DROPPED, EMPTY)),
-    "one point thrice": ("[[0.1,0.7,0.1,0.7,0.1,0.7]]", empty(DROPPED, EMPTY)),
     "beyond float64": (
         "[[1e400,0,4,0,4,3]]",
         ("E-SEG-SHAPE", "Number out of range - at `$[0][0]`"),
@@ -61,20 +67,10 @@ PARSED = {
     "absent": ("", empty("segmentation_missing")),
     "RLE": ('{"size":[3,4],"counts":[1,2,9]}', rle(1, 2, 9)),
     "RLE that begins with an object": ('{"counts":[0,12],"size":[3,4]}', rle(0, 12)),
-    "RLE with an empty run": ('{"size":[3,4],"counts":[1,0,9,2]}', rle(1, 0, 9, 2)),
-    "RLE of an empty object": ('{"size":[3,4],"counts":[6,0,6]}', empty(EMPTY)),
     "RLE of nothing": ('{"size":[3,4],"counts":[12]}', empty(EMPTY)),
     "compressed RLE": ('{"size":[3,4],"counts":"129"}', rle(1, 2, 9)),
     "a number": ("5", ("E-SEG-SHAPE", "Expected `object | array | null`, got `int`")),
-    "text in a polygon": (
-        '[[0,0,4,0,4,"3"]]',
-        ("E-SEG-SHAPE", "Expected `float`, got `str` - at `$[0][5]`"),
-    ),
     "no counts": ('{"size":[3,4]}', ("E-SEG-SHAPE", "Object missing required field `counts`")),
-    "a fraction of a count": (
-        '{"size":[3,4],"counts":[1.5]}',
-        ("E-SEG-SHAPE", "Expected `int`, got `float` - at `$.counts[0]`"),
-    ),
     "no JSON": ("[[NaN]]", ("E-SEG-SHAPE", "JSON is malformed: invalid character (byte 2)")),
     "size swapped": (
         '{"size":[4,3],"counts":[12]}',
@@ -94,10 +90,6 @@ PARSED = {
         '{"size":[3,4],"counts":"1/9"}',
         ("E-RLE-CHARS", "character '/' of count 1 is no part of it"),
     ),
-    "NUL": (
-        '{"size":[3,4],"counts":"12\\u00009"}',
-        ("E-RLE-CHARS", "character '\\x00' of count 2 is no part of it"),
-    ),
     "unfinished": (
         '{"size":[3,4],"counts":"12P"}',
         ("E-RLE-CHARS", "the text ends within count 2"),
@@ -114,9 +106,8 @@ PARSED = {
 
 
 @pytest.mark.parametrize(("text", "expected"), PARSED.values(), ids=PARSED)
-def test_parse_segmentation(text: str, expected: ParsedSegmentation | tuple[str, str]) -> None:
-    assert parse_segmentation(text.encode(), width_px=4, height_px=3) == expected
-    assert parse_segmentation(msgspec.Raw(text.encode()), width_px=4, height_px=3) == expected
+def test_parse_segmentation(text: str, expected: Parsed | Fault) -> None:
+    assert parsed(text) == expected
 
 
 # --- compressed run lengths ---
@@ -142,22 +133,17 @@ def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int,
         {"size": [height, width], "counts": counts}, height, width
     )
     text = by_pycocotools["counts"].decode()
-
     assert decode_rle_counts(text) == counts
-    raw = json.dumps({"size": [height, width], "counts": text}).encode()
     expected = rle(*counts) if any(counts[1::2]) else empty(EMPTY)
-    assert parse_segmentation(raw, width, height) == expected
+    assert parsed(json.dumps({"size": [height, width], "counts": text}), width, height) == expected
 
 
 @given(st.text() | st.text(st.characters(min_codepoint=47, max_codepoint=112)))
 def test_any_text_is_counts_or_a_fault(text: str) -> None:
     found = decode_rle_counts(text)
-
     assert isinstance(found, list) or found[0] == "E-RLE-CHARS"
-    raw = json.dumps({"size": [7, 5], "counts": text}).encode()
-    parsed = parse_segmentation(raw, width_px=5, height_px=7)
-    if isinstance(parsed, ParsedSegmentation):
-        assert sum(parsed.segmentation.rle_counts) in (0, 35)
+    outline, _ = parsed(json.dumps({"size": [7, 5], "counts": text}), 5, 7)
+    assert not isinstance(outline, Segmentation) or sum(outline.rle_counts) in (0, 35)
 
 
 # --- polygons ---
@@ -180,50 +166,24 @@ def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: flo
     assert outline_px(polygon_px) == outline
 
 
-def test_the_area_of_several_polygons() -> None:
-    """The last bit is the same in all versions of Python; `sum` would make it 8.0 in some."""
-    strips = [[0.0, 0.0, x, 0.0, x, 1.0, 0.0, 1.0] for x in (1.9, 3.8, 0.3, 2.0)]
-    parsed = ParsedSegmentation(Segmentation(polygons_px=strips), [])
-
-    assert area_px2(parsed, (0.0, 0.0, 9.0, 9.0)) == 7.999999999999999
-
-
 DRAW_THE_LARGEST = """
-import random
 from schemas.geometry.masks import mask_of
 from schemas.fields import Segmentation
-from schemas.annotations.coco_objects import MAX_OUTLINE_PX, is_drawable
-draw = random.Random(0)
-size = MAX_OUTLINE_PX
-drawn = 0
-for _ in range(400):
-    reach = 10 ** draw.uniform(0, 6.1)
-    points = 2 * draw.choice([3, 4, 10, 1000])
-    polygon = [draw.uniform(-reach, reach) for _ in range(points)]
-    if is_drawable(polygon):
-        mask_of(Segmentation([polygon]), draw.choice([1, 7, 640]), draw.choice([1, 480]))
-        drawn += 1
+from schemas.annotations.coco_objects import MAX_OUTLINE_PX as size, is_drawable
 for x in (-size, size):
     for y in (-size, size):
-        mask_of(Segmentation([[x, y, x * 0.75, y, x, y * 0.75]]), 640, 480)
+        far = [x, y, x * 0.75, y, x, y * 0.75]
+        assert is_drawable(far)
+        mask_of(Segmentation([far]), 640, 480)
 mask_of(Segmentation([[0, 0, size / 2 - 1, 0, 0, 1]]), 13377, 13377)
-print(drawn)
 """
 
 
 def test_drawing_takes_a_bounded_memory() -> None:
-    run = subprocess.run(
+    limits = resource.RLIMIT_DATA, (10**9, 10**9)
+    subprocess.run(
         [sys.executable, "-c", DRAW_THE_LARGEST],
         cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=60,
-        preexec_fn=_allow_a_gigabyte,
+        preexec_fn=lambda: resource.setrlimit(*limits),
     )
-
-    assert 100 < int(run.stdout) < 400
-
-
-def _allow_a_gigabyte() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))

@@ -2,11 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipelines import sidecar
-from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, shard_paths, value
+from pipelines import coco, sidecar
+from tests.coco_command import (
+    committed_by,
+    examples,
+    read_records,
+    rejected_of,
+    run_pipeline,
+    shard_paths,
+    value,
+)
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))
@@ -104,8 +113,8 @@ def test_files_may_name_their_images(tmp_path: Path) -> None:
     committed_by(sidecar.run, tmp_path / "out", *sources((images, annotations)), *flags)
     assert file_names(tmp_path / "out") == sorted(names.values())
     assert rejects(tmp_path / "out") == [
-        ("E-IMG-MISSING", "y.json", "'q.jpg', by its imagePath: no such image"),
-        ("E-ANN-FILE", "z.json", "no imagePath that names an image"),
+        ("E-IMG-MISSING", "y.json", "imagePath 'q.jpg': no such image"),
+        ("E-IMG-MISSING", "z.json", "imagePath '': no such image"),
     ]
 
 
@@ -160,18 +169,93 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
             "images and annotations must name the same splits, got images ['a'] and annotations"
             " ['b']; give both as SPLIT=PATH",
         ),
-        (
-            [*XY, "--features", "boxes,captions"],
-            "features must be of boxes, masks, polygons, got 'boxes,captions'; leave out"
-            " 'captions'",
-        ),
         ([*XY, "--features", "masks"], "features masks are of objects, which need boxes, got"),
-        ([*XY, "--format", "flat"], "fields must come with format flat, got format flat and"),
         ([*XY, "--fields", "a=int64", "--features", "boxes"], "features must be of objects, got"),
-        ([*XY, "--fields", "a..b=int64"], "fields must be keys with single dots between, got"),
     ],
 )
 def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert ended.code == 2
     assert ended.fault.startswith(f"E-ARG command line: {fault}")
+
+
+# --- a folder made of COCO's annotations gives its records, byte for byte ---
+
+FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
+
+
+def instances_of(shared_data: Path) -> dict[str, Any]:
+    """Return COCO's instances with file names as ids, and classes numbered as their names sort."""
+    spec = json.loads((shared_data / "coco_val/annotations/instances.json").read_bytes())
+    names = {image["id"]: image["file_name"] for image in spec["images"]}
+    for image in spec["images"]:
+        image["id"] = image["file_name"]
+    used = {annotation["category_id"] for annotation in spec["annotations"]}
+    classes = {one["id"]: one["name"] for one in spec["categories"] if one["id"] in used}
+    numbers = {name: number for number, name in enumerate(sorted(classes.values()), start=1)}
+    for annotation in spec["annotations"]:
+        annotation["image_id"] = names[annotation["image_id"]]
+        annotation["category_id"] = numbers[classes[annotation["category_id"]]]
+    spec["categories"] = [{"id": number, "name": name} for name, number in numbers.items()]
+    return spec
+
+
+def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [one for one in spec["annotations"] if one["image_id"] == image["id"]]
+    return sorted(found, key=lambda one: one["id"])
+
+
+def write_labelme(spec: dict[str, Any], folder: Path) -> None:
+    """Write a file an image; a COCO object of several polygons becomes a group of shapes."""
+    names = {one["id"]: one["name"] for one in spec["categories"]}
+    for image in spec["images"]:
+        shapes = [
+            {
+                "label": names[annotation["category_id"]],
+                "shape_type": "polygon",
+                "group_id": annotation["id"],
+                "points": [*map(list, zip(polygon[0::2], polygon[1::2], strict=True))],
+            }
+            for annotation in of_image(spec, image)
+            for polygon in annotation["segmentation"]
+        ]
+        size = {"imageWidth": image["width"], "imageHeight": image["height"]}
+        path = folder / Path(image["file_name"]).with_suffix(".json")
+        path.write_text(json.dumps({"version": "5.2.1", "shapes": shapes, **size}))
+
+
+def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
+    """Keep what LabelMe can say: polygons, and the boxes around them."""
+    spec["annotations"] = [one for one in spec["annotations"] if not one["iscrowd"]]
+    for annotation in spec["annotations"]:
+        xs = [x for polygon in annotation["segmentation"] for x in polygon[0::2]]
+        ys = [y for polygon in annotation["segmentation"] for y in polygon[1::2]]
+        annotation["bbox"] = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+        del annotation["area"]
+    return spec
+
+
+def test_records_are_those_of_coco(shared_data: Path, tmp_path: Path) -> None:
+    spec = as_labelme_has_it(instances_of(shared_data))
+    images, folder, instances = shared_data / "coco_val/images", tmp_path / "json", tmp_path / "i"
+    folder.mkdir()
+    write_labelme(spec, folder)
+    instances.write_text(json.dumps(spec))
+    of_coco = ["--images", images, "--annotations", instances, "--string_ids", *FEATURES]
+    of_files = ["--images", images, "--annotations", folder, *FEATURES]
+    wanted = committed_by(coco.run, tmp_path / "coco", *of_coco)
+    got = committed_by(sidecar.run, tmp_path / "out", *of_files)
+    summaries = [manifest["splits"]["train"]["annotations"] for manifest in (wanted, got)]
+    assert summaries[0] == summaries[1]
+    assert summaries[1]["written"] == len(spec["annotations"]) > 150
+    labels = [
+        [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
+        for manifest in (wanted, got)
+    ]
+    assert labels[0] == labels[1]
+    records = [
+        [record for path in shard_paths(tmp_path / out) for record in read_records(path)]
+        for out in ("coco", "out")
+    ]
+    assert records[0] == records[1]
+    assert len(records[1]) == 25

@@ -6,14 +6,14 @@ asked for, such as boxes and segmentations, stays a slice of the file until its 
 """
 
 import enum
+import json
 import operator
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from schemas.annotations.json_sections import first_keys, parse_sections
 from schemas.faults import fault_line
 from schemas.labels import License, read_licenses, unite_labels
 from schemas.manifest import Label
@@ -29,6 +29,9 @@ NO_NAME = "\0 no name"  # this object alone
 _NULL = msgspec.Raw(b"null")
 _KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
+_UTF8_BOM = b"\xef\xbb\xbf"
+_MAX_FIRST_BYTES = 2**24  # of a section, which hold its first entry
+_REMEDY = "give a COCO annotation file"
 
 
 class Kind(enum.Enum):
@@ -53,22 +56,12 @@ class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
 
     id: AnyId
     file_name: str = NO_NAME
-    width: PositiveInt | float
-    height: PositiveInt | float
-    license: msgspec.Raw = NOTHING
+    width: PositiveInt
+    height: PositiveInt
+    license: Any = None
     coco_url: msgspec.Raw = NOTHING
     neg_category_ids: list[Int64] | None = None
     not_exhaustive_category_ids: list[Int64] | None = None
-
-    @property
-    def width_px(self) -> int:
-        """Width, once it is known to be whole."""
-        return int(self.width)
-
-    @property
-    def height_px(self) -> int:
-        """Height, once it is known to be whole."""
-        return int(self.height)
 
 
 class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
@@ -80,17 +73,22 @@ class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
     isthing: int | bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class CocoInstance(msgspec.Struct, Generic[AnyId, AnyCategory], gc=False, kw_only=True):
-    """What is read of an object's entry of `annotations`; the rest is skipped unparsed."""
+class CocoObject(msgspec.Struct, Generic[AnyCategory], gc=False, kw_only=True):
+    """What is read of an object or a panoptic segment; the rest is skipped unparsed."""
 
-    id: AnyId
-    image_id: AnyId
     category_id: AnyCategory
     bbox: msgspec.Raw = _NULL
     area: float | None = None
     iscrowd: int | bool = 0
     keypoints: msgspec.Raw = NOTHING
     segmentation: msgspec.Raw = NOTHING
+
+
+class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True):
+    """An object's entry of `annotations`."""
+
+    id: AnyId
+    image_id: AnyId
 
 
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
@@ -114,33 +112,23 @@ class CocoPanoptic(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
         return self.image_id
 
 
-class CocoSegment(msgspec.Struct, gc=False, kw_only=True):
+class CocoSegment(CocoObject[Int64], gc=False, kw_only=True):
     """One entry of `segments_info`."""
 
     id: SegmentId
-    category_id: Int64
-    bbox: msgspec.Raw = _NULL
-    area: float | None = None
-    iscrowd: int | bool = 0
 
 
 CocoAnnotation = CocoInstance | CocoCaption | CocoPanoptic
 
 
-class Orphan(NamedTuple):
-    """An annotation whose image no file lists.
+class _EveryKey:
+    """A JSON key that equals no other, so that a dict keeps a key that stands twice."""
 
-    Attributes:
-        where: its file.
-        path: its place there, such as `$.annotations[5]`.
-        annotation_id: its id.
-        image_id: what it says of its image.
-    """
+    def __init__(self, _: type, text: str) -> None:
+        self.text = text
 
-    where: str
-    path: str
-    annotation_id: int | str
-    image_id: int | str
+
+_SECTIONS = msgspec.json.Decoder(dict[_EveryKey, msgspec.Raw], dec_hook=_EveryKey)
 
 
 class CocoFile:
@@ -172,15 +160,15 @@ class CocoFile:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
-        sections = parse_sections(data, where)
-        images, annotations = sections.take("images"), sections.take("annotations")
+        sections = self._sections(data)
+        images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
         ids: Any = Int64 | str if string_ids else Int64
         self.images: list[CocoImage] = self._decode(images, "images", CocoImage[ids])
         self.image_values = self._decode_field(images, image_field) if image_field else []
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
-            section = sections.take("categories")
+            section = self._take(sections, "categories")
             self.categories = self._decode(section, "categories", CocoCategory)
         entries: dict[Kind, Any] = {
             Kind.INSTANCES: CocoInstance[ids, Int64],
@@ -191,7 +179,7 @@ class CocoFile:
         if self.kind is Kind.INSTANCES:
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
-        self.licenses: list[License] = read_licenses(sections.find("licenses"))
+        self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
 
@@ -204,14 +192,6 @@ class CocoFile:
                 of_image.append(annotation)
         return grouped
 
-    def orphans(self, image_ids: Container[int | str]) -> list[Orphan]:
-        """Return the annotations whose image is none of these."""
-        return [
-            Orphan(self.where, f"$.annotations[{place}]", annotation.id, annotation.image_id)
-            for place, annotation in enumerate(self.annotations)
-            if annotation.image_id not in image_ids
-        ]
-
     def path_of(self, annotation: CocoAnnotation) -> str:
         """Return where one of the annotations stands in the file, such as `$.annotations[5]`."""
         place = next(i for i, other in enumerate(self.annotations) if other is annotation)
@@ -219,8 +199,6 @@ class CocoFile:
 
     def wrong_type(self, what: str, remedy: str = "correct the file") -> RuntimeError:
         """Return the fault of a value of the wrong type."""
-        if "got `float`" in what and what.endswith(("id`", "ids[...]`")):
-            remedy = "write ids as integers (3, not 3.0)"
         if "got `str`" in what and what.endswith((".id`", ".image_id`")):
             remedy = "correct it, or give --string_ids"
         return self.fault("E-ANN-TYPE", what, remedy)
@@ -235,27 +213,59 @@ class CocoFile:
         """Return a part of the file as a type.
 
         Raises:
-            RuntimeError: `E-ANN-TYPE`, with the place below the path, when it is of another.
+            RuntimeError: `E-ANN-TYPE`, with the place below the path, when it is of another;
+                `E-ANN-JSON` when it holds a text that is no UTF-8.
         """
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError as error:
             what, _, at = str(error).partition(" - at `$")  # no path: the part itself
             raise self.wrong_type(f"{what} - at `{path_of()}{at or '`'}", remedy) from None
+        except (ValueError, RecursionError) as error:
+            what = f"{path_of()}: {error}"
+            raise self.fault("E-ANN-JSON", what, "repair the file, or save it as UTF-8") from None
 
     def fault(self, code: str, what: str, remedy: str) -> RuntimeError:
         """Return a fault of the file."""
         return RuntimeError(fault_line(code, self.where, what, remedy))
 
+    def _sections(self, data: bytes) -> list[tuple[str, msgspec.Raw]]:
+        """Return the values of the file's JSON object by key, unparsed."""
+        try:
+            pairs = _SECTIONS.decode(data.removeprefix(_UTF8_BOM))
+        except msgspec.ValidationError as error:
+            raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
+        except (ValueError, RecursionError) as error:
+            what, remedy = str(error), "repair the file, or unpack it"
+            raise self.fault("E-ANN-JSON", what, remedy) from None
+        return [(key.text, value) for key, value in pairs.items()]
+
+    def _take(self, sections: Sequence[tuple[str, msgspec.Raw]], name: str) -> msgspec.Raw:
+        """Return a section that must be there once."""
+        names = [key for key, _ in sections]
+        if names.count(name) == 1:
+            return dict(sections)[name]
+        problem = "twice" if name in names else "missing"
+        what = f"section {name!r} is {problem} (found {', '.join(names[:8]) or 'nothing'})"
+        raise self.fault("E-ANN-SECTION", what, _REMEDY)
+
     def _kind_by_keys(self, annotations: msgspec.Raw) -> Kind:
         """Return the kind by the first annotation; instances where there is none."""
-        keys = first_keys(annotations)
-        kind = kind_of(keys) if keys else Kind.INSTANCES
-        if kind is None:
-            what = f"section 'annotations' is of no known kind: its first has {', '.join(keys[:8])}"
-            remedy = "give instances, person_keypoints, captions or panoptic files"
-            raise self.fault("E-ANN-SECTION", what, remedy)
-        return kind
+        head = bytes(memoryview(annotations)[:_MAX_FIRST_BYTES]).decode(errors="replace")
+        try:
+            keys, _ = json.JSONDecoder().raw_decode(head, head.index("{"))
+        except (ValueError, RecursionError):
+            return Kind.INSTANCES
+        if "segments_info" in keys:
+            return Kind.PANOPTIC
+        if "category_id" in keys or "bbox" in keys:
+            return Kind.INSTANCES
+        if "caption" in keys:
+            return Kind.CAPTIONS
+        first = ", ".join([*keys][:8])
+        what = f"section 'annotations' is of no known kind: its first has {first}"
+        remedy = "give instances, person_keypoints, captions or panoptic files"
+        raise self.fault("E-ANN-SECTION", what, remedy)
 
     def _decode(self, section: msgspec.Raw, name: str, entry: Any) -> Any:
         """Return a section's entries."""
@@ -275,11 +285,9 @@ class CocoFile:
         ]
 
     def _check_images(self) -> None:
-        """Refuse broken sizes, names outside the root, and twins; give names their form."""
+        """Refuse names outside the root, and twins; give names their form."""
         for place, image in enumerate(self.images):
             path = f"$.images[{place}]"
-            if type(image.width) is float or type(image.height) is float:
-                self._check_size(image, path)
             given = image.file_name
             if given is NO_NAME:
                 given = self._name_by_url(image, path)
@@ -290,32 +298,13 @@ class CocoFile:
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
         refuse_twins(self.images, self.where)
 
-    def _check_size(self, image: CocoImage, path: str) -> None:
-        """Refuse a size with a fraction; some tools write whole ones as floats."""
-        for name, value in (("width", image.width), ("height", image.height)):
-            if value != int(value) or not 1 <= value < 2**31:
-                raise self.wrong_type(f"Expected `int`, got `float` - at `{path}.{name}`")
-
     def _name_by_url(self, image: CocoImage, path: str) -> str:
         """Return the name of one of LVIS's images, which only has a URL."""
         try:
             return name_of_url(msgspec.json.decode(image.coco_url, type=str))
-        except msgspec.DecodeError:
+        except ValueError:
             what = f"Object missing required field `file_name` - at `{path}`"
             raise self.wrong_type(what) from None
-
-
-def kind_of(keys: Sequence[str]) -> Kind | None:
-    """Return what an annotation with these keys is, or None.
-
-    >>> kind_of(["id", "image_id", "caption"])
-    <Kind.CAPTIONS: 'captions'>
-    """
-    if "segments_info" in keys:
-        return Kind.PANOPTIC
-    if "category_id" in keys or "bbox" in keys:
-        return Kind.INSTANCES
-    return Kind.CAPTIONS if "caption" in keys else None
 
 
 def refuse_twins(images: Sequence[CocoImage], where: str) -> None:

@@ -7,13 +7,13 @@ two files of one kind.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from schemas.annotations.coco_file import (
-    NOTHING,
+    CocoAnnotation,
     CocoCategory,
     CocoFile,
     CocoImage,
@@ -21,12 +21,11 @@ from schemas.annotations.coco_file import (
     CocoPanoptic,
     CocoSegment,
     Kind,
-    Orphan,
     blob_name,
     refuse_twins,
 )
-from schemas.annotations.coco_objects import Joined, ObjectOpener, PanopticImage, open_segments
-from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
+from schemas.fields import BadAnnotation, SegmentFields
 from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile
 
@@ -40,19 +39,18 @@ class AnnotatedImage(NamedTuple):
 
     Attributes:
         image: what the first file that lists it says of it.
-        objects: (annotation id, object).
+        objects: (annotation id, object, segmentation).
         bad: annotations that cannot be used.
-        segmentations: one an object, where they are asked for.
         captions: (annotation id, text).
-        panoptic: its panoptic annotation, if it has one.
+        panoptic: name of its panoptic PNG, as `blob_name` gives it, and the segments; None where it
+            has none.
     """
 
     image: CocoImage
-    objects: list[tuple[int | str, ObjectFields]]
+    objects: list[OpenedObject]
     bad: list[BadAnnotation]
-    segmentations: Sequence[Segmentation] = ()
     captions: Sequence[tuple[int | str, str]] = ()
-    panoptic: PanopticImage | None = None
+    panoptic: tuple[str, list[SegmentFields]] | None = None
 
     @property
     def num_annotations(self) -> int:
@@ -69,7 +67,7 @@ class CocoFiles:
         labels: of all files, by id.
         found: what the files hold, sorted: `boxes`, `captions`, `keypoints`, `license`, `lvis`,
             `panoptic`.
-        orphans: annotations of images that no file lists.
+        orphans: annotations of images that no file lists, with their files.
     """
 
     def __init__(self, files: Sequence[CocoFile], *, segmentations: bool = False) -> None:
@@ -86,17 +84,17 @@ class CocoFiles:
         self.images, self._other_sizes = _unite_images(self._files)
         self.labels = _labels_of(self._files)
         self.found = _found_in(self._files)
-        self.orphans: list[Orphan] = []
-        image_ids = [image.id for image in self.images]
+        image_ids = {image.id for image in self.images}
+        self.orphans: list[tuple[CocoFile, CocoAnnotation]] = [
+            (file, annotation)
+            for file in self._files
+            for annotation in file.annotations
+            if annotation.image_id not in image_ids
+        ]
         self._by_image = [file.by_image(image_ids) for file in self._files]
-        for file, grouped in zip(self._files, self._by_image, strict=True):
-            if sum(map(len, grouped.values())) < len(file.annotations):
-                self.orphans += file.orphans(grouped)
         self._joined: Counter[CocoFile] = Counter()
         # By the ids of all categories: an id that is not in here is of no category.
-        num_keypoints = {label.id: len(label.keypoints) for label in self.labels}
-        self._num_keypoints = num_keypoints
-        self._opener = ObjectOpener(num_keypoints)
+        self._opener = ObjectOpener({label.id: len(label.keypoints) for label in self.labels})
         self._stuff = {
             category.id
             for file in self._files
@@ -169,47 +167,37 @@ class CocoFiles:
 
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
-        if len(self._files) == 1 and self._files[0].kind.has_objects:
-            grouped = self._by_image[0]
-            for image in self.images:
-                yield self._with_objects(image, grouped[image.id])
-            return
+        joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
         for image in self.images:
-            yield self._annotated(image)
+            instances: list[tuple[CocoFile, CocoInstance]] = []
+            captions: list[tuple[int | str, str]] = []
+            panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
+            for file, grouped in zip(self._files, self._by_image, strict=True):
+                here = grouped[image.id]
+                if file.kind.has_objects:
+                    instances += [(file, instance) for instance in here]
+                elif file.kind is Kind.CAPTIONS:
+                    captions += [(caption.id, caption.caption) for caption in here]
+                else:
+                    panoptic += [(file, entry) for entry in here]
+            joined = self._join_keypoints(instances) if joins else {}
+            kept = [
+                one
+                for file, one in instances
+                if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
+            ]
+            objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
+            objects.sort(key=_by_id_and_outline)
+            bad.sort(key=_by_id)
+            captions.sort(key=_by_id)
+            opened = self._open_panoptic(panoptic, image) if panoptic else None
+            if isinstance(opened, BadAnnotation):
+                bad.append(opened)
+                opened = None
+            yield AnnotatedImage(image, objects, bad, captions, opened)
 
-    def locate(self, bad: BadAnnotation) -> tuple[str, str]:
-        """Return (file, path) of an annotation of an unknown category."""
-        for file in self._files:
-            for annotation in file.annotations if file.kind is not Kind.CAPTIONS else ():
-                category_id = getattr(annotation, "category_id", None)
-                if annotation.id == bad.annotation_id and category_id not in self._num_keypoints:
-                    return file.where, file.path_of(annotation)
-        raise ValueError(f"no file has annotation {bad.annotation_id!r}")
-
-    def _annotated(self, image: CocoImage) -> AnnotatedImage:
-        instances: list[tuple[CocoFile, CocoInstance]] = []
-        captions: list[tuple[int | str, str]] = []
-        panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
-        for file, grouped in zip(self._files, self._by_image, strict=True):
-            here = grouped[image.id]
-            if file.kind.has_objects:
-                instances += [(file, instance) for instance in here]
-            elif file.kind is Kind.CAPTIONS:
-                captions += [(caption.id, caption.caption) for caption in here]
-            else:
-                panoptic += [(file, entry) for entry in here]
-        annotated = self._with_objects(image, *self._join_keypoints(instances))
-        captions.sort(key=_by_id)
-        opened = self._open_panoptic(panoptic) if panoptic else None
-        if isinstance(opened, BadAnnotation):
-            bad = [*annotated.bad, opened]
-            return annotated._replace(bad=bad, captions=captions)
-        return annotated._replace(captions=captions, panoptic=opened)
-
-    def _join_keypoints(
-        self, instances: list[tuple[CocoFile, CocoInstance]]
-    ) -> tuple[list[CocoInstance], Joined]:
-        """Return the instances of an image, and the keypoints of those that another file has.
+    def _join_keypoints(self, instances: list[tuple[CocoFile, CocoInstance]]) -> Joined:
+        """Return the keypoints of an image that belong to an instance of another file.
 
         They join where annotation id and category are the same and stand in one file of each kind
         alone: which of several is meant would hang on the order of files.
@@ -217,34 +205,17 @@ class CocoFiles:
         kinds: dict[tuple[int | str, int], list[Kind]] = {}
         for file, instance in instances:
             kinds.setdefault((instance.id, instance.category_id), []).append(file.kind)
-        kept: list[CocoInstance] = []
         joined: dict[tuple[int | str, int], msgspec.Raw] = {}
         for file, instance in instances:
             key = instance.id, instance.category_id
             if file.kind is Kind.KEYPOINTS and kinds[key] == [Kind.INSTANCES, Kind.KEYPOINTS]:
                 joined[key] = instance.keypoints
                 self._joined[file] += 1
-            else:
-                kept.append(instance)
-        return kept, joined
-
-    def _with_objects(
-        self, image: CocoImage, instances: Iterable[CocoInstance], joined: Joined | None = None
-    ) -> AnnotatedImage:
-        opened = self._opener.open_all(instances, image, joined, segmentations=self._outlined)
-        objects, segmentations, bad = opened
-        if bad:
-            _sort(bad)
-        if not self._outlined:
-            _sort(objects)
-            return AnnotatedImage(image, objects, bad)
-        pairs = sorted(zip(objects, segmentations, strict=True), key=_by_id_and_outline)
-        outlines = [outline for _, outline in pairs]
-        return AnnotatedImage(image, [found for found, _ in pairs], bad, outlines)
+        return joined
 
     def _open_panoptic(
-        self, entries: Sequence[tuple[CocoFile, CocoPanoptic]]
-    ) -> PanopticImage | BadAnnotation:
+        self, entries: Sequence[tuple[CocoFile, CocoPanoptic]], image: CocoImage
+    ) -> tuple[str, list[SegmentFields]] | BadAnnotation:
         file, entry = entries[0]
         if len(entries) > 1:
             other, second = entries[1]
@@ -258,11 +229,11 @@ class CocoFiles:
         if ids and ids[0][1] > 1:
             what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {ids[0][0]} twice"
             raise file.fault("E-ANN-DUPLICATE", what, "remove one")
-        segments = open_segments(decoded, self._num_keypoints, self._stuff, self._opener.repairs)
+        segments = self._opener.open_segments(decoded, image, self._stuff)
         if isinstance(segments, tuple):
             return BadAnnotation(entry.image_id, *segments)
         try:
-            return PanopticImage(blob_name(entry.file_name), segments)
+            return blob_name(entry.file_name), segments
         except ValueError as error:
             what = f"{file.path_of(entry)}: file_name {entry.file_name!r} {error}"
             remedy = "give names relative to --panoptic_images"
@@ -298,12 +269,9 @@ def _add_to_image(
         first = next(other.where for other in files if known in other.images)
         what = f"image {image.id} is {image.file_name!r}, and {known.file_name!r} in {first}"
         raise file.fault("E-ANN-JOIN", what, "give files of the same images")
-    if known.license is NOTHING:
-        known.license = image.license
-    if known.neg_category_ids is None:
-        known.neg_category_ids = image.neg_category_ids
-    if known.not_exhaustive_category_ids is None:
-        known.not_exhaustive_category_ids = image.not_exhaustive_category_ids
+    for name in ("license", "neg_category_ids", "not_exhaustive_category_ids"):
+        if getattr(known, name) is None:
+            setattr(known, name, getattr(image, name))
 
 
 def _labels_of(files: Sequence[CocoFile]) -> list[Label]:
@@ -339,36 +307,23 @@ def _found_in(files: Sequence[CocoFile]) -> list[str]:
     return [name for name, held in holds.items() if held]
 
 
-_DECODE_LICENSE = msgspec.json.Decoder(int | float).decode
-
-
 def license_of(image: CocoImage) -> int | None:
     """Return an image's license id; None where it says nothing, or no whole number.
 
-    >>> license_of(CocoImage(id=1, width=1, height=1, license=msgspec.Raw(b"4")))
+    >>> license_of(CocoImage(id=1, width=1, height=1, license=4.0))
     4
     """
-    if image.license is NOTHING:
-        return None
-    try:
-        found = _DECODE_LICENSE(image.license)
-    except msgspec.DecodeError:
-        return None
-    return int(found) if found == int(found) and abs(found) < 2**53 else None
-
-
-def _sort(items: list) -> None:
-    """Sort (id, …) where ids are numbers and texts, which do not compare."""
-    try:
-        items.sort()
-    except TypeError:
-        items.sort(key=_by_id)
+    found = image.license
+    is_id = type(found) in (int, float) and abs(found) < 2**53 and found == int(found)
+    return int(found) if is_id else None
 
 
 def _by_id(item: Any) -> tuple[bool, Any]:
+    """Return the key that sorts (id, ...) where ids are numbers and texts, which do not compare."""
     return isinstance(item[0], str), item
 
 
-def _by_id_and_outline(item: Any) -> tuple:
-    found, outline = item
-    return *_by_id(found), outline.polygons_px, outline.rle_counts
+def _by_id_and_outline(item: OpenedObject) -> tuple:
+    annotation_id, fields, outline = item
+    is_text = isinstance(annotation_id, str)
+    return is_text, annotation_id, fields, outline.polygons_px, outline.rle_counts

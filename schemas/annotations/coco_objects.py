@@ -4,11 +4,17 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from schemas.annotations.coco_file import NOTHING, CocoImage, CocoInstance, CocoSegment
+from schemas.annotations.coco_file import (
+    NOTHING,
+    CocoImage,
+    CocoInstance,
+    CocoObject,
+    CocoSegment,
+)
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
@@ -35,23 +41,16 @@ class _Rle(msgspec.Struct, gc=False):
 
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
+Fault = tuple[str, str]
+"""Code and detail of what is wrong with an annotation."""
+
 
 Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
 """Keypoints by annotation id and category id."""
 
 
-class OpenedObjects(NamedTuple):
-    """The objects of an image.
-
-    Attributes:
-        objects: (annotation id, object).
-        segmentations: one for each object, where they are asked for.
-        bad: annotations that cannot be written, with the reasons.
-    """
-
-    objects: list[tuple[int | str, ObjectFields]]
-    segmentations: list[Segmentation]
-    bad: list[BadAnnotation]
+OpenedObject = tuple[int | str, ObjectFields, Segmentation]
+"""An annotation's id, its object, and its segmentation, empty where none is asked for."""
 
 
 class ObjectOpener:
@@ -74,8 +73,8 @@ class ObjectOpener:
         joined: Joined | None = None,
         *,
         segmentations: bool,
-    ) -> OpenedObjects:
-        """Return the objects of an image's annotations, in their order.
+    ) -> tuple[list[OpenedObject], list[BadAnnotation]]:
+        """Return the objects of an image's annotations, in their order, and those that are none.
 
         Args:
             instances: the annotations.
@@ -83,160 +82,133 @@ class ObjectOpener:
             joined: keypoints that another file has for some of them.
             segmentations: open these too; an object whose own is bad is then dropped.
         """
-        found = OpenedObjects([], [], [])
+        objects: list[OpenedObject] = []
+        bad: list[BadAnnotation] = []
         for instance in instances:
             keypoints = instance.keypoints
             if joined:
                 keypoints = joined.get((instance.id, instance.category_id), keypoints)
             fields = self._open(instance, keypoints, image)
+            outline: Segmentation | Fault = _EMPTY
+            if segmentations and isinstance(fields, ObjectFields):
+                size_px = image.width, image.height
+                outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
             if not isinstance(fields, ObjectFields):
-                found.bad.append(BadAnnotation(instance.id, *fields))
-                continue
-            if segmentations:
-                parsed = parse_segmentation(instance.segmentation, image.width_px, image.height_px)
-                if not isinstance(parsed, ParsedSegmentation):
-                    found.bad.append(BadAnnotation(instance.id, *parsed))
-                    continue
-                self.repairs.update(parsed.repairs)
-                found.segmentations.append(parsed.segmentation)
-            found.objects.append((instance.id, fields))
-        return found
+                bad.append(BadAnnotation(instance.id, *fields))
+            elif not isinstance(outline, Segmentation):
+                bad.append(BadAnnotation(instance.id, *outline))
+            else:
+                objects.append((instance.id, fields, outline))
+        return objects, bad
+
+    def open_segments(
+        self, segments: Iterable[CocoSegment], image: CocoImage, stuff: Collection[int]
+    ) -> list[SegmentFields] | Fault:
+        """Return the segments of a panoptic image, or why there are none.
+
+        They stay in the file's order, by which panoptic masks number instances.
+
+        Args:
+            segments: as the file has them.
+            image: their image.
+            stuff: ids of categories that are no things.
+        """
+        opened: list[SegmentFields] = []
+        for segment in segments:
+            found = self._open(segment, NOTHING, image)
+            if not isinstance(found, ObjectFields):
+                code, detail = found
+                return code, f"segment {segment.id}: {detail}"
+            box, area, crowd = found.bbox_xywh_px, found.area_px2, found.is_crowd
+            is_thing = int(segment.category_id not in stuff)
+            fields = SegmentFields(segment.id, segment.category_id, box, area, crowd, is_thing)
+            opened.append(fields)
+        return opened
 
     def _open(
-        self, instance: CocoInstance, keypoints: msgspec.Raw, image: CocoImage
-    ) -> ObjectFields | tuple[str, str]:
-        """Return the object of an annotation, or (code, detail) of why there is none."""
-        category_id = instance.category_id
+        self, entry: CocoObject, keypoints: msgspec.Raw, image: CocoImage
+    ) -> ObjectFields | Fault:
+        """Return the object of an annotation, or why there is none."""
+        category_id = entry.category_id
         if category_id not in self._num_keypoints:
-            return unknown_category(category_id)
+            return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
         try:
-            bbox = _DECODE_BBOX(instance.bbox)
-        except msgspec.ValidationError:
-            return bbox_fault(instance.bbox)
+            bbox = _DECODE_BBOX(entry.bbox)
+        except ValueError:
+            return _bbox_fault(entry.bbox)
         if not (bbox[2] > 0 and bbox[3] > 0):
-            return bbox_fault(instance.bbox)
-        area = _not_negative(instance.area, self.repairs)
+            return _bbox_fault(entry.bbox)
+        if entry.iscrowd not in (0, 1):
+            self.repairs["crowd_replaced"] += 1
+        area = entry.area
+        if area is not None and area < 0:
+            self.repairs["area_replaced"] += 1
+            area = None
         if area is None:
-            raw = instance.segmentation
-            area = area_px2(parse_segmentation(raw, image.width_px, image.height_px), bbox)
-        crowd = _crowd_of(instance.iscrowd, self.repairs)
-        if keypoints is NOTHING:
-            return ObjectFields(category_id, bbox, area, crowd)
-        points = self._open_keypoints(keypoints, category_id)
-        return ObjectFields(category_id, bbox, area, crowd, points)
+            outline = parse_segmentation(entry.segmentation, image.width, image.height, Counter())
+            area = area_px2(outline, bbox)
+        points: list[float] = []
+        if keypoints is not NOTHING:
+            points = self._open_keypoints(keypoints, self._num_keypoints[category_id])
+        return ObjectFields(category_id, bbox, area, int(bool(entry.iscrowd)), points)
 
-    def _open_keypoints(self, raw: msgspec.Raw, category_id: int) -> list[float]:
+    def _open_keypoints(self, raw: msgspec.Raw, count: int) -> list[float]:
         """Return keypoints; none where they are not what the category asks for."""
         try:
             points = _DECODE_KEYPOINTS(raw) or []
-        except msgspec.ValidationError:
+        except ValueError:
             points = [float("nan")]
-        right_length = len(points) == 3 * self._num_keypoints[category_id]
-        if points and not (right_length and _VISIBILITIES.issuperset(points[2::3])):
+        if points and not (len(points) == 3 * count and _VISIBILITIES.issuperset(points[2::3])):
             self.repairs["keypoints_dropped"] += 1
             return []
         return points
 
 
-class PanopticImage(NamedTuple):
-    """A panoptic annotation: the name of its PNG, as `blob_name` gives it, and its segments."""
-
-    file_name: str
-    segments: list[SegmentFields]
-
-
-class ParsedSegmentation(NamedTuple):
-    """A segmentation, and the names of what was mended, one entry a time.
-
-    `polygon_dropped` is a polygon of an odd number of coordinates, of less than three points, of no
-    area or too large to be drawn; `segmentation_empty` says that no pixel is meant,
-    `segmentation_missing` that the annotation has none.
-    """
-
-    segmentation: Segmentation
-    repairs: list[str]
-
-
-def area_px2(segmentation: Any, bbox_xywh_px: BBoxXywhPx) -> float:
+def area_px2(outline: Segmentation | Fault, bbox_xywh_px: BBoxXywhPx) -> float:
     """Return an object's area by its segmentation, or by its box where that says nothing.
 
     >>> square = Segmentation(polygons_px=[[0.0, 0.0, 4.0, 0.0, 4.0, 4.0, 0.0, 4.0]])
-    >>> area_px2(ParsedSegmentation(square, []), (0.0, 0.0, 9.0, 9.0))
+    >>> area_px2(square, (0.0, 0.0, 9.0, 9.0))
     16.0
     >>> area_px2(("E-RLE-SUM", "counts sum to 3"), (0.0, 0.0, 9.0, 9.0))
     81.0
     """
-    if isinstance(segmentation, ParsedSegmentation):
-        polygons, runs = segmentation.segmentation.polygons_px, segmentation.segmentation.rle_counts
-        if polygons or runs:
-            return sum_in_order(map(polygon_area_px2, polygons)) + sum(runs[1::2])
+    if isinstance(outline, Segmentation) and outline:
+        area = sum_in_order(map(polygon_area_px2, outline.polygons_px))
+        return area + sum(outline.rle_counts[1::2])
     return bbox_xywh_px[2] * bbox_xywh_px[3]
 
 
-def open_segments(
-    segments: list[CocoSegment],
-    num_keypoints: Mapping[int, int],
-    stuff: Collection[int],
-    repairs: Counter[str],
-) -> list[SegmentFields] | tuple[str, str]:
-    """Return the segments of a panoptic image, or (code, detail) of why there are none.
-
-    They stay in the file's order, by which panoptic masks number instances.
-
-    Args:
-        segments: as the file has them.
-        num_keypoints: by the ids of all categories.
-        stuff: ids of categories that are no things.
-        repairs: where `area_replaced` and `crowd_replaced` are counted.
-    """
-    opened: list[SegmentFields] = []
-    for segment in segments:
-        if segment.category_id not in num_keypoints:
-            code, detail = unknown_category(segment.category_id)
-            return code, f"segment {segment.id}: {detail}"
-        try:
-            bbox = _DECODE_BBOX(segment.bbox)
-        except msgspec.ValidationError:
-            bbox = (0.0, 0.0, 0.0, 0.0)
-        if not (bbox[2] > 0 and bbox[3] > 0):
-            code, detail = bbox_fault(segment.bbox)
-            return code, f"segment {segment.id}: {detail}"
-        area = _not_negative(segment.area, repairs)
-        area = bbox[2] * bbox[3] if area is None else area
-        crowd = _crowd_of(segment.iscrowd, repairs)
-        category_id, is_thing = segment.category_id, int(segment.category_id not in stuff)
-        opened.append(SegmentFields(segment.id, category_id, bbox, area, crowd, is_thing))
-    return opened
-
-
-def unknown_category(category_id: int) -> tuple[str, str]:
-    """Return (code, detail) of an annotation of a category that there is not."""
-    return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
-
-
-def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
-    """Return (code, detail) of what is wrong with the JSON of a bbox that is no box."""
+def _bbox_fault(raw: msgspec.Raw) -> Fault:
+    """Return what is wrong with the JSON of a bbox that is no box."""
     try:
         bbox = msgspec.json.decode(raw)
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
+    except (ValueError, RecursionError):  # text that is no UTF-8, or far too many brackets
+        return "E-BOX-SHAPE", "bbox is not four numbers"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
 
 
 def parse_segmentation(
-    raw: bytes | msgspec.Raw, width_px: int, height_px: int
-) -> ParsedSegmentation | tuple[str, str]:
-    """Return an annotation's segmentation, or (code, detail) of what is wrong with it.
+    raw: bytes | msgspec.Raw, width_px: int, height_px: int, repairs: Counter[str]
+) -> Segmentation | Fault:
+    """Return an annotation's segmentation, or what is wrong with it.
 
     Args:
         raw: its JSON; empty when the annotation has none.
         width_px: width of the annotation's image, by the annotation file.
         height_px: height of that image.
+        repairs: where it is counted what was mended. `polygon_dropped` is a polygon of an odd
+            number of coordinates, of less than three points, of no area or too large to be drawn;
+            `segmentation_empty` says that no pixel is meant, `segmentation_missing` that the
+            annotation has none.
 
-    >>> parse_segmentation(b"[[0,0,2,0,2,2],[1,1]]", 4, 4)
-    ParsedSegmentation(segmentation=Segmentation(polygons_px=[[0.0, 0.0, 2.0, 0.0, 2.0, 2.0]], \
-rle_counts=[]), repairs=['polygon_dropped'])
-    >>> parse_segmentation(b'{"size":[4,3],"counts":[6,5]}', 3, 4)
+    >>> repairs = Counter()
+    >>> parse_segmentation(b"[[0,0,2,0,2,2],[1,1]]", 4, 4, repairs), repairs
+    (Segmentation(polygons_px=[[0.0, 0.0, 2.0, 0.0, 2.0, 2.0]], rle_counts=[]), \
+Counter({'polygon_dropped': 1}))
+    >>> parse_segmentation(b'{"size":[4,3],"counts":[6,5]}', 3, 4, repairs)
     ('E-RLE-SUM', 'counts sum to 11, 4 x 3 are 12 px')
     """
     try:
@@ -244,10 +216,16 @@ rle_counts=[]), repairs=['polygon_dropped'])
     except ValueError as error:  # another type, no JSON, or text that is no UTF-8
         return "E-SEG-SHAPE", str(error)
     if found is None:
-        return ParsedSegmentation(_EMPTY, ["segmentation_missing"])
-    if isinstance(found, list):
-        return _parse_polygons(found)
-    return _parse_rle(found, width_px, height_px)
+        repairs["segmentation_missing"] += 1
+        return _EMPTY
+    if isinstance(found, _Rle):
+        parsed = _parse_rle(found, width_px, height_px)
+    else:
+        parsed = Segmentation(polygons_px=[polygon for polygon in found if _has_area(polygon)])
+        repairs.update(["polygon_dropped"] * (len(found) - len(parsed.polygons_px)))
+    if not parsed:
+        repairs["segmentation_empty"] += 1
+    return parsed
 
 
 def polygon_area_px2(polygon_px: Sequence[float]) -> float:
@@ -298,7 +276,7 @@ def is_drawable(polygon_px: Sequence[float]) -> bool:
     return farthest <= MAX_OUTLINE_PX and outline_px(polygon_px) <= MAX_OUTLINE_PX
 
 
-def decode_rle_counts(text: str) -> list[int] | tuple[str, str]:
+def decode_rle_counts(text: str) -> list[int] | Fault:
     """Return the run lengths of a compressed RLE, or (code, detail); source: `rleFrString`.
 
     Each is a signed number of 5 bits a character, the lowest first, a sixth bit saying that more
@@ -329,37 +307,12 @@ def decode_rle_counts(text: str) -> list[int] | tuple[str, str]:
     return counts
 
 
-def _not_negative(area: float | None, repairs: Counter[str]) -> float | None:
-    """Return an annotated area; None, counted, where it is below 0."""
-    if area is None or area >= 0:
-        return area
-    repairs["area_replaced"] += 1
-    return None
+def _has_area(polygon: list[float]) -> bool:
+    is_one = len(polygon) >= 6 and not len(polygon) % 2
+    return is_one and is_drawable(polygon) and polygon_area_px2(polygon) > 0.0
 
 
-def _crowd_of(iscrowd: int, repairs: Counter[str]) -> int:
-    """Return 0 or 1; any other number counts as 1, and is counted."""
-    if iscrowd not in (0, 1):
-        repairs["crowd_replaced"] += 1
-    return int(bool(iscrowd))
-
-
-def _parse_polygons(polygons: list[list[float]]) -> ParsedSegmentation:
-    kept = [
-        polygon
-        for polygon in polygons
-        if len(polygon) >= 6
-        and not len(polygon) % 2
-        and is_drawable(polygon)
-        and polygon_area_px2(polygon) > 0.0
-    ]
-    repairs = ["polygon_dropped"] * (len(polygons) - len(kept))
-    if not kept:
-        return ParsedSegmentation(_EMPTY, [*repairs, "segmentation_empty"])
-    return ParsedSegmentation(Segmentation(polygons_px=kept), repairs)
-
-
-def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> ParsedSegmentation | tuple[str, str]:
+def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> Segmentation | Fault:
     if rle.size != [height_px, width_px]:
         return "E-RLE-SIZE", f"size is {rle.size}, the image's is [{height_px}, {width_px}]"
     counts = decode_rle_counts(rle.counts) if isinstance(rle.counts, str) else rle.counts
@@ -371,6 +324,4 @@ def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> ParsedSegmentation |
     if total != width_px * height_px:
         pixels = f"{height_px} x {width_px} are {width_px * height_px} px"
         return "E-RLE-SUM", f"counts sum to {total}, {pixels}"
-    if not any(counts[1::2]):
-        return ParsedSegmentation(_EMPTY, ["segmentation_empty"])
-    return ParsedSegmentation(Segmentation(rle_counts=counts), [])
+    return Segmentation(rle_counts=counts if any(counts[1::2]) else [])

@@ -1,18 +1,13 @@
-"""Side files: a JSON file for each image, with the objects in it.
-
-What such a file says is opened as COCO's entries are, so that both give the same objects.
-"""
+"""Side files: a JSON file for each image, with the objects in it as COCO has them."""
 
 import enum
 import math
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.annotations.coco_file import NOTHING, CocoImage, CocoInstance, Int64, PositiveInt
-from schemas.annotations.coco_objects import ObjectOpener, OpenedObjects
+from schemas.annotations.coco_file import NOTHING, CocoInstance, Int64, PositiveInt
 from schemas.fields import BadAnnotation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
@@ -40,8 +35,6 @@ _ANYTHING: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, Any])
 _ABSENT = object()
 
 _OBJECTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-_DECODE_VALUE = msgspec.json.Decoder(str | int | float | bool | None).decode
 
 
 class _LabelmeFile(msgspec.Struct, gc=False):
@@ -154,14 +147,9 @@ def value_at(data: bytes, path: str) -> str:
     >>> value_at(b'{"image": {"file_name": "a.jpg"}}', "image.file_name")
     'a.jpg'
     """
-    raw: Any = data.removeprefix(_UTF8_BOM)
-    try:
-        for key in path.split("."):
-            raw = _OBJECTS.decode(raw)[key]
-        value = _DECODE_VALUE(raw)
-    except (KeyError, ValueError, RecursionError):
-        return ""
-    if value is None:
+    cells = cells_at(data, [path])
+    value = cells.get(path) if isinstance(cells, dict) else None
+    if value is None or isinstance(value, (dict, list)):
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
@@ -185,17 +173,17 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
     return cells
 
 
-def open_objects(side: SideFile, *, segmentations: bool) -> tuple[OpenedObjects, Counter[str]]:
-    """Return the objects of a side file, checked as COCO's are, and what was mended, with counts.
+def parse_side_file(data: bytes, format: SideFormat | None = None) -> SideFile | str:
+    """Return what a side file says, or why it says nothing.
 
     Args:
-        side: the file.
-        segmentations: open these too; an object whose own is bad is then dropped.
+        data: the file.
+        format: of the file; None to see it by its keys.
     """
-    opener = ObjectOpener({entry.category_id: 0 for entry in side.entries})
-    image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
-    found = opener.open_all(side.entries, image, segmentations=segmentations)
-    return found._replace(bad=[*side.bad, *found.bad]), opener.repairs
+    found = format or format_of(data)
+    if isinstance(found, str):
+        return found
+    return parse_labelme(data) if found is SideFormat.LABELME else parse_sa1b(data)
 
 
 def parse_labelme(data: bytes) -> SideFile | str:

@@ -2,7 +2,7 @@
 
 import json
 import math
-import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import ParsedSegmentation, parse_segmentation
+from schemas.annotations.coco_objects import parse_segmentation
 from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
 from schemas.fields import PictureFields, Segmentation
@@ -22,7 +22,7 @@ from tests.coco_texts import read_counted
 from tests.conftest import coco_dict
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Choices, Target, require_fault_line
-from transforms.sources.read_coco import CocoRules, CocoSource
+from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource
 
 _RULES = (
@@ -83,7 +83,7 @@ def run_joined(data: bytes) -> None:
 
 def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | SplitSource] | None:
     """Return what files hold; None where one line refuses them."""
-    sources = [CocoSource(data, "a.json", f"{zlib.crc32(data)}") for data in files]
+    sources = [("a.json", data) for data in files]
     panoptic = any(b"segments_info" in data for data in files)
     try:
         items = read_counted(sources, "train", rules, {"train": {"2": ""}}, panoptic=panoptic)
@@ -186,11 +186,10 @@ def _build(choices: Choices, kind: str) -> dict[str, Any]:
 
 def run_segmentations(data: bytes) -> None:
     """Parse bytes as a segmentation; draw it, and compare run lengths with pycocotools'."""
-    parsed = parse_segmentation(data, _WIDTH_PX, _HEIGHT_PX)
-    if not isinstance(parsed, ParsedSegmentation):
-        assert FAULTS[parsed[0]].scope is Scope.ANNOTATION
+    found = parse_segmentation(data, _WIDTH_PX, _HEIGHT_PX, Counter())
+    if not isinstance(found, Segmentation):
+        assert FAULTS[found[0]].scope is Scope.ANNOTATION
         return
-    found = parsed.segmentation
     mask = mask_of(found, _WIDTH_PX, _HEIGHT_PX)
     assert mask.shape == (_HEIGHT_PX, _WIDTH_PX) and mask.max() <= 1
     assert all(math.isfinite(value) for polygon in found.polygons_px for value in polygon)

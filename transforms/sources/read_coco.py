@@ -6,9 +6,8 @@ into splits. An annotation goes with its image, so that no photo is in two split
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import google_crc32c
 
@@ -18,12 +17,10 @@ from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.samples import Blob, Sample, pack, panoptic_root
-from schemas.splits import HASH, Splitting
+from schemas.splits import Splitting
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
-STAGE = "read_coco"
-_GIVEN = Splitting()
 _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 
 
@@ -43,7 +40,6 @@ class CocoRules:
             objects, images without any annotation.
         annotated_size: boxes lie in images of the size that the files give; else in those of a size
             that only the image tells, so that none of them can be outside yet.
-        image_field: name of the field of images that their splits go by; empty for none.
     """
 
     string_ids: bool = False
@@ -55,7 +51,6 @@ class CocoRules:
     min_box_px: float = 0.0
     skip_unannotated: bool = False
     annotated_size: bool = True
-    image_field: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a side that is none, and put licenses in order."""
@@ -69,35 +64,14 @@ class CocoRules:
         """Return the options that decide membership; filters only where they are asked for."""
         filters = {
             "licenses": ",".join(map(str, self.licenses)),
-            "min_box_px": _number(self.min_box_px) if self.min_box_px else "",
+            "min_box_px": repr(float(self.min_box_px)).removesuffix(".0")
+            if self.min_box_px
+            else "",
             "skip_crowd": "yes" if self.skip_crowd else "",
             "skip_unannotated": "yes" if self.skip_unannotated else "",
         }
         asked = {name: value for name, value in filters.items() if value}
         return {"orphans": "drop" if self.drop_orphans else "stop", **asked}
-
-
-def _number(value: float) -> str:
-    """Return a number as text that no other has.
-
-    >>> _number(8.0), _number(8), _number(8.0000001)
-    ('8', '8', '8.0000001')
-    """
-    return repr(float(value)).removesuffix(".0")
-
-
-class CocoSource(NamedTuple):
-    """An annotation file.
-
-    Attributes:
-        data: its bytes.
-        where: its name, for messages.
-        identity: by which it is recognised; equal bytes have an equal one.
-    """
-
-    data: bytes
-    where: str
-    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,84 +88,58 @@ class CocoReader:
     rules: CocoRules = field(default_factory=CocoRules)
     access: Access = DEFAULT_ACCESS
     panoptic_splits: frozenset[str] = frozenset()
-    splitting: Splitting = _GIVEN
+    splitting: Splitting = field(default_factory=Splitting)
 
     def __call__(self, files: tuple[str, tuple[str, ...]]) -> Iterator[Item]:
         """Yield what the files of a split hold, given as (split, URIs in any order)."""
         split, uris = files
-        sources = [self._read(uri) for uri in uris]
+        yield from self.read(split, [(uri, read_uri(uri, self.access)) for uri in uris])
+
+    def read(self, split: str, sources: Iterable[tuple[str, bytes]]) -> Iterator[Item]:
+        """Yield the samples of files, the annotations dropped, and what else the files hold.
+
+        Args:
+            split: the split that the files are given for.
+            sources: names, for messages, and bytes of the files, in any order.
+
+        Raises:
+            RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
+                `E-SRC-SPLIT` where a field does not say the split or group of an image.
+        """
+        in_order = sorted(sources, key=_identity)
+        for (where, data), (other, same) in itertools.pairwise(in_order):
+            if data == same:
+                what = f"has the bytes of {where}"
+                raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+        ids, name = self.rules.string_ids, next(iter(self.splitting.fields.values()), "")
+        parsed = [
+            CocoFile(data, where, string_ids=ids, image_field=name) for where, data in in_order
+        ]
+        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        self._check_kinds(files, split)
+        yield from _ImageReader(files, split, self.rules, self.splitting).items()
+
+    def _check_kinds(self, files: CocoFiles, split: str) -> None:
+        """Refuse kinds of files that the options have no place for."""
         panoptic = split in self.panoptic_splits
-        yield from read_coco(
-            sources, split, self.rules, panoptic=panoptic, splitting=self.splitting
-        )
-
-    def _read(self, uri: str) -> CocoSource:
-        data = read_uri(uri, self.access)
-        return CocoSource(data, uri, f"{len(data)}:{google_crc32c.value(data):08x}")
-
-
-def read_coco(
-    sources: Sequence[CocoSource],
-    split: str,
-    rules: CocoRules,
-    *,
-    panoptic: bool = False,
-    splitting: Splitting = _GIVEN,
-) -> Iterator[Item]:
-    """Yield the samples of files, the annotations dropped, and what else the files hold.
-
-    Args:
-        sources: the annotation files given for one split, in any order.
-        split: the split that they are given for.
-        rules: how they are taken.
-        panoptic: whether there is a root of panoptic PNGs, `{split}/panoptic`.
-        splitting: which split of the data set an image and all its annotations belong to.
-
-    Raises:
-        RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
-            `E-SRC-SPLIT` where a field does not say the split or group of an image.
-    """
-    files = _parse_sources(sources, rules)
-    _check_kinds(files, split, rules, panoptic=panoptic)
-    yield from _ImageReader(files, split, rules, splitting).items()
+        what = remedy = ""
+        if files.has(Kind.PANOPTIC) and not panoptic:
+            what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
+        if panoptic and not files.has(Kind.PANOPTIC):
+            what = "a folder of panoptic PNGs, and no panoptic file"
+            remedy = "give it in --annotations"
+        if self.rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
+            kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
+            what = f"a {kind} file, for which records of one object each have no place"
+            remedy = "leave it out, or give another --layout"
+        if what:
+            raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
 
 
-def _parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
-    """Return the files of a split, joined in an order that the one given does not change.
-
-    Raises:
-        RuntimeError: an `E-ANN-…` line, `E-ANN-JOIN` when two files are the same.
-    """
-    in_order = sorted(sources, key=lambda source: (source.identity, source.where))
-    for one, other in itertools.pairwise(in_order):
-        if one.data == other.data:
-            what = f"has the bytes of {one.where}"
-            raise RuntimeError(fault_line("E-ANN-JOIN", other.where, what, "give one of them"))
-    files = [
-        CocoFile(
-            source.data,
-            source.where,
-            string_ids=rules.string_ids,
-            image_field=rules.image_field,
-        )
-        for source in in_order
-    ]
-    return CocoFiles(files, segmentations=rules.segmentations)
-
-
-def _check_kinds(files: CocoFiles, split: str, rules: CocoRules, *, panoptic: bool) -> None:
-    """Refuse kinds of files that the options have no place for."""
-    what = remedy = ""
-    if files.has(Kind.PANOPTIC) and not panoptic:
-        what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
-    if panoptic and not files.has(Kind.PANOPTIC):
-        what, remedy = "a folder of panoptic PNGs, and no panoptic file", "give it in --annotations"
-    if rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
-        kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
-        what = f"a {kind} file, for which records of one object each have no place"
-        remedy = "leave it out, or give another --layout"
-    if what:
-        raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
+def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
+    """Return a file's sort key: its content, so that the given order has no effect."""
+    where, data = source
+    return f"{len(data)}:{google_crc32c.value(data):08x}", where
 
 
 class _ImageReader:
@@ -204,13 +152,10 @@ class _ImageReader:
         self._given = given
         self._rules = rules
         self._splitting = splitting
-        self._split_of: dict[int | str, str] = {}
-        if not splitting.is_given:
-            self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._split_of = {image.id: self._draw(image) for image in files.images}
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
-        self._filters_objects = rules.skip_crowd or rules.min_box_px > 0
         self._places = files.places() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
@@ -223,44 +168,29 @@ class _ImageReader:
             before, repairs = repairs, self._files.repairs  # reading the image has added some
             if repairs != before:
                 yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
-            if self._rules.per_annotation:
-                yield from self._objects_of(annotated, split)
-            else:
-                yield from self._image_of(annotated, split, position)
+            yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
     def _draw(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
-        where = f"image {image.id} ({image.file_name})"
-        return self._splitting.split_for(self._given, str(image.id), fields, where)
+        return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
         """Return an image's split; of an unknown one by its id, or the first image's."""
-        if self._splitting.is_given:
-            return self._given
         if image_id in self._split_of:
             return self._split_of[image_id]
-        if self._splitting.by == HASH:
-            return self._splitting.split_of(str(image_id))
-        return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+        if "split_by" in self._splitting.fields:  # which say nothing of an unknown image
+            return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+        return self._splitting.split_of_other(self._given, str(image_id))
 
     def _orphans(self) -> Iterator[Rejected]:
         """Yield the annotations without an image, unless they stop the run."""
-        for orphan in self._files.orphans:
-            detail = f"image_id {orphan.image_id} is not in images"
-            if not self._rules.drop_orphans:
-                what = f"{orphan.path} (id {orphan.annotation_id}): {detail}"
-                line = fault_line("E-ANN-ORPHAN", orphan.where, what, _ORPHANS_REMEDY)
-                raise RuntimeError(line)
+        for file, orphan in self._files.orphans:
             split = self._split(orphan.image_id)
             self._annotations[split] += 1
-            yield Rejected(
-                code="E-ANN-ORPHAN",
-                stage=STAGE,
-                split=split,
-                annotation_ids=(orphan.annotation_id,),
-                detail=detail,
-            )
+            detail = f"image_id {orphan.image_id} is not in images"
+            bad = BadAnnotation(orphan.id, "E-ANN-ORPHAN", detail)
+            yield self._rejected(bad, split, file.where)
 
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield what holds of all images together, once they were read."""
@@ -276,90 +206,72 @@ class _ImageReader:
                 licenses=self._files.licenses,
             )
 
-    def _image_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
-        """Yield the sample of an image and its dropped annotations."""
-        image, key = annotated.image, str(annotated.image.id)
-        if not self._has_license(image):
-            yield _skipped(split, "license", 1, annotated.num_annotations)
-            return
-        for bad in annotated.bad:
-            yield self._rejected(bad, image, key, split)
-        if self._filters_objects:
-            annotated, skipped = self._filtered(annotated)
-            yield from (_skipped(split, reason, 0, count) for reason, count in skipped.items())
-        if self._rules.skip_unannotated and not self._is_annotated(annotated):
-            left = annotated.num_annotations - len(annotated.bad)
-            yield _skipped(split, "unannotated", 1, left)
-            return
-        yield from self._checked_categories(image, split)
-        yield self._sample(annotated, split, position, key)
+    def _items_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
+        """Yield the samples of an image, its dropped annotations, and what filters leave out.
 
-    def _objects_of(self, annotated: AnnotatedImage, split: str) -> Iterator[Item]:
-        """Yield a sample for each object; one that cannot be placed is dropped here already.
-
-        Else its record would be one without an object.
+        Where samples are objects, one that cannot be placed is dropped here already: else its
+        record would be one without an object.
         """
         image, objects = annotated.image, annotated.objects
-        if not self._has_license(image):
-            yield _skipped(split, "license", len(objects), annotated.num_annotations)
-            yield SplitSource(split, images=1, images_without_samples=int(not objects))
+        per_object = self._rules.per_annotation
+        if self._rules.licenses and license_of(image) not in self._rules.licenses:
+            listed = len(objects) if per_object else 1
+            yield _skipped(split, "license", listed, annotated.num_annotations)
+            if per_object:
+                yield SplitSource(split, images=1, images_without_samples=int(not objects))
             return
-        for bad in annotated.bad:
-            yield self._rejected(bad, image, str(bad.annotation_id), split)
-        usable = 0
-        for place, (annotation_id, found) in enumerate(objects):
-            key, position = str(annotation_id), self._places[annotation_id]
-            if fault := self._fault_of_place(found, image):
-                yield self._rejected(BadAnnotation(annotation_id, *fault), image, key, split)
-                continue
-            usable += 1
-            if reason := self._reason_to_skip(found):
-                yield _skipped(split, reason, 1, 1)
-                continue
+        bad, kept = [*annotated.bad], []
+        for one in objects:
+            annotation_id, found, _ = one
+            if per_object and (fault := self._fault_of_place(found, image)):
+                bad.append(BadAnnotation(annotation_id, *fault))
+            elif reason := self._reason_to_skip(found):
+                yield _skipped(split, reason, int(per_object), 1)
+            else:
+                kept.append(one)
+        for dropped in bad:
+            key = str(dropped.annotation_id if per_object else image.id)
+            yield self._rejected(dropped, split, _where(image), key, image.file_name)
+        if per_object:
+            without = int(len(bad) - len(annotated.bad) == len(objects))  # none can be placed
+            yield SplitSource(split, images=1, images_without_samples=without)
+            samples = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
+        else:
+            annotated = annotated._replace(objects=kept)
+            samples = [(position, annotated)]
+            if self._rules.skip_unannotated and not self._is_annotated(annotated):
+                left = annotated.num_annotations - len(annotated.bad)
+                yield _skipped(split, "unannotated", 1, left)
+                return
+        if samples:
             yield from self._checked_categories(image, split)
-            outlines = annotated.segmentations[place : place + 1]
-            one = AnnotatedImage(image, [(annotation_id, found)], [], outlines)
-            yield self._sample(one, split, position, key)
-        yield SplitSource(split, images=1, images_without_samples=int(not usable))
+        for place, sample in samples:
+            yield self._sample(sample, split, place)
 
-    def _sample(self, annotated: AnnotatedImage, split: str, position: int, key: str) -> Sample:
-        image, panoptic = annotated.image, annotated.panoptic
+    def _sample(self, annotated: AnnotatedImage, split: str, position: int) -> Sample:
+        image, objects = annotated.image, annotated.objects
+        key = str(objects[0][0] if self._rules.per_annotation else image.id)
+        file_name, segments = annotated.panoptic or ("", None)
         fields = PictureFields(
-            width_px=image.width_px,
-            height_px=image.height_px,
-            objects=[found for _, found in annotated.objects],
+            width_px=image.width,
+            height_px=image.height,
+            objects=[found for _, found, _ in objects],
             captions=[text for _, text in annotated.captions],
-            segments=None if panoptic is None else panoptic.segments,
+            segments=segments,
             image_id=image.id,
             license_id=license_of(image),
             negative_category_ids=image.neg_category_ids or [],
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
         blobs = [Blob(self._given, image.file_name)]
-        ids = [annotation_id for annotation_id, _ in annotated.objects]
+        ids = [annotation_id for annotation_id, _, _ in objects]
         ids += [annotation_id for annotation_id, _ in annotated.captions]
-        if panoptic is not None:
-            blobs.append(Blob(panoptic_root(self._given), panoptic.file_name))
+        if segments is not None:
+            blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        return Sample(
-            split=split,
-            key=key,
-            position=position,
-            blobs=tuple(blobs),
-            fields=pack(fields),
-            annotation_ids=tuple(ids),
-            payload=pack(list(annotated.segmentations)) if self._rules.segmentations else b"",
-        )
-
-    def _filtered(self, annotated: AnnotatedImage) -> tuple[AnnotatedImage, Counter[str]]:
-        """Return an image with the objects that filters leave, and what these left out."""
-        reasons = [self._reason_to_skip(found) for _, found in annotated.objects]
-        kept = [not reason for reason in reasons]
-        left = annotated._replace(
-            objects=[*itertools.compress(annotated.objects, kept)],
-            segmentations=[*itertools.compress(annotated.segmentations, kept)],
-        )
-        return left, Counter(filter(None, reasons))
+        outlines = [outline for _, _, outline in objects]
+        payload = pack(outlines) if self._rules.segmentations else b""
+        return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
         """Return the filter that leaves an object out, or nothing."""
@@ -372,16 +284,13 @@ class _ImageReader:
         """Return (code, detail) of why no image can hold an object, where that is known by now."""
         if not self._rules.annotated_size:
             return None
-        box = place_box(found.bbox_xywh_px, image.width_px, image.height_px)
+        box = place_box(found.bbox_xywh_px, image.width, image.height)
         return None if isinstance(box, PlacedBox) else box
-
-    def _has_license(self, image: CocoImage) -> bool:
-        return not self._rules.licenses or license_of(image) in self._rules.licenses
 
     def _is_annotated(self, annotated: AnnotatedImage) -> bool:
         if self._has_objects:
-            found_in = annotated.image
-            return any(not self._fault_of_place(found, found_in) for _, found in annotated.objects)
+            image, objects = annotated.image, annotated.objects
+            return any(not self._fault_of_place(found, image) for _, found, _ in objects)
         return bool(annotated.captions) or annotated.panoptic is not None
 
     def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:
@@ -392,27 +301,32 @@ class _ImageReader:
             if not unknown:
                 continue
             if not self._rules.drop_orphans:
-                where = f"image {image.id} ({image.file_name})"
                 what = f"{name} has {unknown[0]}, which is not in categories"
-                raise RuntimeError(fault_line("E-ANN-CATEGORY", where, what, _ORPHANS_REMEDY))
+                fault = "E-ANN-CATEGORY", _where(image), what, _ORPHANS_REMEDY
+                raise RuntimeError(fault_line(*fault))
             setattr(image, name, [found for found in given if found in self._category_ids])
             yield SplitSource(split, repairs={"unknown_category_dropped": len(unknown)})
 
-    def _rejected(self, bad: BadAnnotation, image: CocoImage, key: str, split: str) -> Rejected:
+    def _rejected(
+        self, bad: BadAnnotation, split: str, where: str, key: str = "", file_name: str = ""
+    ) -> Rejected:
         """Return the reject of an annotation, unless its code stops a run that drops none."""
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
-            where, path = self._files.locate(bad)
-            what = f"{path} (id {bad.annotation_id}): {bad.detail}"
+            what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
         return Rejected(
             code=bad.code,
-            stage=STAGE,
+            stage="read_coco",
             split=split,
             key=key,
             annotation_ids=(bad.annotation_id,),
-            file_name=image.file_name,
+            file_name=file_name,
             detail=bad.detail,
         )
+
+
+def _where(image: CocoImage) -> str:
+    return f"image {image.id} ({image.file_name})"
 
 
 def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitSource:

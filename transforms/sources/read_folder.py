@@ -1,6 +1,6 @@
-"""Samples from folders of classes: `label/name.jpg`, with any folders between."""
+"""Samples from folders of images: folders of classes, and pairs of a low and a high image."""
 
-import functools
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,17 +8,19 @@ from schemas.faults import Rejected
 from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
+from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.list_blobs import HIDDEN, ListedFile, is_folder, pin_sample, why_skipped
 from transforms.sources.read_samples import Item, SplitSource, note_skipped
 
-STAGE = "read_folder"
 FOLDER = "folder"
-"""The field of a sample that splits may go by: the folders between its class and its file."""
+"""The field of a sample that splits may go by: its folders, without the one of its class."""
+LOW, HIGH = "low", "high"
+"""Sides of a pair; the root of a source's side is `{source}/{side}`."""
 
 
 @dataclass(frozen=True)
 class FolderReader:
-    """Reads a listed file as a sample.
+    """Reads a file of a folder of classes, `label/name.jpg` with any folders between.
 
     Attributes:
         splitting: which split a sample belongs to.
@@ -46,23 +48,87 @@ class FolderReader:
             fields = {FOLDER: below_class.rpartition("/")[0]}
             split = self.splitting.split_for(file.root, name, fields, name)
             blobs = (Blob(file.root, name),)
-            sample = Sample(split, name, file.position, blobs, _fields(class_name))
+            sample = Sample(split, name, file.position, blobs, pack(ClassFields(class_name)))
             yield pin_sample(sample, file.entry)
-            yield _note(split, class_name)
+            yield SplitSource(split, class_names=[class_name])
 
     def _rejected(self, file: ListedFile, detail: str) -> Rejected:
-        name = file.entry.name
+        name, stage = file.entry.name, "read_folder"
         split = self.splitting.split_of_other(file.root, name)
         return Rejected(
-            code="E-SRC-LABEL", stage=STAGE, split=split, key=name, file_name=name, detail=detail
+            code="E-SRC-LABEL", stage=stage, split=split, key=name, file_name=name, detail=detail
         )
 
 
-@functools.lru_cache(maxsize=4096)
-def _fields(class_name: str) -> bytes:
-    return pack(ClassFields(class_name))
+@dataclass(frozen=True)
+class PairNames:
+    """Names files by what the two images of a pair have in common.
+
+    Attributes:
+        low_suffix: what names of low images end in, before their extension, such as `x4`.
+    """
+
+    low_suffix: str = ""
+
+    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+        """Yield a listed file under its pair's name; nothing for a folder."""
+        if file.entry.kind == "directory":  # one that could be listed
+            return
+        name = file.entry.name
+        source, _, side = file.root.rpartition("/")
+        if why_skipped(name) and not is_folder(file.entry):
+            yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+        elif side == HIGH:
+            yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
+        else:
+            common = posixpath.splitext(name)[0].removesuffix(self.low_suffix)
+            yield NamedFile(source, common, 0, file)
 
 
-@functools.lru_cache(maxsize=4096)
-def _note(split: str, class_name: str) -> SplitSource:
-    return SplitSource(split, class_names=[class_name])
+@dataclass(frozen=True)
+class PairReader:
+    """Reads the files of a name as the pair that they are.
+
+    Attributes:
+        splitting: which split a sample belongs to.
+    """
+
+    splitting: Splitting
+
+    def __call__(self, joined: JoinedFiles) -> Iterator[Item]:
+        """Yield the sample of a pair, whose key is the high image's name, or why there is none.
+
+        A file that has no partner, or several, is a reject of its own. What is hidden or not called
+        like an image is counted, and left out.
+        """
+        for file in joined.others:
+            yield note_skipped(self.splitting, joined.source, file.entry.name)
+        low, high = joined.first, joined.second
+        if len(low) == len(high) == 1:
+            key = high[0].entry.name
+            split = self._split_of(joined.source, key, key)
+            blobs = tuple(Blob(file.root, file.entry.name) for file in (*low, *high))
+            sample = Sample(split, key, high[0].position, blobs, b"")
+            pinned = pin_sample(sample, low[0].entry, 0)
+            yield pinned if isinstance(pinned, Rejected) else pin_sample(pinned, high[0].entry, 1)
+            return
+        twice = f"{len(low)} low and {len(high)} high images have its name" if low and high else ""
+        for file in (*low, *high):
+            yield self._rejected(joined.source, file, twice)
+
+    def _rejected(self, source: str, file: ListedFile, twice: str) -> Rejected:
+        """Return the reject of a file; of a low one the key cannot be a pair's."""
+        name = file.entry.name
+        is_high = file.root.endswith(HIGH)
+        key = name if is_high else f"{LOW}:{name}"
+        return Rejected(
+            code="E-SRC-TWICE" if twice else "E-IMG-MISSING",
+            stage="read_pairs",
+            split=self._split_of(source, key, name),
+            key=key,
+            file_name=name,
+            detail=twice or f"no {LOW if is_high else HIGH} image has its name",
+        )
+
+    def _split_of(self, source: str, key: str, name: str) -> str:
+        return self.splitting.split_for(source, key, {FOLDER: name.rpartition("/")[0]}, name)

@@ -1,8 +1,6 @@
 """Samples of images that have a JSON file of annotations each."""
 
-import functools
 import posixpath
-import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,18 +9,10 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
-from schemas.annotations.coco_file import blob_name
-from schemas.annotations.side_files import (
-    SideFile,
-    SideFormat,
-    cells_at,
-    format_of,
-    open_objects,
-    parse_labelme,
-    parse_sa1b,
-    value_at,
-)
-from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
+from schemas.annotations.coco_file import CocoImage, blob_name
+from schemas.annotations.coco_objects import Fault, ObjectOpener
+from schemas.annotations.side_files import SideFile, SideFormat, cells_at, parse_side_file, value_at
+from schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
 from schemas.faults import Rejected
 from schemas.fields import BadAnnotation, PictureFields, fields_of_row
 from schemas.samples import Blob, Sample, pack
@@ -37,58 +27,30 @@ from transforms.sources.list_blobs import (
     why_skipped,
 )
 from transforms.sources.read_samples import Item, SplitSource, note_skipped
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    DEFAULT_READERS,
-    DEFAULT_REMOTE_READERS,
-    Access,
-    Entry,
-    is_local,
-    open_storage,
-)
-
-STAGE = "read_sidecar"
-
-_PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
-    SideFormat.LABELME: parse_labelme,
-    SideFormat.SA1B: parse_sa1b,
-}
+from transforms.storage import DEFAULT_ACCESS, DEFAULT_REMOTE_READERS, Access, Entry, open_storage
 
 _SUFFIX = ".json"
-
-_EVERY_FILE = f"**{_SUFFIX}"
-
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # at most 512 are held
 
-_WILDCARDS = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-
 
 class SideSample(msgspec.Struct, frozen=True):
-    """What a sample carries of its annotation file.
+    """What an annotation file gives.
 
     Attributes:
-        fields: of the sample.
-        payload: of the sample.
-        annotation_ids: of the sample.
+        sample: without its split, key, position and image.
         bad: annotations that are dropped, with the reasons.
-        note: on what else the file holds, for a split to be put in.
+        note: on what else the file holds, without its split.
     """
 
-    fields: bytes
-    payload: bytes
-    annotation_ids: tuple[int | str, ...]
+    sample: Sample
     bad: list[BadAnnotation]
     note: SplitSource
 
 
-SideFault = tuple[str, str]
-"""(code, detail) of why an annotation file gives no sample."""
-
-
 def read_objects(
     text: bytes | None, format: SideFormat | None = None, *, segmentations: bool = False
-) -> SideSample | SideFault:
+) -> SideSample | Fault:
     """Return the objects of a file, for layouts of these.
 
     Args:
@@ -96,26 +58,22 @@ def read_objects(
         format: of the file; None to see it by its content.
         segmentations: the sample carries them.
     """
-    if text is None:
-        side: SideFile | str = SideFile(0, 0, [], [])  # in an image of any size
-    else:
-        found = format or format_of(text)
-        side = found if isinstance(found, str) else _PARSERS[found](text)
+    # Without a file, an image of any size without objects.
+    side = SideFile(0, 0, [], []) if text is None else parse_side_file(text, format)
     if isinstance(side, str):
         return "E-ANN-FILE", side
-    opened, repairs = open_objects(side, segmentations=segmentations)
-    objects = [fields for _, fields in opened.objects]
-    names = sorted({str(one.category_id) for one in objects})
-    return SideSample(
-        pack(PictureFields(side.width_px, side.height_px, objects)),
-        pack(opened.segmentations) if segmentations else b"",
-        tuple(annotation_id for annotation_id, _ in opened.objects),
-        opened.bad,
-        SplitSource("", class_names=names, found=["boxes"], repairs=repairs),
-    )
+    opener = ObjectOpener({entry.category_id: 0 for entry in side.entries})
+    image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
+    opened, bad = opener.open_all(side.entries, image, segmentations=segmentations)
+    names = sorted({str(entry.category_id) for _, entry, _ in opened})
+    fields = PictureFields(image.width, image.height, [found for _, found, _ in opened])
+    payload = pack([outline for _, _, outline in opened]) if segmentations else b""
+    ids = tuple(annotation_id for annotation_id, _, _ in opened)
+    note = SplitSource("", class_names=names, found=["boxes"], repairs=opener.repairs)
+    return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
 
-def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | SideFault:
+def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | Fault:
     """Return the values of chosen fields of a file, for the layout of tables.
 
     Args:
@@ -135,7 +93,11 @@ def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSamp
         if cells.get(path) is not None and values is not None:
             row[path] = list(values) if wanted.repeated else values[0]
     columns = [ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in types]
-    return SideSample(*fields_of_row(row), (), [], SplitSource("", columns=columns, rows=1))
+    return SideSample(_sample(*fields_of_row(row)), [], SplitSource("", columns=columns, rows=1))
+
+
+def _sample(fields: bytes, payload: bytes, annotation_ids: tuple[int | str, ...] = ()) -> Sample:
+    return Sample("", "", -1, (), fields, annotation_ids, payload=payload)
 
 
 @dataclass(frozen=True)
@@ -150,7 +112,7 @@ class SideReader:
     """
 
     splitting: Splitting
-    read: Callable[[bytes | None], SideSample | SideFault]
+    read: Callable[[bytes | None], SideSample | Fault]
     allow_unannotated: bool = False
     join_by: str = ""
 
@@ -160,56 +122,46 @@ class SideReader:
         Args:
             piece: the files, and the bytes of each annotation file.
         """
-        files, texts = piece
-        source = files.source
-        for other in files.others:
+        joined, texts = piece
+        source, images = joined.source, joined.first
+        files = list(zip(joined.second, texts, strict=True))
+        for other in joined.others:
             yield note_skipped(self.splitting, source, other.entry.name)
-        if len(files.first) == len(files.second) == 1:
-            image, file = files.first[0], files.second[0]
-            opened = self._open(file, texts[0])
-            if isinstance(opened, tuple):
-                code, detail = opened
-                opened = code, f"{file.entry.name}: {detail}"
-            fields = {name: value_at(texts[0], name) for name in self.splitting.fields.values()}
-            yield from self._items(source, image, opened, fields)
-            return
-        twice = f"{len(files.first)} images and {len(files.second)} annotation files have its name"
-        for image in files.first:
-            if files.second:
-                yield self._rejected(source, image, "E-SRC-TWICE", twice)
-            elif self.allow_unannotated:
+        twice = f"{len(images)} images and {len(files)} annotation files have its name"
+        fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
+        if len(images) == len(files) == 1:
+            file, text = files.pop()
+            yield from self._items(source, images[0], self._open(file, text), text)
+        elif files or not self.allow_unannotated:
+            missing = "no file names it" if self.join_by else "no annotation file has its name"
+            why = fault if files else ("E-ANN-MISSING", missing)
+            yield from (self._rejected(source, image, *why) for image in images)
+        else:
+            for image in images:
                 yield from self._items(source, image, self.read(None))
-            else:
-                detail = "no file names it" if self.join_by else "no annotation file has its name"
-                yield self._rejected(source, image, "E-ANN-MISSING", detail)
-        code, detail = ("E-SRC-TWICE", twice) if files.first else ("E-IMG-MISSING", "no such image")
-        for file, text in zip(files.second, texts, strict=True):
-            yield self._imageless(source, file, text, code, detail)
+        for file, text in files:
+            yield self._imageless(source, file, text, *fault)
 
     def _items(
         self,
         source: str,
         image: ListedFile,
-        opened: SideSample | SideFault,
-        fields: Mapping[str, str] | None = None,
+        opened: SideSample | Fault,
+        text: bytes | None = None,
     ) -> Iterator[Item]:
         """Yield the sample of an image as listed, and its dropped annotations."""
         if isinstance(opened, tuple):
             yield self._rejected(source, image, *opened)
             return
         key = image.entry.name
-        if fields is None:
+        if text is None:
             split = self.splitting.split_of_other(source, key)
         else:
+            fields = {name: value_at(text, name) for name in self.splitting.fields.values()}
             split = self.splitting.split_for(source, key, fields, key)
-        sample = Sample(
-            split=split,
-            key=key,
-            position=image.position,
-            blobs=(Blob(image.root, key),),
-            fields=opened.fields,
-            annotation_ids=opened.annotation_ids,
-            payload=opened.payload,
+        blobs = (Blob(image.root, key),)
+        sample = msgspec.structs.replace(
+            opened.sample, split=split, key=key, position=image.position, blobs=blobs
         )
         yield pin_sample(sample, image.entry)
         for bad in opened.bad:
@@ -225,18 +177,18 @@ class SideReader:
         if isinstance(opened, tuple):
             return self._rejected(source, file, *opened)
         if self.join_by:
-            value = value_at(text, self.join_by)
-            if not value:
-                nameless = f"no {self.join_by} that names an image"
-                return self._rejected(source, file, "E-ANN-FILE", nameless)
-            detail = f"{named_image(file.entry.name, value)!r}, by its {self.join_by}: {detail}"
-        ids = *opened.annotation_ids, *(bad.annotation_id for bad in opened.bad)
+            detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
+        ids = *opened.sample.annotation_ids, *(bad.annotation_id for bad in opened.bad)
         return self._rejected(source, file, code, detail, ids)
 
-    def _open(self, file: ListedFile, text: bytes) -> SideSample | SideFault:
+    def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
         """Return what an annotation file says, or why it says nothing."""
         why = _why_unread(file.entry)
-        return ("E-ANN-FILE", why) if why else self.read(text)
+        opened = ("E-ANN-FILE", why) if why else self.read(text)
+        if isinstance(opened, tuple):
+            code, detail = opened
+            return code, f"{file.entry.name}: {detail}"
+        return opened
 
     def _rejected(
         self,
@@ -250,7 +202,7 @@ class SideReader:
         name = file.entry.name
         return Rejected(
             code=code,
-            stage=STAGE,
+            stage="read_sidecar",
             split=split or self.splitting.split_of_other(source, name),
             key=name,
             annotation_ids=annotation_ids,
@@ -263,8 +215,11 @@ class SideReader:
 class SideNames:
     """Names images and annotation files by their names below their roots, extensions aside.
 
+    A source's images are of the root of its name, its annotation files of `{source}/annotations`.
+
     Attributes:
-        globs: per source the names of its annotation files.
+        globs: of annotation files' names per source; empty for all that end in `.json`, in upper or
+            lower case.
         whole: image names are whole, as annotation files have them in a field.
     """
 
@@ -278,8 +233,9 @@ class SideNames:
         if file.entry.kind == "directory":  # one that could be listed
             return
         if is_annotation:
-            is_meant = _pattern(self.globs[source]).fullmatch(name) or is_folder(file.entry)
-            if is_meant and why_skipped(name) != HIDDEN:
+            glob = self.globs[source]
+            is_meant = matches(name, glob) if glob else name.lower().endswith(_SUFFIX)
+            if (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
                 yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
         elif why_skipped(name) and not is_folder(file.entry):
             if not name.lower().endswith(_SUFFIX):  # which may be its annotations, in one folder
@@ -290,26 +246,6 @@ class SideNames:
     def reads(self, file: ListedFile) -> bool:
         """Return whether a listed file is an image or an annotation file."""
         return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
-
-
-def annotations_root(source: str) -> str:
-    """Return the name of the root of a source's annotation files; that of its images is its own."""
-    return f"{source}/annotations"
-
-
-def divide_glob(uri: str) -> tuple[str, str]:
-    """Return a folder and the pattern of names below it; `**.json` where none is given.
-
-    That one means names that end in `.JSON` too, as cameras and other systems write them.
-
-    >>> divide_glob("gs://b/json/*/a_*.json"), divide_glob("b/json")
-    (('gs://b/json', '*/a_*.json'), ('b/json', '**.json'))
-    """
-    wild = re.search(r"[*?]", uri)
-    if wild is None:
-        return uri, _EVERY_FILE
-    folder, _, _ = uri[: wild.start()].rpartition("/")
-    return folder or ("/" if uri.startswith("/") else "."), uri[len(folder) :].removeprefix("/")
 
 
 def named_image(side_name: str, value: str) -> str:
@@ -330,14 +266,6 @@ def named_image(side_name: str, value: str) -> str:
         name = name.rpartition("/")[2]
     folder = posixpath.dirname(side_name)
     return name if "/" in name or not name else posixpath.join(folder, name)
-
-
-@functools.cache
-def _pattern(glob: str) -> re.Pattern[str]:
-    """Return the names that a glob means; `*` and `?` stay within a folder, `**` does not."""
-    parts = re.split(r"(\*\*|\*|\?)", glob)
-    flags = re.DOTALL | (re.IGNORECASE if glob == _EVERY_FILE else 0)
-    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), flags)
 
 
 def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> NamedFile:
@@ -406,8 +334,7 @@ class _ReadTexts(beam.DoFn):
         self._storages = {
             name: open_storage(uri, self._access) for name, uri in self._roots.items()
         }
-        local = all(map(is_local, self._roots.values()))
-        self._pool = ThreadPoolExecutor(DEFAULT_READERS if local else DEFAULT_REMOTE_READERS)
+        self._pool = ThreadPoolExecutor(DEFAULT_REMOTE_READERS)
 
     def teardown(self) -> None:
         self._pool.shutdown()

@@ -7,13 +7,13 @@ import codecs
 import csv
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.json_sections import STRING
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
 from transforms.storage import Access, Entry, Storage, join_uri, open_storage, open_stored
@@ -30,6 +30,7 @@ _REWRITE = "write the file anew, in UTF-8"
 _PARQUET_BUFFER_BYTES = 64 << 10
 _PARQUET_BATCH_ROWS = 4096  # at most, since a dictionary is copied for each batch
 _MAX_DEPTH = 64
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _PLAIN = frozenset([bool, int, float, str, bytes, type(None)])
 
 csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
@@ -244,7 +245,7 @@ def _json_row(line: bytes, decode: Callable[[bytes], Any]) -> dict[str, Cell] | 
         return BadRow("E-ROW-JSON", f"no JSON: {error}")
     if not isinstance(value, dict):
         return BadRow("E-ROW-JSON", f"no object but {type(value).__name__}")
-    if line.count(b":") > len(value) and STRING.sub(b"", line).count(b":") > _count_keys(value):
+    if line.count(b":") > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(value):
         return BadRow("E-ROW-JSON", "a key is there twice")
     return _flat(value)
 

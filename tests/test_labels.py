@@ -1,0 +1,146 @@
+"""Licenses of COCO files, and label files: what they say, and what becomes of it in a run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemas.labels import (
+    License,
+    count_licenses,
+    is_link,
+    read_label_file,
+    read_licenses,
+    refuse_unlisted,
+)
+from schemas.manifest import Label, LicenseCount
+from tests.coco_command import committed, examples, value
+
+BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}
+MakeCoco = Callable[..., tuple[Path, Path]]
+
+
+@pytest.mark.parametrize(
+    ("section", "licenses"),
+    [
+        (b"null", []),
+        (b"[]", []),
+        (json.dumps([BY]).encode(), [License(4, BY["name"], BY["url"])]),
+        (b'[{"id": 1}]', [License(1)]),
+        (b'[{"id": 1}, {"name": "no id"}]', []),
+        (b'[{"id": 1, "name": null}]', []),
+        (b'[{"id": 18446744073709551616}]', []),
+        (b'[{"id": 1, "name": "%b"}]' % (b"x" * 2001), []),
+        (b'[{"id": 2}, {"id": 1}, {"id": 2}]', [License(1), License(2)]),
+    ],
+)
+def test_licenses_of_another_form_are_ignored(section: bytes, licenses: list[License]) -> None:
+    assert read_licenses(section) == licenses
+
+
+def test_counts_of_shards_add_up() -> None:
+    licenses = [License(4, "CC BY", "http://a"), License(4, "by", "http://a"), License(9)]
+    assert count_licenses([{"4": 2, "9": 1}, {"4": 1}, {}, {"7": 5}], licenses) == [
+        LicenseCount(4, 3, "CC BY or by", "http://a"),
+        LicenseCount(7, 5),
+        LicenseCount(9, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        (BY["url"], True),
+        ("https://x.org/a?b=c#d", True),
+        ("javascript:alert(1)", False),
+        ("http://x.org/ a", False),
+        ("http://x.org/)[y](javascript:alert(1)", False),
+        ("", False),
+    ],
+)
+def test_only_plain_urls_are_links(url: str, is_one: bool) -> None:
+    assert is_link(url) is is_one
+
+
+def test_records_are_counted_by_the_license_of_their_image(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    def license(spec: dict) -> None:
+        for place, image in enumerate(spec["images"]):
+            image["license"] = (4, 5, None)[place % 3]
+        spec["licenses"] = [BY]
+
+    sources, out = make_coco(9, edit=license), tmp_path / "out"
+    broken = sources[0] / "a000.jpg"
+    broken.write_bytes(broken.read_bytes()[:-9])
+    manifest = committed(
+        sources, out, "--num_shards", 2, "--max_rejected", 1, "--features", "boxes,license"
+    )
+    assert manifest["splits"]["train"]["licenses"] == [
+        {"id": 4, "records": 2, "name": BY["name"], "url": BY["url"]},
+        {"id": 5, "records": 3},
+    ]
+    in_records = [value(example, "image/license") for example in examples(out)]
+    assert sorted(in_records) == [[]] * 3 + [[4]] * 2 + [[5]] * 3
+    card = (out / "README.md").read_text()
+    assert f"| train | 4 | {BY['name']} | <{BY['url']}> | 2 |\n| train | 5 |  |  | 3 |" in card
+    assert "| train |  | none |  | 3 |" in card
+    croissant = json.loads((out / "croissant.json").read_bytes())
+    assert [found["name"] for found in croissant["license"]] == [BY["name"], "license 5"]
+
+
+# --- label files
+
+CAT, DOG = Label(0, "cat"), Label(1, "dog")
+TENCH = Label(1, "n01440764", text="tench, Tinca tinca")
+
+# The file, the number of its first line, the labels.
+FILES = {
+    "names": (b"cat\ndog\n", 0, [CAT, DOG]),
+    "from 1": (b"cat\ndog\n", 1, [Label(1, "cat"), Label(2, "dog")]),
+    "empty lines at the end": (b"cat\ndog\n\n \n", 0, [CAT, DOG]),
+    "lines of Windows": (b"cat\r\ndog\r\n", 0, [CAT, DOG]),
+    "byte order mark": (b"\xef\xbb\xbfcat\ndog\n", 0, [CAT, DOG]),
+    "what only looks like a line's end": ("a\u2028b\n".encode(), 0, [Label(0, "a\u2028b")]),
+    "synset": (b"n01440764 tench, Tinca tinca\n", 1, [TENCH]),
+    "synset and tab": (b"n01440764\ttench, Tinca tinca\n", 1, [TENCH]),
+    "nearly a synset": (b"n0144076 tench\n", 1, [Label(1, "n0144076 tench")]),
+    "name and tab": (
+        b"polar bear\tUrsus maritimus\n",
+        0,
+        [Label(0, "polar bear", text="Ursus maritimus")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "first_id", "labels"), FILES.values(), ids=FILES)
+def test_read_label_file(data: bytes, first_id: int, labels: list[Label]) -> None:
+    assert read_label_file(data, first_id, "a.txt") == labels
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"", "no classes; give one a line"),
+        (b"cat\n\ndog\n", "line 2 is empty; remove it, or name a class there"),
+        (b"cat\ndog\ncat\n", "'cat' is in lines 1 and 3; give each class one line"),
+        (b"cat\n\xff\n", "no UTF-8 at byte 4; save it as UTF-8"),
+    ],
+)
+def test_bad_label_files(data: bytes, line: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        read_label_file(data, 0, "gs://b/a.txt")
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"
+
+
+@pytest.mark.parametrize(
+    ("names", "others"), [(["dog", "cow"], ""), (["emu", "cow", "fox"], ", nor are 2 others")]
+)
+def test_classes_that_the_file_lacks(names: list[str], others: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        refuse_unlisted([CAT, DOG], names, "a.txt")
+    assert str(raised.value) == (
+        f"E-ANN-LABELS a.txt: class 'cow' of the sources is not there{others};"
+        " add it at the end, or leave its samples out of the sources"
+    )
