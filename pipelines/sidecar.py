@@ -41,6 +41,9 @@ from transforms.sources.read_sidecar import (
     read_values,
 )
 
+AUTO, FLAT = "auto", "flat"
+_FEATURES = ("boxes", "masks", "polygons")
+
 
 @dataclass(frozen=True)
 class SidecarConfig(DataSetConfig):
@@ -108,10 +111,10 @@ class SidecarConfig(DataSetConfig):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        known = self.format.value if self.format else "auto"
+        known = self.format.value if self.format else AUTO
         return {
             **super().options(),
-            "format": "flat" if isinstance(self.layout, TableLayout) else known,
+            "format": FLAT if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
             "unannotated": "keep" if self.allow_unannotated else "reject",
         }
@@ -134,8 +137,9 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.choice(
         "--format",
-        "of the JSON files: LabelMe's or SA-1B's (default: each by its content)",
-        SideFormat,
+        "of the JSON files: LabelMe's, SA-1B's, or each by its content (default auto; with --fields"
+        " flat)",
+        [AUTO, *(known.value for known in SideFormat), FLAT],
     )
     group.text(
         "--join_by",
@@ -145,7 +149,7 @@ def add_flags(parser: FlagParser) -> None:
     group.switch("--allow_unannotated", "keep images without a JSON file (default: reject them)")
     add_size_flag(group)
     group = parser.group("records (docs/layouts.md)")
-    features = "what is written of the objects, of boxes, masks and polygons (default boxes)"
+    features = f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)"
     group.text("--features", features, "NAME,NAME")
     group.several(
         "--fields",
@@ -161,18 +165,29 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     """Return the layout that the flags ask for.
 
     Raises:
-        ValueError: when flags exclude each other.
+        ValueError: when files of objects have no such features, or flags exclude each other.
     """
-    if flags.fields:
-        for name in ("format", "features", "label_file", "first_label"):
+    if flags.fields or flags.format == FLAT:
+        if not flags.fields or flags.format not in (None, FLAT):
+            raise ValueError(
+                f"fields must come with format flat, got format {flags.format} and fields"
+                f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
+            )
+        for name in ("features", "label_file", "first_label"):
             if (given := getattr(flags, name)) is not None:
                 raise ValueError(
                     f"{name} must be of objects, got {given} with fields: leave it out"
                 )
         return TableLayout(parse_types(flags.fields), with_image=True)
+    features = feature_names(flags.features)
+    if unknown := [name for name in features or () if name not in _FEATURES]:
+        raise ValueError(
+            f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
+            f" leave out {', '.join(map(repr, unknown))}"
+        )
     return DetectionLayout(
         on_size_mismatch=flags.on_size_mismatch,
-        features=feature_names(flags.features),
+        features=features,
         first_label=first_label_of(flags, 1),
     )
 
@@ -182,7 +197,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "images": parse_per_split("images", flags.images, bare=flags.split),
         "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
-        "format": flags.format,
+        "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
         "join_by": flags.join_by or "",
         "allow_unannotated": flags.allow_unannotated,
         "layout": layout_of(flags),

@@ -103,7 +103,9 @@ CASES: Mapping[str, Case] = {
     ),
     "sidecar of LabelMe": Case(sidecar.run, f"{_SIDE} --features boxes,polygons"),
     "sidecar of LabelMe, masks": Case(sidecar.run, f"{_SIDE} --features boxes,masks", codecs=True),
-    "sidecar, fields": Case(sidecar.run, f"{_SIDE} --fields imagePath=bytes imageWidth=int64"),
+    "sidecar, fields": Case(
+        sidecar.run, f"{_SIDE} --format flat --fields imagePath=bytes imageWidth=int64"
+    ),
     "pairs": Case(pairs.run, f"{_PAIRS} --scale 4"),
     "pairs, tensors": Case(pairs.run, f"{_PAIRS} --tensors", codecs=True),
     "arrays of .npy": Case(arrays.run, "--arrays MADE/images.npy --label_array MADE/labels.npy"),
