@@ -16,7 +16,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.convert_images import NO_CONVERSION, Color, Conversion, Encoding, Orientation
+from transforms.images.convert_images import NO_CONVERSION, Color, Conversion, Encoding
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
@@ -109,10 +109,9 @@ class Scene:
         self.annotated = (as_viewed(photo) if in_upright else as_stored(photo)) == 255
         self.height_px, self.width_px, _ = self.annotated.shape
         panoptic = png_of((self.annotated * [10, 20, 30]).astype(np.uint8))
-        mode = Orientation.UPRIGHT if upright else Orientation.KEEP
         files = [encoded(photo), encoded(panoptic, "b.png")]
         sample = Sample("train", "1", 0, BLOBS, b"")
-        found = convert_all(sample, files, replace(conversion, orientation=mode))
+        found = convert_all(sample, files, replace(conversion, turns=upright))
         assert not isinstance(found, Unfit), found
         self.images: list[EncodedImage] = found
         image = found[0]

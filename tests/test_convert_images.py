@@ -33,7 +33,6 @@ from transforms.images.convert_images import (
     Color,
     Conversion,
     Encoding,
-    Orientation,
     convert_image,
 )
 from transforms.images.findings import BadImage
@@ -389,7 +388,7 @@ RUN_OUT = "ValueError: Corrupt JPEG data: premature end of data segment"
         (oriented(CUT_JPEG, 6), UPRIGHT, RUN_OUT),
         (DAMAGED_SECOND_FRAME, PLAIN, "ValueError: not enough image data"),
         # Nothing is decoded of an image that stays as it is.
-        (CUT_JPEG, Conversion(reencode=Encoding.JPEG, orientation=Orientation.UPRIGHT), ""),
+        (CUT_JPEG, Conversion(reencode=Encoding.JPEG, turns=True), ""),
     ],
 )
 def test_a_decoded_image_must_pass_the_decode_check(

@@ -11,7 +11,7 @@ from tests import small_images as small
 from tests.fuzz.target import Target
 from tests.small_images import verdict
 from transforms.images.check_images import Check
-from transforms.images.convert_images import Conversion, Orientation, convert_image
+from transforms.images.convert_images import Conversion, convert_image
 from transforms.images.exif import read_exif
 from transforms.images.findings import MAX_PIXELS, TRAITS, BadImage
 
@@ -46,7 +46,7 @@ def _require_form(found: ImageInfo | str) -> None:
 
 def _require_upright(data: bytes, info: ImageInfo) -> None:
     """Require that a decodable image is turned, or that it is said why not."""
-    image, upright = EncodedImage("a", data, "", info), Conversion(orientation=Orientation.UPRIGHT)
+    image, upright = EncodedImage("a", data, "", info), Conversion(turns=True)
     try:
         turned = convert_image(image, upright)
     except BadImage as error:

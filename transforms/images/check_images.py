@@ -17,7 +17,6 @@ from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
 from transforms.images.findings import (
     FOREIGN_KINDS,
-    MAX_PIXELS,
     BadImage,
     damaged,
     name_kind,
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 SAFE_PILLOW_MAJOR = 13
 """First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
-_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
-_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 _READERS = {
     b"\xff\xd8\xff": read_jpeg,
     SIGNATURE: read_png,
@@ -56,11 +53,7 @@ class Check(enum.Enum):
 
 
 def check_image(
-    data: bytes,
-    check: Check = Check.HEADER,
-    *,
-    max_pixels: int = MAX_PIXELS,
-    takes_foreign: bool = False,
+    data: bytes, check: Check = Check.HEADER, *, takes_foreign: bool = False
 ) -> ImageInfo:
     r"""Return the facts of an image.
 
@@ -72,16 +65,16 @@ def check_image(
 
     Args:
         data: the whole file.
-        check: depth of the check.
-        max_pixels: limit on width x height, for a GIF of all frames together; applied before any
-            pixel work.
-        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them.
+        check: depth of the check. `MAX_PIXELS` is applied before any pixel work, for a GIF to all
+            frames together.
+        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them, and
+            without traits.
 
     Raises:
         BadImage: why it is refused.
         MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
             or libjpeg-turbo reads it.
-        ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
+        ValueError: another library lets Pillow tolerate truncated images.
 
     >>> check_image(bytes.fromhex("ffd8ffc0000b08000100010100110000ffda0003010000ffd9")).size_px
     (1, 1)
@@ -91,11 +84,11 @@ def check_image(
     """
     for signature, read in _READERS.items():
         if data.startswith(signature):
-            info = read(data, max_pixels)
+            info = read(data)
             if check is Check.DECODE:
-                _decode(data, info, max_pixels)
+                _decode(data, info)
             return info
-    return _read_other(data, max_pixels, takes_foreign)
+    return _read_other(data, takes_foreign)
 
 
 def looks_like_image(data: bytes) -> bool:
@@ -142,18 +135,12 @@ def one_line(error: Exception) -> str:
     return printable(_ADDRESS.sub("0x", text))[:_DETAIL_CHARACTERS]
 
 
-def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
-    """Make sure that the decoder allocates the size that the limits were applied to.
-
-    Pillow's own limit is not used: it is a setting of the whole process, and warns through the
-    `warnings` module, which is not safe in threads.
-    """
-    if size_px != info.size_px:
-        raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
-
-
 def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
-    """Return an image opened by Pillow's plugin of that format alone, not decoded."""
+    """Return an image opened by Pillow's plugin of that format alone, not decoded.
+
+    Pillow's own limit of pixels is not used: it is a setting of the whole process, and warns
+    through the `warnings` module, which is not safe in threads.
+    """
     name = {"webp": "WebP"}.get(kind, kind.title())
     plugin = getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
     image: ImageFile.ImageFile = plugin(io.BytesIO(data))
@@ -164,12 +151,11 @@ def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageF
     """Return the decoded picture of a checked image; a PNG's metadata no decoder sees."""
     bare = png_for_decoder(data, transparency=transparency) if info.format == "png" else data
     with open_image(bare, info.format) as image:
-        require_same_size(image.size, info)
         image.load()
         return image
 
 
-def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
+def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
@@ -180,35 +166,23 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
-    from PIL import features  # late: other bytes need no image library
-
-    codec = {"TIFF": "libtiff"}.get(kind, kind.lower())
-    if not features.check(codec):  # the machine's fault, not the file's
-        raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")
     with decoding(), open_image(data, kind.lower()) as image:
-        require_size(*image.size, max_pixels)
-        found = {
-            "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
-            "animated": getattr(image, "n_frames", 1) > 1,
-            "cmyk": image.mode == "CMYK",
-            "gray": image.mode in _GRAY_MODES,
-        }
-        traits = tuple(trait for trait, holds in found.items() if holds)
+        require_size(*image.size)
         # Pillow gives a TIFF's size and pixels as they are viewed.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
-        return ImageInfo(kind.lower(), *image.size, orientation, traits)
+        return ImageInfo(kind.lower(), *image.size, orientation)
 
 
-def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
+def _decode(data: bytes, info: ImageInfo) -> None:
     """Decode all pixels, or raise."""
     with decoding():
         if info.format == "jpeg":
-            _decode_jpeg(jpeg_for_decoder(data, max_pixels), info)
+            _decode_jpeg(jpeg_for_decoder(data), info)
         elif info.format == "png":
             load(data, info)
         elif info.format == "gif":
-            for frame in walk_gif(data, max_pixels)[0]:
+            for frame in walk_gif(data)[0]:
                 _decode_frame(data, frame)
 
 
@@ -221,16 +195,13 @@ def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
     """
     import simplejpeg
 
+    inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
     try:
-        height_px, width_px, _, _ = simplejpeg.decode_jpeg_header(data)
+        simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
     except ValueError as error:
         if "subsampling" not in str(error):
             raise
         load(data, info)
-        return
-    require_same_size((width_px, height_px), info)
-    inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
-    simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
 
 
 def _decode_frame(data: bytes, frame: GifFrame) -> None:

@@ -30,13 +30,7 @@ from schemas.geometry.boxes import (
 from schemas.layouts.groups import RGB_OF_8_BITS
 from transforms.images.check_images import check_image, decoding, load
 from transforms.images.decode_images import BoxPx, decode_image, over_white, pixels_of, upper_bits
-from transforms.images.findings import (
-    MAX_PIXELS,
-    BadImage,
-    require_size,
-    too_many_pixels,
-    unreadable,
-)
+from transforms.images.findings import BadImage, require_size, too_many_pixels, unreadable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,13 +64,6 @@ class Color(enum.Enum):
     KEEP = "keep"
 
 
-class Orientation(enum.Enum):
-    """Treatment of EXIF orientations: pixels stay as stored, or are turned upright."""
-
-    KEEP = "keep"
-    UPRIGHT = "upright"
-
-
 @dataclass(frozen=True)
 class Conversion:
     """Changes to pixels; none by default.
@@ -90,7 +77,7 @@ class Conversion:
             unchanged where only `reencode` asks for JPEG.
         color: colours; None to keep them, and for RGB where plain pixels are written.
         pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
-        orientation: treatment of EXIF orientations.
+        turns: whether pictures are turned upright, as EXIF says.
     """
 
     resize: Resize | None = None
@@ -99,7 +86,7 @@ class Conversion:
     quality: int | None = None
     color: Color | None = None
     pixels_dtype: str = ""
-    orientation: Orientation = Orientation.KEEP
+    turns: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -129,11 +116,6 @@ class Conversion:
         """Whether an option could change more of an image than its orientation."""
         keeps = self.color is None or self.color is Color.KEEP
         return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
-
-    @property
-    def turns(self) -> bool:
-        """Whether pictures are turned upright."""
-        return self.orientation is Orientation.UPRIGHT
 
     @property
     def takes_foreign(self) -> bool:
@@ -207,7 +189,7 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
     if not is_changed and turn == 1:
         return image
     window = Window(whole_px, wanted.crop)
-    require_size(*wanted.size_px, MAX_PIXELS)
+    require_size(*wanted.size_px)
     with decoding():
         if conversion.pixels_dtype:
             return _to_pixels(image, wanted, window, conversion, turn)

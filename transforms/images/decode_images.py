@@ -17,9 +17,9 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.fields import ImageInfo
-from transforms.images.check_images import load, open_image, require_same_size
+from transforms.images.check_images import load, open_image
 from transforms.images.exif import orientation_block, upright_exif
-from transforms.images.findings import MAX_PIXELS, unreadable
+from transforms.images.findings import unreadable
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
 from transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
@@ -157,9 +157,7 @@ def _decode_jpeg(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None)
     from PIL import ImageChops, JpegImagePlugin
 
     shown_px: tuple[float, float] = info.size_px
-    bare = jpeg_for_decoder(data, MAX_PIXELS)
-    with open_image(bare, "jpeg") as image:
-        require_same_size(image.size, info)
+    with open_image(jpeg_for_decoder(data), "jpeg") as image:
         subsampling = JpegImagePlugin.get_sampling(image)
         if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
             shown_px = drafted[1][2:]

@@ -55,13 +55,13 @@ too_many_pixels = functools.partial(BadImage, "E-IMG-PIXELS")
 """Fault of an image that is too large to decode."""
 
 
-def require_size(width_px: int, height_px: int, max_pixels: int) -> None:
+def require_size(width_px: int, height_px: int, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse an image without pixels, or with more than `max_pixels`.
 
     Raises:
         BadImage: E-IMG-DAMAGED or E-IMG-PIXELS.
     """
-    if width_px == 0 or height_px == 0:
+    if width_px <= 0 or height_px <= 0:
         raise damaged(f"size {width_px} x {height_px}")
     pixels = width_px * height_px
     if pixels > max_pixels:
@@ -77,12 +77,11 @@ _SIGNATURES = (
     (rb"version https://git-lfs", "a Git LFS pointer"),
     (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)", "HTML"),
     (rb"\0{16}", "zero bytes"),
+    (rb"[\t\n\f\r\x20-\x7e\x80-\xff]+\Z", "text"),
 )
 FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})
 """What `name_kind` calls the formats that can be converted."""
 
-_KINDS = [(re.compile(rb"(?si:" + signature + rb")"), kind) for signature, kind in _SIGNATURES]
-_TEXT = re.compile(rb"[\t\n\f\r\x20-\x7e\x80-\xff]+")
 _LOOKED_AT_BYTES = 256
 
 
@@ -97,9 +96,7 @@ def name_kind(data: bytes) -> str:
     'unknown, starts with 0102030405060708'
     """
     head = data[:_LOOKED_AT_BYTES]
-    for signature, kind in _KINDS:
-        if signature.match(head):
+    for signature, kind in _SIGNATURES:
+        if re.match(signature, head, re.DOTALL | re.IGNORECASE):
             return kind
-    if _TEXT.fullmatch(head):
-        return "text"
     return f"unknown, starts with {head[:8].hex()}"
