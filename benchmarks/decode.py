@@ -32,7 +32,7 @@ from schemas.manifest import Label
 from schemas.samples import Sample
 from transforms.build_records import check_all, convert_all
 from transforms.images.check_images import Check
-from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion
+from transforms.images.conversion import DEFAULT_QUALITY, NO_CONVERSION, Conversion
 from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
 
 HERE = Path(__file__).resolve().parent

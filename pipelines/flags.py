@@ -31,12 +31,7 @@ from transforms.gate import (
     GateLimits,
 )
 from transforms.images.check_images import Check
-from transforms.images.convert_images import (
-    DEFAULT_QUALITY,
-    Color,
-    Conversion,
-    Encoding,
-)
+from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
 from transforms.storage import Access

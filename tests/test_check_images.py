@@ -206,14 +206,6 @@ def test_every_trait_can_be_found_and_is_explained() -> None:
     assert list(TRAITS) == sorted(TRAITS)
 
 
-def test_traits_of_foreign_images() -> None:
-    frames = [Image.new("RGBA", (8, 8), color) for color in ((255, 0, 0, 9), (0, 255, 0, 9))]
-    moving = saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
-    gray = saved(Image.new("L", (8, 8)), "TIFF")
-    found = [check_image(data, takes_foreign=True).traits for data in (moving, gray)]
-    assert found == [("alpha", "animated"), ("gray",)]
-
-
 OUT_OF_DATA = "ValueError: Corrupt JPEG data: premature end of data segment"
 THREE_CODES_OF_ONE_BIT = segment(0xC4, b"\0\3" + bytes(18)) + HUFFMAN[21:]
 FIRST_BLOCK = WHOLE["jpeg"].index(b"\xff\xda") + 14

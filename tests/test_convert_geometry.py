@@ -16,7 +16,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.convert_images import NO_CONVERSION, Color, Conversion, Encoding
+from transforms.images.conversion import NO_CONVERSION, Color, Conversion, Encoding
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)

@@ -29,12 +29,8 @@ from tests.turned_images import (
     saved,
 )
 from transforms.build_records import convert_all
-from transforms.images.convert_images import (
-    Color,
-    Conversion,
-    Encoding,
-    convert_image,
-)
+from transforms.images.conversion import Color, Conversion, Encoding
+from transforms.images.convert_images import convert_image
 from transforms.images.findings import BadImage
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
@@ -324,7 +320,6 @@ def foreign_verdict(data: bytes, conversion: Conversion) -> str:
 def test_foreign_formats(file_format: str, limit: int, save: dict[str, Any]) -> None:
     data = saved(SMOOTH, file_format, **save)
     assert difference(repainted(data, TO_PNG), SMOOTH) <= limit
-    assert str(verdict(data, max_pixels=64 * 48 - 1, takes_foreign=True)).startswith("PIXELS")
     for cut in (13, len(data) // 2):
         code = foreign_verdict(data[:cut], TO_PNG)
         assert code in ("E-IMG-DAMAGED", "E-IMG-TRUNCATED", "E-IMG-TYPE")
@@ -352,7 +347,7 @@ def test_avif_that_its_container_turns() -> None:
 @pytest.mark.parametrize("size_px", [(65_501, 2), (2, 65_501)])
 def test_an_image_too_long_for_a_jpeg_is_rejected(size_px: tuple[int, int]) -> None:
     data = saved(Image.new("L", size_px), "PNG")
-    what = f"{size_px[0]} x {size_px[1]} px, a JPEG has sides of up to 65500"
+    what = "a side of 65501 px, the longest of a JPEG is 65500"
     assert refused(encoded(data), TO_JPEG) == ("E-IMG-PIXELS", what)
     resized = Conversion(Resize(65_500, None), reencode=Encoding.JPEG)
     assert max(converted(data, resized).info.size_px) == 65_500

@@ -20,7 +20,7 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented, saved
-from transforms.images.convert_images import Conversion
+from transforms.images.conversion import Conversion
 from transforms.shard_index import index_from_parquet
 
 

@@ -86,7 +86,7 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
         (["--resize_mode", "fill"], "resize_mode must be of a box, got fill with resize None"),
         (FILL_LONGEST, "resize_mode must be of a box, got fill with resize max:9"),
         (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),
-        (["--quality", "90"], "quality must be of images that are encoded again, got 90 alone"),
+        (["--quality", "90"], "quality must not be alone, got 90"),
         (
             ["--reencode", "png", "--quality", "90"],
             "quality must be of JPEGs, got 90 with reencode",

@@ -13,7 +13,7 @@ from schemas.fields import EncodedImage
 from tests.conftest import SHARED_DATA
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
 from transforms.images.check_images import check_image
-from transforms.images.convert_images import Conversion
+from transforms.images.conversion import Conversion
 
 DATA = Path(__file__).parent / "data"
 UPRIGHT = Conversion(turns=True)

@@ -17,8 +17,11 @@ from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
 
-PIXEL_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
-"""What plain pixels can be, as `tf.image.convert_image_dtype` makes them: floats are in [0, 1]."""
+PIXEL_DTYPES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
+"""What plain pixels can be, with bytes a number.
+
+As `tf.image.convert_image_dtype` makes them: floats are in [0, 1].
+"""
 
 Values = Mapping[str, Sequence]
 """The values of an Example's features by key, in lists, single ones too."""

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 from schemas.faults import printable
 from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
-from transforms.images.findings import (
-    FOREIGN_KINDS,
-    BadImage,
-    damaged,
-    name_kind,
-    require_size,
-    truncated,
-    unreadable,
-)
+from transforms.images.findings import BadImage, damaged, require_size, truncated, unreadable
 from transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
 from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from transforms.images.png import SIGNATURE, png_for_decoder, read_png
@@ -41,6 +33,18 @@ _READERS = {
     b"GIF89a": read_gif,
     b"BM": read_bmp,
 }
+# The first that the bytes start with; "." in a signature stands for any byte.
+_SIGNATURES = (
+    (rb"RIFF....WEBP", "WebP"),
+    (rb"....ftyp(avif|avis)", "AVIF"),
+    (rb"....ftyp(heic|heix|hevc|heim|heis|mif1|msf1)", "HEIC"),
+    (rb"II\*\0|MM\0\*|II\+\0|MM\0\+", "TIFF"),
+    (rb"version https://git-lfs", "a Git LFS pointer"),
+    (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)", "HTML"),
+    (rb"\0{16}", "zero bytes"),
+    (rb"[\t\n\f\r\x20-\x7e\x80-\xff]+\Z", "text"),
+)
+_FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})  # that can be converted
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DETAIL_CHARACTERS = 200
 
@@ -103,6 +107,23 @@ def looks_like_image(data: bytes) -> bool:
     return data.startswith(tuple(_READERS))
 
 
+def name_kind(data: bytes) -> str:
+    r"""Return what the first bytes look like.
+
+    >>> name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
+    'WebP'
+    >>> name_kind(b"\n<HTML>404")
+    'HTML'
+    >>> name_kind(bytes.fromhex("0102030405060708090a"))
+    'unknown, starts with 0102030405060708'
+    """
+    head = data[:256]
+    for signature, kind in _SIGNATURES:
+        if re.match(signature, head, re.DOTALL | re.IGNORECASE):
+            return kind
+    return f"unknown, starts with {head[:8].hex()}"
+
+
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
     """Turn a foreign decoder's exception into a `BadImage`, unless the machine is at its limits.
@@ -162,7 +183,7 @@ def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     if any(signature.startswith(data) for signature in _READERS):
         raise truncated(f"{len(data)} bytes, a signature takes more")
     kind = name_kind(data)
-    if kind not in FOREIGN_KINDS:
+    if kind not in _FOREIGN_KINDS:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")

@@ -3,7 +3,8 @@
 import struct
 from collections.abc import Iterator
 
-_ORIENTATION = 0x0112
+ORIENTATION = 0x0112
+"""Tag of the orientation."""
 _EXIF_DIRECTORY = 0x8769
 _GPS_DIRECTORY = 0x8825
 # Body and lens (EXIF 2.32), and the tag of the same meaning that DNG keeps in the first directory.
@@ -33,7 +34,7 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
     # Of equal tags the last counts.
     first = {entry[1]: entry for entry in _entries(tiff)}
-    place, _, kind, values = first.get(_ORIENTATION, (0, 0, 0, 0))
+    place, _, kind, values = first.get(ORIENTATION, (0, 0, 0, 0))
     if values == 1 and kind in _NUMBERS:
         (orientation,) = struct.unpack_from(order + _NUMBERS[kind], tiff, place + 8)
     tags = set(first)
@@ -57,18 +58,10 @@ def upright_exif(tiff: bytes) -> bytes:
     """
     upright = bytearray(tiff)
     for place, tag, kind, _ in _entries(tiff):
-        if tag == _ORIENTATION and kind in _NUMBERS:
+        if tag == ORIENTATION and kind in _NUMBERS:
             one = struct.pack(_BYTE_ORDERS[tiff[:4]] + _NUMBERS[kind], 1)
             upright[place + 8 : place + 12] = one.ljust(4, b"\0")
     return bytes(upright)
-
-
-def orientation_block(orientation: int) -> bytes:
-    """Return an EXIF block that says nothing but an orientation; empty for the usual one."""
-    if orientation == 1:
-        return b""
-    entry = struct.pack(">HHLHH", _ORIENTATION, 3, 1, orientation, 0)
-    return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
 
 
 def _entries(tiff: bytes, pointer: int = 4) -> Iterator[_Entry]:

@@ -10,14 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from schemas.fields import ImageInfo
-from transforms.images.findings import (
-    MAX_PIXELS,
-    damaged,
-    require_size,
-    too_many_pixels,
-    truncated,
-    unreadable,
-)
+from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
 
 MAX_FRAMES = 10_000
 
@@ -31,13 +24,12 @@ _SCREEN = struct.Struct("<HHB").unpack_from
 _IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
 
 _HEADER = struct.Struct("<10xIIiiHHI").unpack_from
-_COLOURS_USED = struct.Struct("<I").unpack_from
 
 # BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
 _HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
 _PLAIN, _BIT_FIELDS = 0, 3
 _BGRA_MASKS = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
-_KINDS = {8: "gray", 24: "", 32: "alpha"}
+_TRAITS = {8: ["gray"], 24: [], 32: ["alpha"]}
 
 
 class GifFrame(NamedTuple):
@@ -77,15 +69,11 @@ def read_gif(data: bytes) -> ImageInfo:
     width_px, height_px, _ = _SCREEN(data, 6)
     if not frames:
         raise damaged("no frame")
-    widest = max(frame.width_px for frame in frames)
-    highest = max(frame.height_px for frame in frames)
+    widest, highest = map(max, zip(*(frame[:2] for frame in frames), strict=True))
     if (widest, highest) != (width_px, height_px):
         what = f"GIF of {width_px} x {height_px}, which TensorFlow reads as {widest} x {highest}"
         raise unreadable(f"{what}, its largest frame")
-    pixels = width_px * height_px * len(frames)
-    if pixels > MAX_PIXELS:
-        what = f"{len(frames)} frames of {width_px} x {height_px} = {pixels} pixels"
-        raise too_many_pixels(f"{what}, limit {MAX_PIXELS}")
+    require_size(width_px, height_px, frames=len(frames))
     found = {
         "alpha": any(frame.transparent >= 0 for frame in frames),
         "animated": len(frames) > 1,
@@ -114,7 +102,7 @@ def read_bmp(data: bytes) -> ImageInfo:
     if header_bytes not in _HEADER_BYTES:
         raise unreadable(f"BMP with a header of {header_bytes} bytes")
     require_size(width_px, abs(height_px))
-    if bits not in _KINDS:
+    if bits not in _TRAITS:
         raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
     if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
         raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
@@ -128,11 +116,12 @@ def read_bmp(data: bytes) -> ImageInfo:
     # The masks are at byte 54 with any header.
     if compression == _BIT_FIELDS and data[54:66] != _BGRA_MASKS:
         raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
-    if bits == 8 and not _has_gray_palette(data, header_bytes):
-        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
-    traits = [_KINDS[bits]] if _KINDS[bits] else []
-    if height_px < 0:
-        traits.append("top_down")
+    if bits == 8:  # each index must be its own gray value
+        start, colours = 14 + header_bytes, int.from_bytes(data[46:50], "little") or 256
+        palette, ramp = data[start : start + 4 * colours], bytes(range(256))[:colours]
+        if colours > 256 or any(palette[channel::4] != ramp for channel in range(3)):
+            raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
+    traits = [*_TRAITS[bits], *(["top_down"] if height_px < 0 else [])]
     return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
 
 
@@ -213,12 +202,3 @@ def _skip_sub_blocks(data: bytes, position: int, allowed: Iterable[int]) -> int:
         if size == 0:
             return position
     raise damaged(f"more than {MAX_SUB_BLOCKS} sub-blocks")
-
-
-def _has_gray_palette(data: bytes, header_bytes: int) -> bool:
-    """Tell whether each index of the palette is its own gray value."""
-    (used,) = _COLOURS_USED(data, 46)
-    start, colours = 14 + header_bytes, used or 256
-    palette = data[start : start + 4 * colours]
-    ramp = bytes(range(256))
-    return colours <= 256 and all(palette[channel::4] == ramp[:colours] for channel in range(3))

@@ -24,7 +24,6 @@ MAX_SEGMENTS = 10_000
 MAX_SCANS = 100
 """A scan costs the decoder a pass over all pixels, and an attacker 10 bytes. Encoders write 20."""
 
-_END = b"\xff\xd9"
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = {
     0xC0: (),
@@ -80,15 +79,16 @@ def read_jpeg(data: bytes) -> ImageInfo:
         BadImage: where the structure is broken, or the end marker is missing.
     """
     headers = _read_headers(data)
-    traits, orientation = headers.traits, 1
-    if exif := _bodies(data, headers, _EXIF):
-        orientation, of_exif = read_exif(exif[0][1:])
-        traits.update(of_exif)
+    traits, exif = headers.traits, [*_bodies(data, headers, _EXIF), b""][0][1:]
+    orientation, of_exif = read_exif(exif)
+    traits.update(of_exif)
     for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
         if _bodies(data, headers, prefix):
             traits.add(trait)
     scan = headers.segments[-1].end
-    is_whole = headers.has_one_scan and data.endswith(_END, scan) and "multi_picture" not in traits
+    is_whole = (
+        headers.has_one_scan and data.endswith(b"\xff\xd9", scan) and "multi_picture" not in traits
+    )
     if not is_whole and _end_of_scans(data, headers) != len(data):
         traits.add("trailing_bytes")
     channels = min(headers.channels, 3)  # TensorFlow makes RGB of CMYK
@@ -119,8 +119,8 @@ def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
     """Return the first EXIF block and the colour profile of a checked JPEG, empty for none."""
     headers = _read_headers(data)
     pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
-    exif = _bodies(data, headers, _EXIF)
-    return exif[0][1:] if exif else b"", b"".join(piece[2:] for piece in pieces)
+    exif = [*_bodies(data, headers, _EXIF), b""][0][1:]
+    return exif, b"".join(piece[2:] for piece in pieces)
 
 
 def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:

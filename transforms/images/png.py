@@ -52,11 +52,7 @@ class _Chunk(NamedTuple):
     name: bytes
     start: int
     end: int
-
-    @property
-    def length(self) -> int:
-        """Size of its body in bytes."""
-        return self.end - self.start - 12
+    length: int
 
     def body(self, data: bytes) -> bytes:
         return data[self.start + 8 : self.end - 4]
@@ -98,8 +94,7 @@ def read_png(data: bytes) -> ImageInfo:
     if chunks[-1].end != len(data):
         traits.add("trailing_bytes")
     orientation, of_exif = read_exif(_exif(data, first))
-    size_px = header.width_px, header.height_px
-    return ImageInfo("png", *size_px, orientation, tuple(sorted({*traits, *of_exif})), channels)
+    return ImageInfo("png", *header[:2], orientation, tuple(sorted({*traits, *of_exif})), channels)
 
 
 def png_metadata(data: bytes) -> tuple[bytes, bytes]:
@@ -180,7 +175,7 @@ def _chunks(data: bytes) -> Iterator[_Chunk]:
             raise truncated(f"chunk {name!r} ends at byte {end} of {size}")
         if zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             raise damaged(f"wrong checksum of chunk {name!r} at byte {position}")
-        yield _Chunk(name, position, end)
+        yield _Chunk(name, position, end, length)
         if name == b"IEND":
             return
         position = end
@@ -193,8 +188,7 @@ def _require_order(chunks: Sequence[_Chunk], has_palette: bool) -> None:
     for name in names:
         if name[:1].isupper() and name not in _KNOWN_CRITICAL:
             raise damaged(f"unknown critical chunk {name!r}")
-    for name in (b"IHDR", b"PLTE"):
-        if names.count(name) > 1:
+        if name in (b"IHDR", b"PLTE") and names.count(name) > 1:
             raise damaged(f"two {name!r} chunks")
     if not any(chunk.length for chunk in chunks if chunk.name == b"IDAT"):
         raise damaged("no pixels")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from transforms.images.check_images import check_image, decoding
-from transforms.images.decode_images import decode_image, over_white, upper_bits
+from transforms.images.convert_images import decode_image, over_white, upper_bits
 from transforms.images.findings import require_size, unreadable
 
 if TYPE_CHECKING:
