@@ -7,6 +7,7 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
 import bisect
+import itertools
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,12 +95,10 @@ def walk_frames(
 
 
 def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
-    """Yield a file's bytes in pieces."""
-    for start in range(0, size_bytes, _PIECE_BYTES):
-        if piece := read(start, min(start + _PIECE_BYTES, size_bytes)):
-            yield piece
-        else:
-            break
+    """Return a file's bytes in pieces."""
+    starts = range(0, size_bytes, _PIECE_BYTES)
+    pieces = (read(start, min(start + _PIECE_BYTES, size_bytes)) for start in starts)
+    return itertools.takewhile(len, pieces)
 
 
 class OpenedRecords(NamedTuple):
