@@ -1,5 +1,6 @@
 """Converted images against TensorFlow's decoders and resize, and against formulas."""
 
+import hashlib
 import io
 import struct
 import zlib
@@ -10,18 +11,32 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from msgspec.structs import replace
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, JpegImagePlugin
 
 from schemas.fields import EncodedImage, ImageInfo, Window
-from schemas.geometry.boxes import Resize, ResizeMode
+from schemas.geometry.boxes import Resize, ResizeMode, turn_array
 from schemas.layouts import PIXEL_DTYPES, Unfit
 from schemas.samples import Blob, Sample
-from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, verdict
+from tests.small_images import (
+    EOI,
+    GIF_FRAME,
+    chunk,
+    entry,
+    exif,
+    gif,
+    gif_frame,
+    idat,
+    ihdr,
+    png,
+    segment,
+    verdict,
+)
 from tests.turned_images import (
     UPRIGHT,
     as_stored,
     as_viewed,
     encoded,
+    every_pixel_another,
     jpeg_of,
     odd_files,
     oriented,
@@ -29,7 +44,7 @@ from tests.turned_images import (
     saved,
 )
 from transforms.build_records import convert_all
-from transforms.images.conversion import Color, Conversion, Encoding
+from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from transforms.images.convert_images import convert_image
 from transforms.images.findings import BadImage
 
@@ -258,16 +273,6 @@ def test_gray_of_16_bits_stays_where_only_its_size_changes() -> None:
     assert (again == wide >> 8).all() and again.dtype == np.uint8
 
 
-def test_few_bits_and_palettes() -> None:
-    found = repainted(saved(Image.fromarray(NOISE[:, :, 0] > 99), "PNG"), TO_RGB)
-    assert (found == np.where(NOISE[:, :, :1] > 99, 255, 0).repeat(3, 2)).all()
-    palette = Image.fromarray(NOISE[:, :, 0] % 4, "P")
-    palette.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 9, 8, 7])
-    colours = np.array([[0, 0, 0, 255], [255, 0, 0, 0], [0, 255, 0, 255], [9, 8, 7, 255]])
-    again = repainted(saved(palette, "PNG", transparency=1), TO_PNG)
-    assert (again == colours[NOISE[:, :, 0] % 4]).all()
-
-
 def test_a_transparent_gray_of_16_bits_is_that_one_alone() -> None:
     gray = np.full((8, 8), 0x1234, "<u2")
     gray[0, 0], gray[1, 1] = 0x12FF, 0x5600
@@ -337,8 +342,108 @@ def test_foreign_orientation_is_kept(file_format: str, kept: int) -> None:
         assert difference(as_viewed(again.data), np.asarray(ImageOps.exif_transpose(viewed))) < 25
 
 
-def test_avif_that_its_container_turns() -> None:
-    assert encoded(odd_files()["rot1mir0.avif"]).info.orientation == 5
+# --- turned upright
+
+TURNING = range(2, 9)
+
+
+def upright(data: bytes) -> bytes:
+    return converted(data, UPRIGHT).data
+
+
+def psnr(pixels: np.ndarray, others: np.ndarray) -> float:
+    error = np.square(pixels.astype(float) - others).mean()
+    return 10 * np.log10(255**2 / error) if error else np.inf
+
+
+@pytest.mark.parametrize("orientation", TURNING)
+def test_a_turned_image_says_what_it_was_made_of(orientation: int) -> None:
+    image = encoded(oriented(png_of(every_pixel_another(5, 3)), orientation), "folder/a.png")
+    turned = convert_image(image, UPRIGHT)
+    size = (3, 5) if orientation >= 5 else (5, 3)
+    assert turned == EncodedImage(
+        name="folder/a.png",
+        data=turned.data,
+        sha256=hashlib.sha256(turned.data).hexdigest(),
+        info=ImageInfo("png", *size, 1, ("gray",), 1),
+        turned=orientation,
+        source_sha256=image.sha256,
+    )
+    np.testing.assert_array_equal(as_stored(turned.data), as_viewed(image.data))
+
+
+# Bits and colour type of a PNG, its samples a pixel and chunks before the pixels.
+KINDS = {
+    "gray, 1 bit": (1, 0, 1, b""),
+    "gray, 16 bits": (16, 0, 1, b""),
+    "colour": (8, 2, 3, b""),
+    "palette, 1 bit": (1, 3, 1, chunk(b"PLTE", bytes(range(6)))),
+    "palette, 8 bits": (8, 3, 1, chunk(b"PLTE", bytes(i % 251 for i in range(768)))),
+    "with transparency": (2, 3, 1, chunk(b"PLTE", bytes(range(12))) + chunk(b"tRNS", b"\x10\x80")),
+    "gray and alpha": (8, 4, 2, b""),
+    "colour and alpha": (8, 6, 4, b""),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_png_is_turned_without_loss(kind: tuple[int, int, int, bytes]) -> None:
+    """The bits of 5 x 3 pixels are noise."""
+    bits, colour_type, samples, chunks = kind
+    row_bytes = -(-5 * bits * samples // 8)
+    noise = np.random.default_rng(0).bytes(3 * row_bytes)
+    raw = b"".join(b"\0" + noise[row_bytes * row :][:row_bytes] for row in range(3))
+    data = png(ihdr(5, 3, bits, colour_type), chunks, idat(raw))
+    expected = tf.io.decode_png(data, dtype=tf.uint16).numpy()  # of 8 bits and fewer too
+    for orientation in TURNING:
+        turned = upright(oriented(data, orientation))
+        found = tf.io.decode_png(turned, dtype=tf.uint16).numpy()
+        np.testing.assert_array_equal(found, turn_array(expected, orientation))
+
+
+def test_exif_stays_but_for_the_orientation() -> None:
+    copyright_by = entry(0x8298, 2, 4, b"Ann\0")
+    block = exif(entry(0x0112, 3, 1, b"\0\6") + copyright_by)
+    upright_block = exif(entry(0x0112, 3, 1, b"\0\1") + copyright_by)
+    for prefix in (b"", b"Exif\0\0"):  # some writers of PNG copy JPEG's
+        turned = upright(png(ihdr(), chunk(b"eXIf", prefix + block), idat()))
+        assert chunk(b"eXIf", upright_block) in turned
+    photo = jpeg_of(every_pixel_another(5, 3))
+    turned = upright(photo[:2] + segment(0xE1, b"Exif\0\0" + block) + photo[2:])
+    assert segment(0xE1, b"Exif\0\0" + upright_block) in turned
+
+
+# Chroma subsampling of the file, as Pillow numbers it, and of what is turned by each orientation.
+@pytest.mark.parametrize(
+    ("subsampling", "mirrored", "swapped"),
+    [("4:4:4", 0, 0), ("4:2:2", 1, 0), ("4:2:0", 2, 2)],  # Pillow writes no 4:4:0
+)
+def test_jpeg_is_encoded_at_a_stated_quality_with_its_subsampling(
+    subsampling: str, mirrored: int, swapped: int
+) -> None:
+    x, y = np.meshgrid(np.linspace(0, 255, 50), np.linspace(0, 255, 31))
+    pixels = np.stack([x, y, 255 - x], axis=-1).astype(np.uint8)
+    at_quality = Image.open(io.BytesIO(jpeg_of(pixels, quality=DEFAULT_QUALITY)))
+    assert DEFAULT_QUALITY == 95
+    for orientation in TURNING:
+        data = oriented(jpeg_of(pixels, subsampling=subsampling, quality=80), orientation)
+        turned = upright(data)
+        assert psnr(as_stored(turned), as_viewed(data)) > 36
+        with Image.open(io.BytesIO(turned)) as image:
+            assert isinstance(image, JpegImagePlugin.JpegImageFile)
+            found = JpegImagePlugin.get_sampling(image)
+            assert found == (swapped if orientation >= 5 else mirrored)
+            assert image.quantization == at_quality.quantization  # type: ignore[attr-defined]
+
+
+def test_an_image_that_a_turn_would_damage_is_refused() -> None:
+    wide = [png(ihdr(1, 1, 16, colour_type), idat(bytes(9))) for colour_type in (2, 4, 6)]
+    wide.append(png(ihdr(1, 1, 16), chunk(b"tRNS", b"\1\2"), idat(bytes(3))))
+    animated = png(ihdr(), chunk(b"acTL", struct.pack(">II", 2, 0)), idat())
+    for data in (*wide, animated):
+        with pytest.raises(BadImage) as caught:
+            upright(oriented(data, 3))
+        assert caught.value.code == "E-IMG-TYPE"
+        assert caught.value.detail.startswith("a turn would lose frames, or bits")
 
 
 # --- refusals
@@ -362,13 +467,6 @@ def test_results_that_are_too_large_are_refused_before_they_are_made() -> None:
     assert refused(source, Conversion(pixels_dtype="float64")) == ("E-EX-TOO-LARGE", what)
 
 
-def test_damage_inside_is_a_fault() -> None:
-    start = DRAWING.index(b"IDAT")
-    length = int.from_bytes(DRAWING[start - 4 : start], "big")
-    data = DRAWING[: start - 4] + chunk(b"IDAT", bytes(length)) + DRAWING[start + 8 + length :]
-    assert refused(encoded(data), Conversion(Resize(8, 8)))[0] == "E-IMG-DAMAGED"
-
-
 CUT_JPEG = jpeg_of(NOISE)[:-400] + EOI
 DAMAGED_SECOND_FRAME = gif(GIF_FRAME, gif_frame([0, 1, 1]))
 RUN_OUT = "ValueError: Corrupt JPEG data: premature end of data segment"
@@ -382,6 +480,11 @@ RUN_OUT = "ValueError: Corrupt JPEG data: premature end of data segment"
         (CUT_JPEG, PLAIN, RUN_OUT),
         (oriented(CUT_JPEG, 6), UPRIGHT, RUN_OUT),
         (DAMAGED_SECOND_FRAME, PLAIN, "ValueError: not enough image data"),
+        (
+            png(ihdr(), chunk(b"IDAT", b"?")),
+            Conversion(Resize(8, 8)),
+            "compressed pixels break off at byte 0",
+        ),
         # Nothing is decoded of an image that stays as it is.
         (CUT_JPEG, Conversion(reencode=Encoding.JPEG, turns=True), ""),
     ],

@@ -97,6 +97,10 @@ def _keypoints_values(picture: Picture) -> Values:
 KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints")
 
 
+def _captions_values(picture: Picture) -> Values:
+    return {"image/caption": [caption.encode() for caption in picture.fields.captions]}
+
+
 def _license_values(picture: Picture) -> Values:
     license_id = picture.fields.license_id
     return {"image/license": [] if license_id is None else [license_id]}
@@ -122,7 +126,7 @@ def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
 CAPTIONS = FeatureGroup(
     "captions",
     (text("image/caption", "captions, by annotation id", repeated=True),),
-    lambda picture: {"image/caption": [of.encode() for of in picture.fields.captions]},
+    _captions_values,
     found_as="captions",
 )
 _LICENSE = int64("image/license", "id of the license; none where it is not known", repeated=True)
