@@ -43,7 +43,7 @@ from tests.small_images import (
 from tests.turned_images import odd_files, saved
 from transforms.images.check_images import Check, check_image, name_kind
 from transforms.images.exif import read_exif
-from transforms.images.findings import BadImage
+from transforms.images.findings import TRAITS, BadImage
 from transforms.images.jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder
 from transforms.images.png import png_for_decoder
 

@@ -47,7 +47,8 @@ TURNS = [
 ]
 PAIRS = list(itertools.product(TURNS, CONVERSIONS))
 # 7 is prime to both lengths: every turn and every conversion is met.
-some = pytest.mark.parametrize(("turn", "conversion"), PAIRS[::7])
+PAIRS = [*PAIRS[::7], *itertools.product(TURNS, [NO_CONVERSION])]
+some = pytest.mark.parametrize(("turn", "conversion"), PAIRS)
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:

@@ -22,7 +22,7 @@ def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Pa
     (sources[0] / "a001.jpg").write_bytes(turned)
     (sources[0] / "a002.jpg").write_bytes(jpeg_bytes(32, 24))
     kept = committed(sources, tmp_path / "kept")["splits"]["train"]
-    assert kept["traits"] == {"exif_orientation": 1} and kept["repairs"] == {"frame_assumed": 1}
+    assert kept["traits"] == {"exif_orientation": 1}
     assert turned in [value(of, "image/encoded")[0] for of in examples(tmp_path / "kept")]
     flags = ("--resize", "32x24", "--orientation", "upright", "--layout", "detection")
     split = committed(sources, out, *flags)["splits"]["train"]
