@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
 
 from schemas.geometry.boxes import (
     PlacedBox,
@@ -19,6 +18,7 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
+from tests.turned_images import as_viewed, oriented, png_of
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,10 @@ def test_place_box_turns_what_it_clipped() -> None:
     assert placed == PlacedBox(0.0, 0.5, 0.25, 1.0, clipped=True)
 
 
-def as_viewed(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Return pixels as Pillow shows them."""
-    image = Image.fromarray(pixels)
-    image.getexif()[0x0112] = orientation
-    return np.asarray(ImageOps.exif_transpose(image))
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> None:
     stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # every pixel another value
-    upright = as_viewed(stored, orientation)
+    upright = as_viewed(oriented(png_of(stored), orientation))
     height, width = upright.shape
     for xmin, xmax in itertools.combinations(range(width + 1), 2):
         for ymin, ymax in itertools.combinations(range(height + 1), 2):
@@ -118,7 +111,7 @@ def test_place_box_is_float64_arithmetic_rounded_once(
 def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: int) -> None:
     pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     turned = turn_array(pixels, orientation)
-    np.testing.assert_array_equal(turned, as_viewed(pixels, orientation))
+    np.testing.assert_array_equal(turned, as_viewed(oriented(png_of(pixels), orientation)))
     assert turned.flags.c_contiguous
     height, width = shape[:2]
     assert turn_size((width, height), orientation) == turned.shape[1::-1]

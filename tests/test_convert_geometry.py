@@ -242,14 +242,3 @@ def test_areas_shrink_with_clipped_boxes() -> None:
     assert [found.code for found in built.dropped] == ["E-BOX-OUTSIDE"]
     assert "of which the rest is cut off" in built.dropped[0].detail
     assert built.repairs == ["box_clipped"]
-
-
-def test_a_panoptic_image_of_another_size_is_refused_before_resizing() -> None:
-    photo, other = png_of(drawn()), png_of(drawn()[:64, :64])
-    fields = PictureFields(WIDTH_PX, HEIGHT_PX, [], segments=[])
-    sample = Sample("train", "1", 0, BLOBS, pack(fields))
-    conversion = Conversion(Resize(64, 64), ResizeMode.STRETCH)
-    images = convert_all(sample, [encoded(photo), encoded(other)], conversion)
-    assert not isinstance(images, Unfit)
-    built = DetectionLayout(features=("panoptic",)).build(sample, images, {})
-    assert built == Unfit("E-IMG-SIZE", "64 x 64, its photo is 120 x 80", 1)

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from schemas.documents.tensorflow_files import dataset_info_json, features_json, label_files
-from schemas.example import encode_example, encode_example_parts
+from schemas.example import encode_example
 from schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
 from schemas.layouts import Unfit
-from schemas.layouts.groups import GroupedLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.manifest import Label
-from schemas.samples import Blob, Sample
-from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
-from tests.small_pictures import built, image_of, object_at, sample_of, values_of
+from tests.small_pictures import built, image_of, sample_of, values_of
 from tests.test_tfds_metadata import manifest_of
 
 LABELS = {1: Label(0, "person", 1), 13: Label(1, "stop sign", 13), 92: Label(2, "banner", 92)}
@@ -139,19 +136,3 @@ def test_the_recipe_s_own_parsing_reads_it() -> None:
     assert example["area"].numpy() == pytest.approx(345.67)
     names = ("path", "category_id", "id", "image_id")
     assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]
-
-
-# Objects of 640 x 480 px, and how far their record may be from the estimate.
-@pytest.mark.parametrize(
-    ("layout", "objects", "off"), [(TfdsLayout(), 7, 30), (KerasLayout(), 1, 12)]
-)
-def test_the_estimated_size_is_nearly_the_record_s(
-    layout: GroupedLayout, objects: int, off: int
-) -> None:
-    found = [object_at(i, i, 50.5, 40.25, category_id=13) for i in range(objects)]
-    blob, ids = Blob("train", "000000000042.jpg", 150_000), tuple(range(700_001, 700_001 + objects))
-    sample = Sample("train", "42", 0, (blob,), sample_of(640, 480, *found).fields, ids)
-    image = EncodedImage(blob.name, bytes(150_000), "ab" * 32, ImageInfo("jpeg", 640, 480))
-    made = built(layout, sample, image, labels=LABELS)
-    real = sum(map(len, frame_record(encode_example_parts(made.features))))
-    assert layout.record_bytes(sample) == pytest.approx(real, abs=off)

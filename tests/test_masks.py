@@ -1,6 +1,7 @@
 """Masks against pycocotools, and the mask and polygon features of the detection layout."""
 
 import io
+import re
 import zlib
 from typing import Any
 
@@ -174,6 +175,4 @@ def test_the_plan_knows_the_codecs_where_masks_are_written() -> None:
     masks, polygons = (DetectionLayout(features=("boxes", name)) for name in ("masks", "polygons"))
     assert masks.options()["mask_codecs"] == mask_codecs()
     assert "mask_codecs" not in polygons.options() | DetectionLayout().options()
-    pycocotools, version, zlib_name, zlib_version = mask_codecs().split(" ")
-    assert (pycocotools, zlib_name) == ("pycocotools", "zlib")
-    assert (version.count("."), zlib_version) == (2, zlib.ZLIB_RUNTIME_VERSION)
+    assert re.fullmatch(rf"pycocotools [\d.]+ zlib {zlib.ZLIB_RUNTIME_VERSION}", mask_codecs())

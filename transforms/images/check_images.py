@@ -107,23 +107,6 @@ def looks_like_image(data: bytes) -> bool:
     return data.startswith(tuple(_READERS))
 
 
-def name_kind(data: bytes) -> str:
-    r"""Return what the first bytes look like.
-
-    >>> name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
-    'WebP'
-    >>> name_kind(b"\n<HTML>404")
-    'HTML'
-    >>> name_kind(bytes.fromhex("0102030405060708090a"))
-    'unknown, starts with 0102030405060708'
-    """
-    head = data[:256]
-    for signature, kind in _SIGNATURES:
-        if re.match(signature, head, re.DOTALL | re.IGNORECASE):
-            return kind
-    return f"unknown, starts with {head[:8].hex()}"
-
-
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
     """Turn a foreign decoder's exception into a `BadImage`, unless the machine is at its limits.
@@ -176,13 +159,30 @@ def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageF
         return image
 
 
+def _name_kind(data: bytes) -> str:
+    r"""Return what the first bytes look like.
+
+    >>> _name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
+    'WebP'
+    >>> _name_kind(b"\n<HTML>404")
+    'HTML'
+    >>> _name_kind(bytes.fromhex("0102030405060708090a"))
+    'unknown, starts with 0102030405060708'
+    """
+    head = data[:256]
+    for signature, kind in _SIGNATURES:
+        if re.match(signature, head, re.DOTALL | re.IGNORECASE):
+            return kind
+    return f"unknown, starts with {head[:8].hex()}"
+
+
 def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
         raise truncated(f"{len(data)} bytes, a signature takes more")
-    kind = name_kind(data)
+    kind = _name_kind(data)
     if kind not in _FOREIGN_KINDS:
         raise unreadable(kind)
     if not takes_foreign:
