@@ -475,6 +475,9 @@ DECODED = [
     png(ihdr(colour_type=3), COLOURS, idat(), chunk(b"tRNS", b"\0")),  # after the pixels
     png(ihdr(colour_type=3), chunk(b"tRNS", b"\0"), COLOURS, idat()),  # before the palette
     png(ihdr(colour_type=3, bits=1), COLOURS, chunk(b"tRNS", bytes(3)), idat()),  # too many
+    # Rare chroma subsamplings: 4:4:1, and one that TurboJPEG does not know.
+    jpeg(QUANTIZATION, frame(8, 32, b"\1\x14" + YCBCR[2:]), HUFFMAN, YCBCR_SCAN, data=b"\0\x0f"),
+    jpeg(QUANTIZATION, frame(32, 16, b"\1\x42" + YCBCR[2:]), HUFFMAN, YCBCR_SCAN, data=b"\0\0\x0f"),
     # The transparent colour needs no entry in the table, ...
     gif(b"!\xf9\4\1\0\0\3\0", gif_frame([0, 1, 3, 0])),
     # ... and is ignored where it does not fit.
