@@ -32,7 +32,7 @@ from schemas.manifest import Label
 from schemas.samples import Sample
 from transforms.build_records import check_all, convert_all
 from transforms.images.check_images import Check
-from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion, Orientation
+from transforms.images.conversion import DEFAULT_QUALITY, NO_CONVERSION, Conversion
 from transforms.sources.read_coco import CocoReader, CocoRules
 
 HERE = Path(__file__).resolve().parent
@@ -124,7 +124,7 @@ MODES = {
         resize, RESIZED, conversion=Conversion(Resize(SIDE_PX, SIDE_PX), quality=QUALITY)
     ),
     "--orientation upright": Mode(
-        turn, ("--orientation", "upright"), conversion=Conversion(orientation=Orientation.UPRIGHT)
+        turn, ("--orientation", "upright"), conversion=Conversion(turns=True)
     ),
     "--features boxes,masks": Mode(
         draw_masks,

@@ -22,7 +22,7 @@ from transforms.earlier import LeaveOutEarlier, Since
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
-from transforms.images.convert_images import NO_CONVERSION, Conversion
+from transforms.images.conversion import NO_CONVERSION, Conversion
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan

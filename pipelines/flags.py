@@ -31,13 +31,7 @@ from transforms.gate import (
     GateLimits,
 )
 from transforms.images.check_images import Check
-from transforms.images.convert_images import (
-    DEFAULT_QUALITY,
-    Color,
-    Conversion,
-    Encoding,
-    Orientation,
-)
+from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
 from transforms.storage import Access
@@ -82,7 +76,7 @@ def data_set_fields(
             reencode=flags.reencode,
             quality=flags.quality,
             color=flags.color,
-            orientation=flags.orientation,
+            turns=flags.orientation == "upright",
         )
         fields = {"check": flags.check, "conversion": conversion}
     dropped = getattr(flags, "max_dropped", None)
@@ -269,7 +263,7 @@ def _add_image_flags(group: FlagGroup) -> None:
     check = "header: walk through each file's structure; decode: pixels too"
     group.choice("--check", check, Check, "header")
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
-    group.choice("--orientation", f"keep: as stored; {upright}", Orientation, "keep")
+    group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
     group.text("--resize", "box in px, N for a square, or the longest side as max:N", "N|WxH|max:N")
     mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels)"
     group.choice("--resize_mode", mode, ResizeMode)

@@ -19,7 +19,7 @@ from schemas.layouts.classification import (
     TensorLayout,
     TutorialLayout,
 )
-from transforms.images.convert_images import Color, Encoding
+from transforms.images.conversion import Color, Encoding
 from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER, FolderReader
 from transforms.sources.read_samples import SourceSamples
@@ -78,7 +78,9 @@ def add_flags(parser: FlagParser) -> None:
         list(LAYOUTS),
         "classification",
     )
-    group.choice("--dtype", "type of the pixels of --layout tensor (default float32)", PIXEL_DTYPES)
+    group.choice(
+        "--dtype", "type of the pixels of --layout tensor (default float32)", list(PIXEL_DTYPES)
+    )
     add_class_flags(parser)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
 
 from schemas.geometry.boxes import (
     PlacedBox,
@@ -19,66 +18,42 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-
-# What is wrong with a bbox by itself.
-CHECKS = {
-    "floats and a tuple": ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
-    "three numbers": ([1, 2, 3], ("E-BOX-SHAPE", "bbox is 3 values, not four numbers")),
-    "nothing": (None, ("E-BOX-SHAPE", "bbox is NoneType, not four numbers")),
-    "a boolean": ([1, 2, True, 4], ("E-BOX-SHAPE", "bbox holds something that is no number")),
-    "NaN": (  # which passes `width <= 0`
-        [1, 2, math.nan, 4],
-        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
-    ),
-    "no width": ([1, 2, 0, 4], ("E-BOX-EMPTY", "width 0 and height 4")),
-    "negative height": ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
-}
+from tests.turned_images import as_viewed, oriented, png_of
 
 
-@pytest.mark.parametrize(("bbox", "fault"), CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize(
+    ("bbox", "fault"),
+    [
+        ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
+        ([1, 2, 3], ("E-BOX-SHAPE", "bbox is 3 values, not four numbers")),
+        (None, ("E-BOX-SHAPE", "bbox is NoneType, not four numbers")),
+        ([1, 2, True, 4], ("E-BOX-SHAPE", "bbox holds something that is no number")),
+        ([1, 2, math.nan, 4], ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite")),
+        ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
+    ],
+)
 def test_check_bbox(bbox: object, fault: tuple[str, str] | None) -> None:
     assert check_bbox(bbox) == fault
 
 
-def outside(where: str) -> tuple[str, str]:
-    return "E-BOX-OUTSIDE", where
+THIRDS = PlacedBox(0.3333333432674408, 0.0, 0.6666666865348816, 0.5, False)  # in float32
 
 
-# A bbox in a frame of 100 x 50 pixels.
-PLACES = {
-    "inside": ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, 0.2, 0.75, 0.5, False)),
-    "the whole image": ((0.0, 0.0, 100.0, 50.0), PlacedBox(0.0, 0.0, 1.0, 1.0, False)),
-    "over every edge": ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
-    "left of it": ((-9.0, 0.0, 5.0, 5.0), outside("x -9.0 to -4.0, y 0.0 to 5.0 in 100 x 50")),
-    "touching it from the right, of no width in float64": (
-        (100.0, 0.0, 1e-300, 5.0),
-        outside("x 100.0 to 100.0, y 0.0 to 5.0 in 100 x 50"),
-    ),
-    "a width that vanishes in float32": (
-        (50.0, 10.0, 1e-6, 5.0),
-        ("E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
-    ),
-    "a small width at zero stays": (
-        (0.0, 0.0, 1e-36, 25.0),
-        PlacedBox(0.0, 0.0, float(np.float32(1e-38)), 0.5, False),
-    ),
-    "thirds are rounded to float32": (
-        (100 / 3, 0.0, 100 / 3, 25.0),
-        PlacedBox(0.3333333432674408, 0.0, 0.6666666865348816, 0.5, False),
-    ),
-}
-
-
-def edges_of(placed: PlacedBox) -> tuple[float, ...]:
-    return placed.xmin, placed.ymin, placed.xmax, placed.ymax
-
-
-@pytest.mark.parametrize(("bbox_xywh_px", "placed"), PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(
+    ("bbox_xywh_px", "placed"),
+    [
+        ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, float(np.float32(0.2)), 0.75, 0.5, False)),
+        ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
+        ((100 / 3, 0.0, 100 / 3, 25.0), THIRDS),
+        (  # of no width in float64
+            (100.0, 0.0, 1e-300, 5.0),
+            ("E-BOX-OUTSIDE", "x 100.0 to 100.0, y 0.0 to 5.0 in 100 x 50"),
+        ),
+        ((50.0, 10.0, 1e-6, 5.0), ("E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32")),
+    ],
+)
 def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
-    expected = placed
-    if isinstance(placed, PlacedBox):
-        expected = PlacedBox(*map(float, np.float32(edges_of(placed))), placed.clipped)
-    assert place_box(bbox_xywh_px, 100, 50) == expected
+    assert place_box(bbox_xywh_px, 100, 50) == placed
 
 
 def test_place_box_turns_what_it_clipped() -> None:
@@ -87,17 +62,10 @@ def test_place_box_turns_what_it_clipped() -> None:
     assert placed == PlacedBox(0.0, 0.5, 0.25, 1.0, clipped=True)
 
 
-def as_viewed(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Return pixels as Pillow shows them."""
-    image = Image.fromarray(pixels)
-    image.getexif()[0x0112] = orientation
-    return np.asarray(ImageOps.exif_transpose(image))
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> None:
     stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # every pixel another value
-    upright = as_viewed(stored, orientation)
+    upright = as_viewed(oriented(png_of(stored), orientation))
     height, width = upright.shape
     for xmin, xmax in itertools.combinations(range(width + 1), 2):
         for ymin, ymax in itertools.combinations(range(height + 1), 2):
@@ -115,21 +83,15 @@ LENGTHS = st.floats(5e-324, 2000.0) | st.floats(min_value=5e-324, allow_infinity
 SIZES = st.integers(1, 2000) | st.integers(1, 2**31 - 1)
 
 
-def float64_corners(bbox_xywh_px: tuple, width_px: int, height_px: int) -> np.ndarray:
-    """Return xmin, ymin, xmax, ymax by NumPy: unclipped, in float64."""
-    x, y, width, height = np.float64(bbox_xywh_px)
-    frame = np.float64([width_px, height_px] * 2)
-    with np.errstate(over="ignore"):
-        return np.float64([x, y, x + width, y + height]) / frame
-
-
 @given(st.tuples(COORDINATES, COORDINATES, LENGTHS, LENGTHS), SIZES, SIZES)
 @example((95.0, 0.0, 5.0, 5.0), 100, 50)
 @example((-5.0, -5.0, 10.0, 10.0), 100, 50)
 def test_place_box_is_float64_arithmetic_rounded_once(
     bbox_xywh_px: tuple, width_px: int, height_px: int
 ) -> None:
-    corners = float64_corners(bbox_xywh_px, width_px, height_px)
+    x, y, width, height = np.float64(bbox_xywh_px)
+    with np.errstate(over="ignore"):
+        corners = np.float64([x, y, x + width, y + height]) / ([width_px, height_px] * 2)
     rounded = np.float32(np.clip(corners, 0.0, 1.0))
     placed = place_box(bbox_xywh_px, width_px, height_px)
     if not isinstance(placed, PlacedBox):
@@ -139,7 +101,7 @@ def test_place_box_is_float64_arithmetic_rounded_once(
         vanishes = rounded[0] >= rounded[2] or rounded[1] >= rounded[3]
         assert {"E-BOX-OUTSIDE": nothing, "E-BOX-EMPTY": vanishes}[code]
         return
-    assert edges_of(placed) == tuple(rounded.tolist())
+    assert (placed.xmin, placed.ymin, placed.xmax, placed.ymax) == tuple(rounded.tolist())
     assert 0.0 <= placed.xmin < placed.xmax <= 1.0 and 0.0 <= placed.ymin < placed.ymax <= 1.0
     assert placed.clipped == bool((corners[:2] < 0.0).any() or (corners[2:] > 1.0).any())
 
@@ -149,7 +111,7 @@ def test_place_box_is_float64_arithmetic_rounded_once(
 def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: int) -> None:
     pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     turned = turn_array(pixels, orientation)
-    np.testing.assert_array_equal(turned, as_viewed(pixels, orientation))
+    np.testing.assert_array_equal(turned, as_viewed(oriented(png_of(pixels), orientation)))
     assert turned.flags.c_contiguous
     height, width = shape[:2]
     assert turn_size((width, height), orientation) == turned.shape[1::-1]
@@ -159,5 +121,4 @@ def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: i
 
 def test_place_points_of_several_none_and_outside() -> None:
     assert place_points([0.0, 0.0, 100.0, 40.0, 50.0, 10.0], 100, 40) == [0, 0, 1, 1, 0.5, 0.25]
-    assert place_points([], 100, 40, 6) == []
     assert place_points([-25.0, 60.0], 100, 40) == [-0.25, 1.5]  # not clipped

@@ -16,7 +16,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.convert_images import NO_CONVERSION, Color, Conversion, Encoding, Orientation
+from transforms.images.conversion import NO_CONVERSION, Color, Conversion, Encoding
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
@@ -27,18 +27,17 @@ SQUARES = {  # channel: left, top, right, bottom as stored
 }
 PERSON = Label(1, "person", keypoints=("nose",))
 
-CONVERSIONS = {
-    "none": NO_CONVERSION,
-    "fit": Conversion(Resize(60, 60)),
-    "fit, enlarged": Conversion(Resize(300, 250), ResizeMode.FIT),
-    "fill a square": Conversion(Resize(60, 60), ResizeMode.FILL),
-    "fill what is narrow": Conversion(Resize(40, 100), ResizeMode.FILL),
-    "fill what is wide": Conversion(Resize(100, 30), ResizeMode.FILL),
-    "stretch": Conversion(Resize(64, 64), ResizeMode.STRETCH),
-    "longer side": Conversion(Resize(90, None)),
-    "its own size": Conversion(reencode=Encoding.PNG, color=Color.RGB),
-    "plain pixels": Conversion(Resize(64, 48), pixels_dtype="uint8"),
-}
+CONVERSIONS = [
+    NO_CONVERSION,
+    Conversion(Resize(60, 60)),
+    Conversion(Resize(300, 250), ResizeMode.FIT),
+    Conversion(Resize(60, 60), ResizeMode.FILL),
+    Conversion(Resize(40, 100), ResizeMode.FILL),
+    Conversion(Resize(64, 64), ResizeMode.STRETCH),
+    Conversion(Resize(90, None)),
+    Conversion(reencode=Encoding.PNG, color=Color.RGB),
+    Conversion(Resize(64, 48), pixels_dtype="uint8"),
+]
 # EXIF orientation, whether annotated in the upright picture, and whether that is written.
 TURNS = [
     (orientation, in_upright, upright)
@@ -46,20 +45,10 @@ TURNS = [
     for in_upright in ([False, True] if orientation >= 5 else [False])
     for upright in (False, True)
 ]
-FEW_TURNS = [
-    (1, False, False),
-    (3, False, True),
-    (6, True, False),
-    (6, False, True),
-    (7, True, True),
-]
-few_turns = pytest.mark.parametrize("turn", FEW_TURNS, ids=lambda turn: f"EXIF {turn}")
-conversions = pytest.mark.parametrize("conversion", CONVERSIONS.values(), ids=CONVERSIONS)
-PAIRS = list(itertools.product(TURNS, CONVERSIONS.values()))
+PAIRS = list(itertools.product(TURNS, CONVERSIONS))
 # 7 is prime to both lengths: every turn and every conversion is met.
-some = pytest.mark.parametrize(
-    ("turn", "conversion"), [*PAIRS[::7], *itertools.product(TURNS, [NO_CONVERSION])]
-)
+PAIRS = [*PAIRS[::7], *itertools.product(TURNS, [NO_CONVERSION])]
+some = pytest.mark.parametrize(("turn", "conversion"), PAIRS)
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:
@@ -109,10 +98,9 @@ class Scene:
         self.annotated = (as_viewed(photo) if in_upright else as_stored(photo)) == 255
         self.height_px, self.width_px, _ = self.annotated.shape
         panoptic = png_of((self.annotated * [10, 20, 30]).astype(np.uint8))
-        mode = Orientation.UPRIGHT if upright else Orientation.KEEP
         files = [encoded(photo), encoded(panoptic, "b.png")]
         sample = Sample("train", "1", 0, BLOBS, b"")
-        found = convert_all(sample, files, replace(conversion, orientation=mode))
+        found = convert_all(sample, files, replace(conversion, turns=upright))
         assert not isinstance(found, Unfit), found
         self.images: list[EncodedImage] = found
         image = found[0]
@@ -181,20 +169,23 @@ def near(found: Sequence[float], scene: Scene, channel: int) -> bool:
 
 
 @some
-def test_detection(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_detection_and_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     width_px, height_px = scene.size_px
-    features = ("boxes", "keypoints", "masks", "polygons")
-    layout = DetectionLayout(features=features)
+    for channel in SQUARES:
+        built = scene.build(KerasLayout(), [channel])
+        if isinstance(built, Unfit):
+            assert built.code == "E-EX-EMPTY" and channel not in scene.shown()
+            continue
+        x, y, width, height = values(built, "bbox")
+        assert near([x, y, x + width, y + height], scene, channel)
+    layout = DetectionLayout(features=("boxes", "keypoints", "masks", "polygons"))
     for outlines in ("polygons", "rle"):
         built = scene.built(layout, outlines=outlines)
         kept = written_squares(scene, built)
-        edges = [
-            np.multiply(values(built, f"image/object/bbox/{edge}"), side)
-            for edge, side in zip(
-                ("xmin", "ymin", "xmax", "ymax"), (width_px, height_px) * 2, strict=True
-            )
-        ]
+        keys = [f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax")]
+        sides = (width_px, height_px) * 2
+        edges = [np.multiply(values(built, k), side) for k, side in zip(keys, sides, strict=True)]
         masks = [as_stored(png) for png in values(built, "image/object/mask")]
         areas = values(built, "image/object/area")
         for place, channel in enumerate(kept):
@@ -217,23 +208,13 @@ def test_detection(turn: tuple[int, bool, bool], conversion: Conversion) -> None
             assert near([*clipped.min(axis=0), *clipped.max(axis=0)], scene, channel)
 
 
-@conversions
-@few_turns
-def test_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+@some
+def test_panoptic_images(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
-    for channel in SQUARES:
-        built = scene.build(KerasLayout(), [channel])
-        if isinstance(built, Unfit):
-            assert built.code == "E-EX-EMPTY" and channel not in scene.shown()
-            continue
-        x, y, width, height = values(built, "bbox")
-        assert near([x, y, x + width, y + height], scene, channel)
-
-
-@conversions
-@few_turns
-def test_tfds_with_its_panoptic_image(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
-    scene = Scene(turn, conversion)
+    masks = scene.built(DetectionLayout(features=("boxes", "panoptic")))
+    instances = as_stored(values(masks, "image/panoptic/instance_mask")[0])
+    for place, channel in enumerate(SQUARES, start=1):
+        assert agree(instances == place, scene.written[:, :, channel])
     layout = TfdsLayout(features=("boxes", "panoptic"))
     built = scene.build(layout, list(SQUARES))
     _, in_upright, upright = turn
@@ -254,16 +235,6 @@ def test_tfds_with_its_panoptic_image(turn: tuple[int, bool, bool], conversion: 
             assert agree(ids[:, :, channel] != 0, scene.written[:, :, channel])
 
 
-@some
-def test_panoptic_masks(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
-    scene = Scene(turn, conversion)
-    built = scene.built(DetectionLayout(features=("boxes", "panoptic")))
-    instances = as_stored(values(built, "image/panoptic/instance_mask")[0])
-    assert instances.shape == scene.written.shape[:2]
-    for place, channel in enumerate(SQUARES, start=1):
-        assert agree(instances == place, scene.written[:, :, channel])
-
-
 def test_areas_shrink_with_clipped_boxes() -> None:
     scene = Scene((1, False, False), Conversion(Resize(80, 80), ResizeMode.FILL))
     built = scene.built(DetectionLayout())  # shows x from 20 to 100
@@ -271,14 +242,3 @@ def test_areas_shrink_with_clipped_boxes() -> None:
     assert [found.code for found in built.dropped] == ["E-BOX-OUTSIDE"]
     assert "of which the rest is cut off" in built.dropped[0].detail
     assert built.repairs == ["box_clipped"]
-
-
-def test_a_panoptic_image_of_another_size_is_refused_before_resizing() -> None:
-    photo, other = png_of(drawn()), png_of(drawn()[:64, :64])
-    fields = PictureFields(WIDTH_PX, HEIGHT_PX, [], segments=[])
-    sample = Sample("train", "1", 0, BLOBS, pack(fields))
-    conversion = Conversion(Resize(64, 64), ResizeMode.STRETCH)
-    images = convert_all(sample, [encoded(photo), encoded(other)], conversion)
-    assert not isinstance(images, Unfit)
-    built = DetectionLayout(features=("panoptic",)).build(sample, images, {})
-    assert built == Unfit("E-IMG-SIZE", "64 x 64, its photo is 120 x 80", 1)

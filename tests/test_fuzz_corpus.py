@@ -22,8 +22,9 @@ def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
 
     accepted = 0
     for data in TARGETS[name].inputs():
-        info = verdict(data, Check.DECODE, max_pixels=2**20)
-        if isinstance(info, ImageInfo):
+        info = verdict(data)
+        is_small = isinstance(info, ImageInfo) and info.width_px * info.height_px < 2**20
+        if is_small and verdict(data, Check.DECODE) == info:
             *_, height_px, width_px, _ = tf.io.decode_image(data).shape
             assert (width_px, height_px) == (info.width_px, info.height_px), data
             accepted += 1

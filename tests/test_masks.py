@@ -1,6 +1,7 @@
 """Masks against pycocotools, and the mask and polygon features of the detection layout."""
 
 import io
+import re
 import zlib
 from typing import Any
 
@@ -14,17 +15,13 @@ from pycocotools import mask as coco_mask
 from schemas.example import encode_example_parts
 from schemas.features import Kind
 from schemas.fields import ObjectFields, PictureFields, Segmentation
-from schemas.geometry.masks import MAX_MASK_PX, Mask, encode_gray_png, mask_of, scaled_mask_of
-from schemas.layouts import Built
+from schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.groups import mask_codecs
-from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from tests.drawn_examples import draw
-from tests.small_pictures import image_of
+from tests.small_pictures import built, image_of
 from tests.test_segmentations import counts_of_images
-
-LABELS = {1: Label(1, "person")}
 
 
 def ann_to_mask(segmentation: Any, width_px: int, height_px: int) -> Mask:
@@ -62,38 +59,21 @@ def test_any_polygons_are_drawn_as_pycocotools_does(
     assert np.array_equal(mask, ann_to_mask(polygons, width, height))
 
 
-@draw(200)
-@given(counts_of_images())
-def test_any_run_lengths_are_the_mask_of_pycocotools(found: tuple[list[int], int, int]) -> None:
-    counts, width, height = found
-    rle = {"size": [height, width], "counts": counts}
-    mask = mask_of(Segmentation(rle_counts=counts), width, height)
-    assert np.array_equal(mask, ann_to_mask(rle, width, height))
-
-
-ANOTHER_IMAGE = "run lengths are not those of 3 x 4 px"
-
-
 @pytest.mark.parametrize(
-    ("segmentation", "width_px", "message"),
+    ("segmentation", "message"),
     [
-        (Segmentation(), MAX_MASK_PX, "a mask of 178956970 x 4 px, the limit is 178956970 px"),
-        (Segmentation(rle_counts=[5, 6]), 3, ANOTHER_IMAGE),
-        (Segmentation(rle_counts=[13, -1]), 3, ANOTHER_IMAGE),
-        (
-            Segmentation([[1e300, 0, 1, 0, 1, 1]]),
-            3,
-            "a polygon of 6 numbers is too large to be drawn",
-        ),
+        (Segmentation(rle_counts=[5, 6]), "run lengths are not those of 3 x 4 px"),
+        (Segmentation(rle_counts=[13, -1]), "run lengths are not those of 3 x 4 px"),
+        (Segmentation([[1e300, 0, 1, 0, 1, 1]]), "a polygon of 6 numbers is too large to be drawn"),
         # A box for pycocotools.
-        (Segmentation([[0, 0, 1, 1]]), 3, "a polygon of 4 numbers is too large to be drawn"),
+        (Segmentation([[0, 0, 1, 1]]), "a polygon of 4 numbers is too large to be drawn"),
     ],
 )
 def test_values_that_would_crash_pycocotools_are_refused(
-    segmentation: Segmentation, width_px: int, message: str
+    segmentation: Segmentation, message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        mask_of(segmentation, width_px, 4)
+        mask_of(segmentation, 3, 4)
 
 
 # --- other sizes and orientations ---
@@ -108,6 +88,8 @@ def test_scaled_run_lengths_are_the_nearest_pixels(
     segmentation = Segmentation(rle_counts=counts)
     scaled = scaled_mask_of(segmentation, (from_width, from_height), (width, height))
     mask = mask_of(segmentation, from_width, from_height)
+    rle = {"size": [from_height, from_width], "counts": counts}
+    assert np.array_equal(mask, ann_to_mask(rle, from_width, from_height))
     rows = [int((row + 0.5) * from_height / height) for row in range(height)]
     columns = [int((column + 0.5) * from_width / width) for column in range(width)]
     if (from_width, from_height) == (width, height):
@@ -128,23 +110,14 @@ def random_mask(width: int, height: int) -> Mask:
     return np.random.default_rng(width).integers(0, 2, (height, width), np.uint8)
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        np.ones((1, 1), np.uint8),
-        np.zeros((480, 640), np.uint8),
-        random_mask(1, 300),
-        random_mask(1001, 5000),  # several stripes
-        random_mask(5, 3).T[::-1],  # a view, turned
-    ],
-    ids=lambda mask: "{} x {}".format(*mask.shape[::-1]),
-)
-def test_a_png_decodes_to_its_mask(mask: Mask) -> None:
+def test_a_png_decodes_to_its_mask() -> None:
     import tensorflow as tf
 
-    png = encode_gray_png(mask)
-    assert np.array_equal(decoded(png), mask)
-    assert np.array_equal(tf.io.decode_image(png).numpy()[..., 0], mask)
+    empty, view = np.zeros((480, 640), np.uint8), random_mask(5, 3).T[::-1]
+    for mask in (np.ones((1, 1), np.uint8), empty, random_mask(1001, 5000), view):
+        png = encode_gray_png(mask)
+        assert np.array_equal(decoded(png), mask)
+        assert np.array_equal(tf.io.decode_image(png).numpy()[..., 0], mask)
 
 
 # --- the layout ---
@@ -162,25 +135,15 @@ def sample_of(*segmentations: Segmentation) -> Sample:
     return Sample("train", "42", 0, (Blob("train", "a.jpg", 3),), pack(fields), ids, payload)
 
 
-def build(sample: Sample, *features: str) -> Built:
-    built = DetectionLayout(features=("boxes", *features)).build(
-        sample, [image_of(100, 50)], LABELS
-    )
-    assert isinstance(built, Built)
-    return built
-
-
 def test_each_object_has_its_mask() -> None:
     sample = sample_of(Segmentation([SQUARE, TRIANGLE]), TOP_LEFT_PIXEL, Segmentation())
-    built = build(sample, "masks")
-    kind, pngs = built.features["image/object/mask"]
-    first, second, third = map(decoded, pngs)
-    assert kind is Kind.BYTES
+    made = built(DetectionLayout(features=("boxes", "masks")), sample, image_of(100, 50))
+    first, second, third = map(decoded, made.features["image/object/mask"][1])
     assert np.array_equal(first, ann_to_mask([SQUARE, TRIANGLE], 100, 50))
     assert second.sum() == second[0, 0] == 1
     assert third.sum() == 0
-    assert built.repairs == ["mask_empty"]
-    assert "image/object/polygon" not in built.features
+    assert made.repairs == ["mask_empty"]
+    assert "image/object/polygon" not in made.features
 
 
 def test_polygons_are_one_ragged_tensor() -> None:
@@ -188,20 +151,19 @@ def test_polygons_are_one_ragged_tensor() -> None:
 
     over_the_edge = [-10.0, 0.0, 110.0, 0.0, 50.0, 60.0]
     outlines = (Segmentation([SQUARE, TRIANGLE]), TOP_LEFT_PIXEL, Segmentation([over_the_edge]))
-    built = build(sample_of(*outlines), "polygons")
+    layout = DetectionLayout(features=("boxes", "polygons"))
+    made = built(layout, sample_of(*outlines), image_of(100, 50))
     square = [0.1, 0.1, 0.3, 0.1, 0.3, 0.5, 0.1, 0.5]
     others = [[0.5, 0.2, 0.9, 0.2, 0.9, 0.8], [-0.1, 0.0, 1.1, 0.0, 0.5, 1.2]]  # not clipped
-    assert built.features["image/object/polygon"] == (Kind.FLOAT, sum(others, square))
-    assert built.features["image/object/polygon_count"] == (Kind.INT64, [2, 0, 1])
-    assert built.features["image/object/polygon_length"] == (Kind.INT64, [8, 6, 6])
-    assert built.repairs == [] and "image/object/mask" not in built.features
+    assert made.features["image/object/polygon"] == (Kind.FLOAT, sum(others, square))
+    assert made.repairs == [] and "image/object/mask" not in made.features
     keys = ("image/object/polygon_count", "image/object/polygon_length")
     feature = tf.io.RaggedFeature(
         tf.float32,
         value_key="image/object/polygon",
         partitions=[tf.io.RaggedFeature.RowLengths(key) for key in keys],
     )
-    record = b"".join(encode_example_parts(built.features))
+    record = b"".join(encode_example_parts(made.features))
     batch = tf.io.parse_example([record, record], {"polygon": feature})["polygon"]
     for parsed in batch:
         assert [len(polygons) for polygons in parsed.to_list()] == [2, 0, 1]
@@ -213,6 +175,4 @@ def test_the_plan_knows_the_codecs_where_masks_are_written() -> None:
     masks, polygons = (DetectionLayout(features=("boxes", name)) for name in ("masks", "polygons"))
     assert masks.options()["mask_codecs"] == mask_codecs()
     assert "mask_codecs" not in polygons.options() | DetectionLayout().options()
-    pycocotools, version, zlib_name, zlib_version = mask_codecs().split(" ")
-    assert (pycocotools, zlib_name) == ("pycocotools", "zlib")
-    assert (version.count("."), zlib_version) == (2, zlib.ZLIB_RUNTIME_VERSION)
+    assert re.fullmatch(rf"pycocotools [\d.]+ zlib {zlib.ZLIB_RUNTIME_VERSION}", mask_codecs())

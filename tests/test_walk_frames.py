@@ -2,7 +2,7 @@
 
 import struct
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import google_crc32c
 import pytest
@@ -16,14 +16,13 @@ from transforms.walk_frames import UNKNOWN_SIZE, BadFrame, Record, read_pieces, 
 ABC = b"".join(b"".join(frame_record([data])) for data in (b"abc", b"", b"defgh"))
 """Three records, at bytes 0, 19 and 35; 56 bytes."""
 STARTS = [0, 19, 35]
+RECORDS = [Record(0, 0, 3, b"abc"), Record(1, 19, 0, b""), Record(2, 35, 5, b"defgh")]
 
 
-def walked(data: bytes, starts: Sequence[int] = ()) -> list[Record | BadFrame]:
-    return list(walk_frames(pieces_of(data, len(data)), len(data), starts))
-
-
-def pieces_of(data: bytes, size_bytes: int) -> Iterator[bytes]:
-    return read_pieces(lambda start, end: data[start:end], size_bytes)
+def walked(data: bytes, starts: Sequence[int] = (), *, known: bool = True) -> list:
+    size_bytes = len(data) if known else UNKNOWN_SIZE
+    pieces = read_pieces(lambda start, end: data[start:end], size_bytes)
+    return list(walk_frames(pieces, size_bytes, starts))
 
 
 def changed(at: int, by: int = 1) -> bytes:
@@ -32,20 +31,10 @@ def changed(at: int, by: int = 1) -> bytes:
     return bytes(data)
 
 
-def test_records_come_with_number_offset_size_and_bytes() -> None:
-    assert walked(ABC) == [
-        Record(0, 0, 3, b"abc"),
-        Record(1, 19, 0, b""),
-        Record(2, 35, 5, b"defgh"),
-    ]
-    assert walked(b"") == []
-
-
 def test_a_damaged_record_is_passed_over() -> None:
     assert walked(changed(13)) == [
         BadFrame(0, 0, "E-VER-CRC", "its data's checksum is f20336ab, the frame's 21f1576e"),
-        Record(1, 19, 0, b""),
-        Record(2, 35, 5, b"defgh"),
+        *RECORDS[1:],
     ]
 
 
@@ -61,7 +50,7 @@ def test_behind_a_damaged_length_the_index_tells_how_to_go_on() -> None:
     )
     first, *others = walked(data, STARTS)
     assert first == alone._replace(what=alone.what.partition(";")[0])
-    assert others == [Record(1, 19, 0, b""), Record(2, 35, 5, b"defgh")]
+    assert others == RECORDS[1:]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +79,7 @@ def claiming(size: int) -> bytes:
 def test_a_length_is_not_believed(size: int, known: bool) -> None:
     data = claiming(size)
     tracemalloc.start()
-    size_bytes = len(data) if known else UNKNOWN_SIZE
-    (found,) = walk_frames(pieces_of(data, size_bytes), size_bytes)
+    (found,) = walked(data, known=known)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(found, BadFrame)
@@ -108,10 +96,7 @@ def test_a_record_beyond_the_limit_is_checksummed_in_pieces(
     data = bytearray(b"".join(frame_record([bytes(range(100))])) + ABC)
     data[50] ^= damaged
     first, *others = walked(bytes(data))
-    assert others == [
-        Record(n + 1, at + 116, len(d), d)
-        for n, at, d in ((0, 0, b"abc"), (1, 19, b""), (2, 35, b"defgh"))
-    ]
+    assert others == [Record(of.number + 1, of.offset + 116, *of[2:]) for of in RECORDS]
     assert first[:3] == ((0, 0, "E-VER-CRC") if damaged else (0, 0, 100))
     assert damaged or first == Record(0, 0, 100, None)
 
@@ -123,8 +108,7 @@ def test_any_records_in_pieces_of_any_size(
     data = b"".join(part for record in records for part in frame_record([record]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE_BYTES", piece_bytes)
-        size_bytes = len(data) if known else UNKNOWN_SIZE
-        found = list(walk_frames(pieces_of(data, size_bytes), size_bytes))
+        found = walked(data, known=known)
     assert [record.data for record in found if isinstance(record, Record)] == records
     assert len(found) == len(records)
 

@@ -13,10 +13,10 @@ from schemas.fields import EncodedImage
 from tests.conftest import SHARED_DATA
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
 from transforms.images.check_images import check_image
-from transforms.images.convert_images import Conversion, Orientation
+from transforms.images.conversion import Conversion
 
 DATA = Path(__file__).parent / "data"
-UPRIGHT = Conversion(orientation=Orientation.UPRIGHT)
+UPRIGHT = Conversion(turns=True)
 _HEAD_END = len(PNG_SIGNATURE) + 25
 
 

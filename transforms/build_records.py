@@ -18,12 +18,7 @@ from schemas.tensors import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
 from transforms.images.check_images import Check, check_image, one_line
-from transforms.images.convert_images import (
-    NO_CONVERSION,
-    Conversion,
-    convert_along,
-    convert_image,
-)
+from transforms.images.conversion import NO_CONVERSION, Conversion
 from transforms.images.findings import BadImage
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import DEFAULT_ACCESS, Access, Storage
@@ -163,6 +158,8 @@ def convert_all(
     They are turned upright if that is asked for, and converted; a panoptic one with its photo. One
     whose pixels are decoded for that has to pass `Check.DECODE`, which `checked` says it has.
     """
+    from transforms.images.convert_images import convert_along, convert_image  # late: Pillow
+
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
         if is_panoptic(blob):

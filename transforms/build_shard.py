@@ -39,7 +39,7 @@ from transforms.build_records import (
     record_maker,
 )
 from transforms.gate import GateLimits, WorkerGate
-from transforms.images.convert_images import Conversion
+from transforms.images.conversion import Conversion
 from transforms.output_files import check_claim, conflict, create_or_compare
 from transforms.progress import PROGRESS, Counts
 from transforms.shard_index import (

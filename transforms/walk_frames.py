@@ -7,7 +7,7 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
 import bisect
-import functools
+import itertools
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,19 +76,18 @@ def walk_frames(
         size_bytes: size of the file, or `UNKNOWN_SIZE`.
         starts: offsets of its frames by an index, ascending, to go on at after a damaged one.
     """
-    file = _Forward(iter(pieces), size_bytes)
+    file = _Forward(iter(pieces))
     offset = number = 0
-    while file.has(offset, 1):
-        found, following = _read_frame(file, offset, number)
+    while file.read(offset, 1):
+        found, following = _read_frame(file, size_bytes, offset, number)
         if following is None:
             place = bisect.bisect_right(starts, offset)
             if place == len(starts) or starts[place] >= size_bytes:
                 assert isinstance(found, BadFrame)
-                is_known = size_bytes != UNKNOWN_SIZE
                 left = f"the last {size_bytes - offset} bytes of the file were not read"
-                yield found._replace(
-                    what=f"{found.what}; {left if is_known else 'what follows was not read'}"
-                )
+                if size_bytes == UNKNOWN_SIZE:
+                    left = "what follows was not read"
+                yield found._replace(what=f"{found.what}; {left}")
                 break
             following, number = starts[place], place - 1
         yield found
@@ -96,12 +95,10 @@ def walk_frames(
 
 
 def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
-    """Yield a file's bytes in pieces."""
-    for start in range(0, size_bytes, _PIECE_BYTES):
-        if piece := read(start, min(start + _PIECE_BYTES, size_bytes)):
-            yield piece
-        else:
-            break
+    """Return a file's bytes in pieces."""
+    starts = range(0, size_bytes, _PIECE_BYTES)
+    pieces = (read(start, min(start + _PIECE_BYTES, size_bytes)) for start in starts)
+    return itertools.takewhile(len, pieces)
 
 
 class OpenedRecords(NamedTuple):
@@ -165,77 +162,67 @@ def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Forward:
     """A part of a file that is held; it only moves forward."""
 
-    def __init__(self, pieces: Iterator[bytes], size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self._pieces = pieces
-        self._base = 0
-        self._held = bytearray()
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._base, self._held = pieces, 0, bytearray()
 
-    def has(self, offset: int, wanted: int) -> bool:
-        """Move on to hold so many bytes from an offset; return whether they are held now."""
+    @property
+    def end(self) -> int:
+        """Where the part ends."""
+        return self._base + len(self._held)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes from an offset: fewer where the file ends, none before the part."""
         if offset < self._base:
-            return False
-        while offset + wanted > self._base + len(self._held):
+            return b""
+        while offset + size > self.end:
             dropped = min(offset - self._base, len(self._held))
             del self._held[:dropped]
             self._base += dropped
             if not (piece := next(self._pieces, b"")):
-                return False
+                break
             self._held += piece
-        return True
-
-    def bytes_at(self, offset: int, size: int) -> bytes:
-        """Return bytes that are held."""
-        start = offset - self._base
+        start = max(offset - self._base, 0)
         with memoryview(self._held) as held:
             return bytes(held[start : start + size])
 
-    def left(self, offset: int) -> int:
-        """Return how many bytes there are from an offset on, or at least are held."""
-        if self.size_bytes == UNKNOWN_SIZE:
-            return self._base + len(self._held) - offset
-        return self.size_bytes - offset
 
-
-def _read_frame(file: _Forward, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
+def _read_frame(
+    file: _Forward, size_bytes: int, offset: int, number: int
+) -> tuple[Record | BadFrame, int | None]:
     """Return what is at an offset, and where the next frame begins, None if that is not known."""
 
     def bad(what: str, code: str = "E-VER-FRAME") -> BadFrame:
         return BadFrame(number, offset, code, what)
 
-    if not file.has(offset, HEADER_BYTES):
-        left = file.left(offset)
-        return bad(f"the file ends within a frame's header, after {left} bytes of it"), None
-    size, crc = _LENGTH.unpack(file.bytes_at(offset, HEADER_BYTES))
+    head = file.read(offset, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return bad(f"the file ends within a frame's header, after {len(head)} bytes of it"), None
+    size, crc = _LENGTH.unpack(head)
     if crc != (wanted_crc := _length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
-    start, end, is_kept = (
-        offset + HEADER_BYTES,
-        offset + FRAME_BYTES + size,
-        size <= MAX_RECORD_BYTES,
-    )
-    data, data_crc, is_whole = b"", 0, end <= file.size_bytes
-    if is_whole and is_kept and (is_whole := file.has(offset, end - offset)):
-        data = file.bytes_at(start, size)
-        data_crc = google_crc32c.value(data)
-    while is_whole and not is_kept and start < end - _CRC.size:
-        wanted = min(_PIECE_BYTES, end - _CRC.size - start)
-        if is_whole := file.has(start, wanted):
-            data_crc = google_crc32c.extend(data_crc, file.bytes_at(start, wanted))
-        start += wanted
-    if not is_whole or not file.has(end - _CRC.size, _CRC.size):
-        left = max(file.left(offset) - HEADER_BYTES, 0)
+    at, data_end = offset + HEADER_BYTES, offset + HEADER_BYTES + size
+    is_kept, fits = size <= MAX_RECORD_BYTES, offset + FRAME_BYTES + size <= size_bytes
+    kept, data_crc = list[bytes](), 0
+    while fits and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
+        data_crc = google_crc32c.extend(data_crc, piece)
+        at += len(piece)
+        if is_kept:
+            kept.append(piece)
+    checksum = file.read(at, _CRC.size) if fits and at == data_end else b""
+    if len(checksum) < _CRC.size:
+        file_end = file.end if size_bytes == UNKNOWN_SIZE else size_bytes
+        left = max(file_end - offset - HEADER_BYTES, 0)
         what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
         return bad(what), None
-    (given,) = _CRC.unpack(file.bytes_at(end - _CRC.size, _CRC.size))
+    following = data_end + _CRC.size
+    (given,) = _CRC.unpack(checksum)
     if given != (wanted := masked_crc(data_crc)):
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
-        return bad(what, "E-VER-CRC"), end
-    return Record(number, offset, size, data if is_kept else None), end
+        return bad(what, "E-VER-CRC"), following
+    return Record(number, offset, size, b"".join(kept) if is_kept else None), following
 
 
-@functools.lru_cache(maxsize=4096)
 def _length_crc(size: int) -> int:
-    """Return the checksum of a frame's length; those of a table's rows are often equal."""
+    """Return the checksum of a frame's length."""
     return masked_crc(google_crc32c.value(size.to_bytes(8, "little")))

@@ -31,8 +31,6 @@ _MIRROR_Y = frozenset({3, 4, 6, 7})
 
 _FLOAT32_X4 = struct.Struct("<4f")
 
-_LARGEST = sys.float_info.max
-
 _SIDE = "([1-9][0-9]{0,4})"
 
 _RESIZE = re.compile(f"max:{_SIDE}|{_SIDE}(?:x{_SIDE})?")
@@ -120,9 +118,8 @@ class Resize:
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""
-        if self.height_px is None:
-            return f"max:{self.width_px}"
-        return f"{self.width_px}x{self.height_px}"
+        width = self.width_px
+        return f"max:{width}" if self.height_px is None else f"{width}x{self.height_px}"
 
 
 def check_bbox(bbox: object) -> tuple[str, str] | None:
@@ -136,7 +133,7 @@ def check_bbox(bbox: object) -> tuple[str, str] | None:
         return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
         return "E-BOX-SHAPE", "bbox holds something that is no number"
-    if not all(abs(v) <= _LARGEST for v in bbox):  # which integers may exceed
+    if not all(abs(v) <= sys.float_info.max for v in bbox):  # which integers may exceed
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:
         return "E-BOX-EMPTY", f"width {bbox[2]} and height {bbox[3]}"
@@ -311,14 +308,10 @@ def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -
     Resized(size_px=(640, 480), crop=None)
     """
     width, height = size_px
-    if resize is None:
+    if resize is None or (resize.height_px is None and max(size_px) <= resize.width_px):
         return Resized(size_px)
-    if resize.height_px is None:
-        if max(size_px) <= resize.width_px:
-            return Resized(size_px)
-        return Resized(_fit(size_px, (resize.width_px, resize.width_px)))
-    box = box_width, box_height = resize.width_px, resize.height_px
-    if mode is ResizeMode.FIT:
+    box = box_width, box_height = resize.width_px, resize.height_px or resize.width_px
+    if resize.height_px is None or mode is ResizeMode.FIT:
         return Resized(_fit(size_px, box))
     if mode is ResizeMode.STRETCH or box_width * height == box_height * width:
         return Resized(box)

@@ -20,8 +20,6 @@ from schemas.geometry.boxes import Crop, crop_points
 
 Mask = NDArray[np.uint8]
 
-MAX_MASK_PX = 178_956_970  # the largest image there is, see `transforms.images.findings`
-
 THING_CLASS = 1
 """Of every countable object, in a semantic mask; what is no segment is 0."""
 
@@ -33,8 +31,6 @@ _MAX_VALUE = 255
 _NUM_IDS = 1 << 24
 
 _STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
-
-_NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
 
 _ZEROS_AT_ONCE = 1 << 22
 
@@ -50,14 +46,12 @@ def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
     """Return the mask of a segmentation in an image of that size, as `COCO.annToMask` does.
 
     Raises:
-        ValueError: when it would take too much memory, or the run lengths are another image's.
+        ValueError: when a polygon is too large, or the run lengths are another image's.
 
     >>> mask_of(Segmentation(rle_counts=[1, 2, 3]), width_px=3, height_px=2)
     array([[0, 1, 0],
            [1, 0, 0]], dtype=uint8)
     """
-    if width_px * height_px > MAX_MASK_PX:
-        raise ValueError(f"a mask of {width_px} x {height_px} px, the limit is {MAX_MASK_PX} px")
     for polygon in segmentation.polygons_px:
         if len(polygon) < 6 or len(polygon) % 2 or not is_drawable(polygon):
             raise ValueError(f"a polygon of {len(polygon)} numbers is too large to be drawn")
@@ -270,7 +264,7 @@ def _needed_chunks(png: bytes) -> bytes:
     kept, name, start = [_SIGNATURE], b"", len(_SIGNATURE)
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", png, start)
-        if name in _NEEDED:
+        if name in (b"IHDR", b"IDAT", b"IEND"):
             kept.append(png[start : start + 12 + length])
         start += 12 + length
     return b"".join(kept)

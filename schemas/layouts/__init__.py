@@ -17,8 +17,11 @@ from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
 
-PIXEL_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
-"""What plain pixels can be, as `tf.image.convert_image_dtype` makes them: floats are in [0, 1]."""
+PIXEL_DTYPES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
+"""What plain pixels can be, with bytes a number.
+
+As `tf.image.convert_image_dtype` makes them: floats are in [0, 1].
+"""
 
 Values = Mapping[str, Sequence]
 """The values of an Example's features by key, in lists, single ones too."""
@@ -187,16 +190,12 @@ class Layout:
         if len(values) != len(self._kinds):
             differing = sorted({feature.key for feature in self.spec.features} ^ values.keys())
             raise ValueError(f"values and spec must have the same keys, differ in {differing}")
-        for key in self._single_keys:
-            if len(values[key]) != 1:
+        for key, _, is_single in self._kinds:
+            if is_single and len(values[key]) != 1:
                 raise ValueError(f"{key} must be a list of one value, got {len(values[key])}")
-        return {key: (kind, values[key]) for key, kind in self._kinds}
+        return {key: (kind, values[key]) for key, kind, _ in self._kinds}
 
     @cached_property
-    def _single_keys(self) -> list[str]:
-        return [feature.key for feature in self.spec.features if not feature.repeated]
-
-    @cached_property
-    def _kinds(self) -> list[tuple[str, Kind]]:
-        """Keys and kinds; kept, as they cost as much as a record."""
-        return [(feature.key, feature.kind) for feature in self.spec.sorted_features]
+    def _kinds(self) -> list[tuple[str, Kind, bool]]:
+        """Keys, kinds and whether they are single; kept, as they cost as much as a record."""
+        return [(of.key, of.kind, not of.repeated) for of in self.spec.sorted_features]

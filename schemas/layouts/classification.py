@@ -14,13 +14,12 @@ import msgspec
 
 from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, int64, text
 from schemas.fields import ClassFields, EncodedImage
-from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit, Values
+from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit
 from schemas.manifest import Label
 from schemas.samples import Sample
 from schemas.tensors import encode_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ClassFields)
-_NO_LABEL = Label(0, "")
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class _Classified:
     """An image and its class."""
 
     image: EncodedImage
-    label: Label = _NO_LABEL
+    label: Label
     colorspace: ClassVar[str] = "RGB"
     format_name: ClassVar[str] = "JPEG"
 
@@ -80,13 +79,9 @@ _TENSOR = {
     Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"): "tensor",
     text("class_name", "name of the class"): "label.name",
 }
-_OF_IMAGES = AttributeValues({f: p for f, p in _CLASSIFICATION.items() if p.startswith("image.")})
-IMAGE_FEATURES = _OF_IMAGES.features
-
-
-def image_values(image: EncodedImage) -> Values:
-    """Return the values of `IMAGE_FEATURES`: those of layout `classification` without its class."""
-    return _OF_IMAGES(_Classified(image))
+_OF_IMAGES = {f: p[6:] for f, p in _CLASSIFICATION.items() if p.startswith("image.")}
+IMAGE_VALUES = AttributeValues(_OF_IMAGES)
+"""Gives the values of an `EncodedImage`: those of layout `classification` without its class."""
 
 
 @dataclass(frozen=True)

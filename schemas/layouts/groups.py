@@ -7,11 +7,9 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import ClassVar, Self
 
-import msgspec
-
 from schemas.features import Feature, FeatureSpec, Kind, floats, int64
 from schemas.fields import BadAnnotation, EncodedImage, Segmentation
-from schemas.geometry.boxes import inverse_orientation, turn_array, turn_size
+from schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
 from schemas.layouts import AttributeValues, Unfit, Values
 from schemas.layouts.pictures import Picture, PictureLayout
 from schemas.samples import Sample
@@ -39,26 +37,6 @@ class FeatureGroup:
     found_as: str
     by_default: bool = True
     sequence: str = ""
-
-
-def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str]) -> None:
-    """Refuse names of features that a layout does not have, and masks and the like without boxes.
-
-    Raises:
-        ValueError: with the names that there are.
-    """
-    names = [group.name for group in groups]
-    if unknown := [name for name in asked if name not in names]:
-        raise ValueError(
-            f"features of layout {layout} must be of {', '.join(names)}, got {','.join(asked)!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
-        )
-    for name in _OF_OBJECTS:
-        if name in asked and "boxes" not in asked:
-            raise ValueError(
-                f"features {name} are of objects, which need boxes, got {','.join(asked)!r}:"
-                " add boxes"
-            )
 
 
 def choose_groups(
@@ -117,9 +95,19 @@ class GroupedLayout(PictureLayout):
     features: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse features that the layout does not have."""
-        if self.features is not None:
-            check_asked(self.name, self.groups, self.features)
+        """Refuse features that the layout does not have, and masks and the like without boxes."""
+        asked, names = self.features or (), [group.name for group in self.groups]
+        if unknown := [name for name in asked if name not in names]:
+            raise ValueError(
+                f"features of layout {self.name} must be of {', '.join(names)}, got"
+                f" {','.join(asked)!r}: leave out {', '.join(map(repr, unknown))}"
+            )
+        for name in _OF_OBJECTS:
+            if name in asked and "boxes" not in asked:
+                raise ValueError(
+                    f"features {name} are of objects, which need boxes, got {','.join(asked)!r}:"
+                    " add boxes"
+                )
 
     @cached_property
     def spec(self) -> FeatureSpec:
@@ -164,12 +152,6 @@ class GroupedLayout(PictureLayout):
         return values
 
 
-# From 459 objects of COCO 2017: masks of 769 bytes in images of 0.29 Mpx, polygons of 177 bytes. Of
-# TACO, 9.9 kB in 9.0 Mpx and 212 bytes.
-_BYTES_PER_MASK = 480
-_PX_PER_MASK_BYTE = 1000
-_BYTES_PER_OBJECT_OF_POLYGONS = 180
-
 _MASK = "PNGs of the whole image, 8-bit gray, 1 where the object is, else 0"
 _MASKS = (Feature("image/object/mask", Kind.BYTES, True, _MASK),)
 _POINTS = "x / image width, y / image height of each point in turn, not clipped"
@@ -195,8 +177,10 @@ def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     if frame_size_px == size_px and frame.orientation == 1 and frame.crop is None:
         return encode_gray_png(mask_of(segmentation, *size_px))
-    mask = scaled_mask_of(segmentation, frame_size_px, size_px, frame.crop_of_frame)
-    return encode_gray_png(turn_array(mask, inverse_orientation(frame.orientation)))
+    inverse = inverse_orientation(frame.orientation)
+    crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
+    mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+    return encode_gray_png(turn_array(mask, inverse))
 
 
 def _polygon_values(picture: Picture) -> Values:
@@ -218,26 +202,6 @@ def mask_codecs() -> str:
     from schemas.geometry.masks import png_codec  # late, as above
 
     return f"pycocotools {version('pycocotools')} {png_codec()}"
-
-
-def segmentation_bytes(sample: Sample, features: Sequence[str]) -> int:
-    """Return about how many bytes masks and polygons add to a sample's record.
-
-    A mask's PNG is its image's pixels in runs of 258, two bits each, and the object's outline. The
-    estimate fixes the number of shards, hence bytes: changing it is a breaking change.
-
-    Args:
-        sample: with or without its payload.
-        features: names of the groups that are written.
-    """
-    objects = len(sample.annotation_ids)
-    estimate = 0
-    if "masks" in features:
-        width_px, height_px, *_ = msgspec.msgpack.decode(sample.fields)
-        estimate += objects * (_BYTES_PER_MASK + width_px * height_px // _PX_PER_MASK_BYTE)
-    if "polygons" in features:
-        estimate += objects * _BYTES_PER_OBJECT_OF_POLYGONS
-    return estimate
 
 
 MAX_PANOPTIC_PX = 1 << 26

@@ -25,7 +25,6 @@ from schemas.geometry.boxes import (
     place_box,
     place_points,
     turn_size,
-    unturn_box,
 )
 from schemas.layouts import Built, Labels, Layout, Unfit, Values
 from schemas.manifest import Label
@@ -67,13 +66,6 @@ class Frame(NamedTuple):
     orientation: int = 1
     repairs: tuple[str, ...] = ()
     crop: Crop | None = None
-
-    @property
-    def crop_of_frame(self) -> Crop | None:
-        """The part of this frame that the written image shows; None for all."""
-        if self.crop is None:
-            return None
-        return unturn_box(*self.crop, inverse_orientation(self.orientation))
 
 
 class PictureObject(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +116,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     image: EncodedImage
     frame: Frame
     fields: PictureFields
-    objects: Sequence[PictureObject]
+    objects: list[PictureObject]
     labels: Labels = {}
     panoptic_image: EncodedImage | None = None
     dropped: list[BadAnnotation] = []
@@ -186,9 +178,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         whole = place_box(bbox_xywh_px, *frame[:3])
         if not isinstance(whole, PlacedBox):
             return 0.0
-        inside = left <= whole.xmin and whole.xmax <= right
-        inside = inside and top <= whole.ymin and whole.ymax <= bottom
-        if inside:
+        if min(whole.xmin - left, right - whole.xmax, whole.ymin - top, bottom - whole.ymax) >= 0:
             return annotated_px2 * scale
         share = _box_area(shown) * (right - left) * (bottom - top) / _box_area(whole)
         return annotated_px2 * scale * min(1.0, share)
@@ -227,58 +217,31 @@ class PictureLayout(Layout):
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
         """Return the Example's values, or why the sample gets no Example."""
-        picture = place_picture(sample, images, labels, self.on_size_mismatch)
-        if isinstance(picture, Unfit):
-            return picture
+        fields, image, policy = _FIELDS.decode(sample.fields), images[0], self.on_size_mismatch
+        json_size, panoptic = (fields.width_px, fields.height_px), [*images[1:], None][0]
+        frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
+        if isinstance(frame, Unfit):
+            return frame
+        repairs = [*frame.repairs]
+        picture = Picture(sample.key, image, frame, fields, [], labels, panoptic, [], repairs)
+        segmentations = [_NO_SEGMENTATION] * len(fields.objects)
+        if sample.payload:
+            segmentations = _SEGMENTATIONS.decode(sample.payload)
+        described = list(zip(fields.objects, segmentations, strict=True))
+        # The ids of captions and of the panoptic annotation follow those of objects.
+        for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
+            placed = picture.place_object(annotation_id, found, outline)
+            if not isinstance(placed, PictureObject):
+                picture.dropped.append(BadAnnotation(annotation_id, *placed))
+                continue
+            repairs += ["box_clipped"] if placed.box.clipped else []
+            picture.objects.append(placed)
         values = self.values(picture)
         if isinstance(values, Unfit):
             return values
-        label_ids = [found.label.id for found in picture.objects]
-        license_id = picture.fields.license_id
+        label_ids = [placed.label.id for placed in picture.objects]
         features = self.typed(values)
-        return Built(features, picture.dropped, picture.repairs, label_ids, None, license_id)
-
-
-def place_picture(
-    sample: Sample, images: Sequence[EncodedImage], labels: Labels, policy: SizeMismatch
-) -> Picture | Unfit:
-    """Return a sample's picture with its objects placed in the image.
-
-    Args:
-        sample: its fields are `PictureFields`.
-        images: the photo, then the panoptic image where there is one.
-        labels: labels by category id of the annotation files.
-        policy: what to do where the photo's size is not the annotation file's.
-
-    Returns:
-        The picture, or why the photo's size does not fit its annotations.
-    """
-    fields = _FIELDS.decode(sample.fields)
-    image, panoptic_image = images[0], images[1] if len(images) > 1 else None
-    json_size = fields.width_px, fields.height_px
-    frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
-    if isinstance(frame, Unfit):
-        return frame
-    objects: list[PictureObject] = []
-    dropped: list[BadAnnotation] = []
-    repairs = [*frame.repairs]
-    picture = Picture(
-        sample.key, image, frame, fields, objects, labels, panoptic_image, dropped, repairs
-    )
-    segmentations = [_NO_SEGMENTATION] * len(fields.objects)
-    if sample.payload:
-        segmentations = _SEGMENTATIONS.decode(sample.payload)
-    described = list(zip(fields.objects, segmentations, strict=True))
-    # The ids of captions and of the panoptic annotation follow those of objects.
-    for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
-        placed = picture.place_object(annotation_id, found, outline)
-        if not isinstance(placed, PictureObject):
-            dropped.append(BadAnnotation(annotation_id, *placed))
-            continue
-        if placed.box.clipped:
-            repairs.append("box_clipped")
-        objects.append(placed)
-    return picture
+        return Built(features, picture.dropped, repairs, label_ids, None, fields.license_id)
 
 
 def choose_frame(
@@ -307,39 +270,28 @@ def choose_frame(
         return Frame(*written, crop=crop)  # nearly every picture
     stored = turn_size(written, turned)
     orientation = info.orientation if turned == 1 else turned
-    chosen = _choose(json_size if all(json_size) else stored, stored, orientation, policy)
-    if isinstance(chosen, Unfit):
-        return chosen
-    size, is_upright, repairs = chosen
+    upright, is_upright = turn_size(stored, orientation), False
+    size, repairs = json_size if all(json_size) else stored, list[str]()
+    if size == stored:
+        repairs += ["frame_assumed"] if orientation != 1 and upright == stored else []
+    elif policy is SizeMismatch.TRUST_IMAGE:
+        size, repairs = stored, ["size_from_image"]
+    elif size == upright:
+        is_upright = True
+    else:
+        fits_stored, fits_upright = (aspects_agree(size, of_file) for of_file in (stored, upright))
+        trusts_json, rescales = policy is SizeMismatch.TRUST_JSON, policy is SizeMismatch.AUTO
+        if not trusts_json and not (rescales and (fits_stored or fits_upright)):
+            in_file = f"{stored[0]} x {stored[1]} in the file"
+            return Unfit("E-IMG-SIZE", f"{in_file}, {size[0]} x {size[1]} annotated")
+        is_upright = fits_upright and not fits_stored
+        repairs += ["frame_assumed"] if orientation != 1 and fits_stored == fits_upright else []
+        repairs += ["size_from_json" if trusts_json else "boxes_rescaled"]
     to_frame = orientation if is_upright else 1  # from the stored picture
     if turned != 1:
         to_frame = 1 if is_upright else inverse_orientation(turned)
     repairs += ["boxes_turned"] if to_frame != 1 else []
     return Frame(*size, to_frame, tuple(repairs), crop)
-
-
-def _choose(
-    json_size: tuple[int, int], stored: tuple[int, int], orientation: int, policy: SizeMismatch
-) -> tuple[tuple[int, int], bool, list[str]] | Unfit:
-    """Return the frame's size, whether it is the upright picture, and what was mended."""
-    upright = turn_size(stored, orientation)
-    if json_size == stored:
-        return stored, False, ["frame_assumed"] if orientation != 1 and upright == stored else []
-    if policy is SizeMismatch.TRUST_IMAGE:
-        return stored, False, ["size_from_image"]
-    if json_size == upright:
-        return upright, True, []
-    fits_stored, fits_upright = (aspects_agree(json_size, size) for size in (stored, upright))
-    if policy is SizeMismatch.TRUST_JSON:
-        mended = "size_from_json"
-    elif policy is SizeMismatch.AUTO and (fits_stored or fits_upright):
-        mended = "boxes_rescaled"
-    else:
-        sizes = f"{stored[0]} x {stored[1]} in the file, {json_size[0]} x {json_size[1]} annotated"
-        return Unfit("E-IMG-SIZE", sizes)
-    is_assumed = orientation != 1 and fits_stored == fits_upright
-    is_upright = fits_upright and not fits_stored
-    return json_size, is_upright, [*(["frame_assumed"] if is_assumed else []), mended]
 
 
 def aspects_agree(size_px: tuple[int, int], other_px: tuple[int, int]) -> bool:

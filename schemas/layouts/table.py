@@ -8,7 +8,7 @@ from schemas.columns import ColumnType, columns_of_found, steps_of, values_of
 from schemas.features import Feature, FeatureSpec, Kind, class_label, text
 from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.layouts.classification import IMAGE_FEATURES, image_values
+from schemas.layouts.classification import IMAGE_VALUES
 from schemas.samples import Sample
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
@@ -67,7 +67,7 @@ class TableLayout(Layout):
     @property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
-        images = IMAGE_FEATURES if self.with_image else ()
+        images = IMAGE_VALUES.features if self.with_image else ()
         columns = tuple(map(self._column_feature, sorted(self.columns)))
         return FeatureSpec(self.name, (*images, *self._label_features(), *columns))
 
@@ -146,8 +146,8 @@ class TableLayout(Layout):
                 [(label.text or label.name).encode() for label in named],
             )
         for image in images:
-            values_of_image = image_values(image)
-            features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_FEATURES}
+            values_of_image = IMAGE_VALUES(image)
+            features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_VALUES.features}
         feature_lists = steps if self.sequence_columns else None
         return Built(features, [], [], [label.id for label in named], feature_lists)
 
@@ -165,7 +165,7 @@ class TableLayout(Layout):
         """Refuse columns whose names cannot be keys, or are those of an image or a label."""
         own: set[str] = set()
         if self.with_image or self.label_columns:
-            own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_FEATURES)}
+            own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_VALUES.features)}
         for name in columns:
             if name in own:
                 raise ValueError(

@@ -13,12 +13,7 @@ from typing import ClassVar
 
 from schemas.features import Content, Feature, Kind, class_label, floats, image_file, int64, text
 from schemas.layouts import AttributeValues, Unfit, Values
-from schemas.layouts.groups import (
-    PLACE,
-    FeatureGroup,
-    GroupedLayout,
-    orientation_to_photo,
-)
+from schemas.layouts.groups import PLACE, FeatureGroup, GroupedLayout, orientation_to_photo
 from schemas.layouts.pictures import Picture, PictureObject
 
 _IMAGE = {
@@ -58,20 +53,15 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     if orientation != 1:  # its bytes pass through, and a reader would lay them on other pixels
         detail = "made of the picture as viewed, which takes --orientation upright"
         return Unfit("E-IMG-SIZE", detail, PLACE)
+    # A segment whose box lies outside the image is left out.
+    found = [picture.place_object(of.id, of) for of in picture.fields.segments or []]
+    placed = [segment for segment in found if isinstance(segment, PictureObject)]
+    picture.repairs.extend(["segment_left_out"] * (len(found) - len(placed)))
     return {
         "panoptic_image": [image.data],
         "panoptic_image/filename": [image.name.encode()],
-        **_objects_values("panoptic_objects", _segments(picture)),
+        **_objects_values("panoptic_objects", placed),
     }
-
-
-def _segments(picture: Picture) -> list[PictureObject]:
-    """Return a panoptic image's segments; one whose box lies outside the image is left out."""
-    segments = picture.fields.segments or []
-    found = [picture.place_object(segment.id, segment) for segment in segments]
-    placed = [segment for segment in found if isinstance(segment, PictureObject)]
-    picture.repairs.extend(["segment_left_out"] * (len(found) - len(placed)))
-    return placed
 
 
 def _objects_values(key: str, found: Sequence[PictureObject]) -> Values:

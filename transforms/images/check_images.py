@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING
 from schemas.faults import printable
 from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
-from transforms.images.findings import (
-    FOREIGN_KINDS,
-    MAX_PIXELS,
-    BadImage,
-    damaged,
-    name_kind,
-    require_size,
-    truncated,
-    unreadable,
-)
+from transforms.images.findings import BadImage, damaged, require_size, truncated, unreadable
 from transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
 from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from transforms.images.png import SIGNATURE, png_for_decoder, read_png
@@ -35,8 +26,6 @@ if TYPE_CHECKING:
 SAFE_PILLOW_MAJOR = 13
 """First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
-_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
-_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 _READERS = {
     b"\xff\xd8\xff": read_jpeg,
     SIGNATURE: read_png,
@@ -44,6 +33,18 @@ _READERS = {
     b"GIF89a": read_gif,
     b"BM": read_bmp,
 }
+# The first that the bytes start with; "." in a signature stands for any byte.
+_SIGNATURES = (
+    (rb"RIFF....WEBP", "WebP"),
+    (rb"....ftyp(avif|avis)", "AVIF"),
+    (rb"....ftyp(heic|heix|hevc|heim|heis|mif1|msf1)", "HEIC"),
+    (rb"II\*\0|MM\0\*|II\+\0|MM\0\+", "TIFF"),
+    (rb"version https://git-lfs", "a Git LFS pointer"),
+    (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)", "HTML"),
+    (rb"\0{16}", "zero bytes"),
+    (rb"[\t\n\f\r\x20-\x7e\x80-\xff]+\Z", "text"),
+)
+_FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})  # that can be converted
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DETAIL_CHARACTERS = 200
 
@@ -56,11 +57,7 @@ class Check(enum.Enum):
 
 
 def check_image(
-    data: bytes,
-    check: Check = Check.HEADER,
-    *,
-    max_pixels: int = MAX_PIXELS,
-    takes_foreign: bool = False,
+    data: bytes, check: Check = Check.HEADER, *, takes_foreign: bool = False
 ) -> ImageInfo:
     r"""Return the facts of an image.
 
@@ -72,16 +69,16 @@ def check_image(
 
     Args:
         data: the whole file.
-        check: depth of the check.
-        max_pixels: limit on width x height, for a GIF of all frames together; applied before any
-            pixel work.
-        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them.
+        check: depth of the check. `MAX_PIXELS` is applied before any pixel work, for a GIF to all
+            frames together.
+        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them, and
+            without traits.
 
     Raises:
         BadImage: why it is refused.
         MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
             or libjpeg-turbo reads it.
-        ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
+        ValueError: another library lets Pillow tolerate truncated images.
 
     >>> check_image(bytes.fromhex("ffd8ffc0000b08000100010100110000ffda0003010000ffd9")).size_px
     (1, 1)
@@ -91,11 +88,11 @@ def check_image(
     """
     for signature, read in _READERS.items():
         if data.startswith(signature):
-            info = read(data, max_pixels)
+            info = read(data)
             if check is Check.DECODE:
-                _decode(data, info, max_pixels)
+                _decode(data, info)
             return info
-    return _read_other(data, max_pixels, takes_foreign)
+    return _read_other(data, takes_foreign)
 
 
 def looks_like_image(data: bytes) -> bool:
@@ -142,18 +139,12 @@ def one_line(error: Exception) -> str:
     return printable(_ADDRESS.sub("0x", text))[:_DETAIL_CHARACTERS]
 
 
-def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
-    """Make sure that the decoder allocates the size that the limits were applied to.
-
-    Pillow's own limit is not used: it is a setting of the whole process, and warns through the
-    `warnings` module, which is not safe in threads.
-    """
-    if size_px != info.size_px:
-        raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
-
-
 def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
-    """Return an image opened by Pillow's plugin of that format alone, not decoded."""
+    """Return an image opened by Pillow's plugin of that format alone, not decoded.
+
+    Pillow's own limit of pixels is not used: it is a setting of the whole process, and warns
+    through the `warnings` module, which is not safe in threads.
+    """
     name = {"webp": "WebP"}.get(kind, kind.title())
     plugin = getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
     image: ImageFile.ImageFile = plugin(io.BytesIO(data))
@@ -164,51 +155,55 @@ def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageF
     """Return the decoded picture of a checked image; a PNG's metadata no decoder sees."""
     bare = png_for_decoder(data, transparency=transparency) if info.format == "png" else data
     with open_image(bare, info.format) as image:
-        require_same_size(image.size, info)
         image.load()
         return image
 
 
-def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
+def _name_kind(data: bytes) -> str:
+    r"""Return what the first bytes look like.
+
+    >>> _name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
+    'WebP'
+    >>> _name_kind(b"\n<HTML>404")
+    'HTML'
+    >>> _name_kind(bytes.fromhex("0102030405060708090a"))
+    'unknown, starts with 0102030405060708'
+    """
+    head = data[:256]
+    for signature, kind in _SIGNATURES:
+        if re.match(signature, head, re.DOTALL | re.IGNORECASE):
+            return kind
+    return f"unknown, starts with {head[:8].hex()}"
+
+
+def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
         raise truncated(f"{len(data)} bytes, a signature takes more")
-    kind = name_kind(data)
-    if kind not in FOREIGN_KINDS:
+    kind = _name_kind(data)
+    if kind not in _FOREIGN_KINDS:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
-    from PIL import features  # late: other bytes need no image library
-
-    codec = {"TIFF": "libtiff"}.get(kind, kind.lower())
-    if not features.check(codec):  # the machine's fault, not the file's
-        raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")
     with decoding(), open_image(data, kind.lower()) as image:
-        require_size(*image.size, max_pixels)
-        found = {
-            "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
-            "animated": getattr(image, "n_frames", 1) > 1,
-            "cmyk": image.mode == "CMYK",
-            "gray": image.mode in _GRAY_MODES,
-        }
-        traits = tuple(trait for trait, holds in found.items() if holds)
+        require_size(*image.size)
         # Pillow gives a TIFF's size and pixels as they are viewed.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
-        return ImageInfo(kind.lower(), *image.size, orientation, traits)
+        return ImageInfo(kind.lower(), *image.size, orientation)
 
 
-def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
+def _decode(data: bytes, info: ImageInfo) -> None:
     """Decode all pixels, or raise."""
     with decoding():
         if info.format == "jpeg":
-            _decode_jpeg(jpeg_for_decoder(data, max_pixels), info)
+            _decode_jpeg(jpeg_for_decoder(data), info)
         elif info.format == "png":
             load(data, info)
         elif info.format == "gif":
-            for frame in walk_gif(data, max_pixels)[0]:
+            for frame in walk_gif(data)[0]:
                 _decode_frame(data, frame)
 
 
@@ -221,16 +216,13 @@ def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
     """
     import simplejpeg
 
+    inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
     try:
-        height_px, width_px, _, _ = simplejpeg.decode_jpeg_header(data)
+        simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
     except ValueError as error:
         if "subsampling" not in str(error):
             raise
         load(data, info)
-        return
-    require_same_size((width_px, height_px), info)
-    inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
-    simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
 
 
 def _decode_frame(data: bytes, frame: GifFrame) -> None:

@@ -1,196 +1,222 @@
-"""Convert images: turned upright, another size, another encoding, other colours, or plain pixels.
+"""Decode images to plain pixels in one of few modes, with the colours that are meant; convert them.
+
+| in the file | here |
+|---|---|
+| gray of 1 to 8 bits, with alpha or a transparent gray | `L`, `LA` |
+| gray PNG or TIFF of 16 bits | `I;16` |
+| colour, palette, with alpha or transparent colours | `RGB`, `RGBA` |
+| colour of 16 bits | the upper 8 |
+| CMYK, YCCK | `RGB`: by the file's profile, else `(255 - C)(255 - K) / 255` as TensorFlow has it |
+| GIF, animated PNG, WebP or AVIF, TIFF of pages | the first picture |
 
 Pixels are resampled as `tf.image.resize(antialias=True)` does by its default method, bilinear: each
 pixel is the mean of all that it covers. Pure functions of bytes; equal bytes for equal codecs, see
-`codec_versions`.
+`codec_versions`. Limits have been applied to headers before.
 """
 
-import enum
+import contextlib
 import hashlib
 import io
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageCms, JpegImagePlugin
 
 from schemas.example import MAX_EXAMPLE_BYTES
 from schemas.fields import Crop, EncodedImage, ImageInfo, Window
 from schemas.geometry.boxes import (
     MAX_SIDE_PX,
     SWAPPING,
-    Resize,
     Resized,
-    ResizeMode,
     inverse_orientation,
     resized,
     turn_array,
     turn_size,
     unturn_box,
 )
+from schemas.layouts import PIXEL_DTYPES
 from schemas.layouts.groups import RGB_OF_8_BITS
-from transforms.images.check_images import check_image, decoding, load
-from transforms.images.decode_images import BoxPx, decode_image, over_white, pixels_of, upper_bits
-from transforms.images.findings import (
-    MAX_PIXELS,
-    BadImage,
-    require_size,
-    too_many_pixels,
-    unreadable,
-)
+from transforms.images.check_images import check_image, decoding, load, open_image
+from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
+from transforms.images.exif import ORIENTATION, upright_exif
+from transforms.images.findings import BadImage, require_size, too_many_pixels, unreadable
+from transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
+from transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-DEFAULT_QUALITY = 95
-"""Quality of encoded JPEGs by libjpeg's scale, of turned ones always. Output bytes depend on it."""
+BoxPx = tuple[float, float, float, float]
+"""A part of an image: left, top, right, bottom in px, which may end within pixels."""
 
 # Traits that an image of the asked format may keep; decoders treat others specially.
 _USUAL = frozenset({"alpha", "exif_gps", "exif_orientation", "exif_serial", "gray", "icc_profile"})
 _DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
-_PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
-_ITEM_BYTES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
 _SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
-_OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")
 _WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
+_EXIF_PREFIX, _MAX_SEGMENT_BODY_BYTES = b"Exif\0\0", 65_533
+
+# Plain modes, with the colour space that a profile of theirs names (ICC.1:2022, table 19).
+_SPACES = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
+_PLAIN_MODES = {
+    **{"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB"},
+    **{"PA": "RGBA", "RGBa": "RGBA"},
+}
+_WITH_ALPHA = {"L": "LA", "RGB": "RGBA"}
+_PALETTE_TYPE, _GRAY_ALPHA_TYPE = 3, 4  # colour types of a PNG
 
 
-class Encoding(enum.Enum):
-    """Format that all images are encoded to."""
-
-    JPEG = "jpeg"
-    PNG = "png"
-
-
-class Color(enum.Enum):
-    """Colours of the written images: three channels, one, or those of the file."""
-
-    RGB = "rgb"
-    GRAY = "gray"
-    KEEP = "keep"
-
-
-class Orientation(enum.Enum):
-    """Treatment of EXIF orientations: pixels stay as stored, or are turned upright."""
-
-    KEEP = "keep"
-    UPRIGHT = "upright"
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """Changes to pixels; none by default.
+class Decoded(NamedTuple):
+    """An image's pixels, and the metadata that is kept on conversion.
 
     Attributes:
-        resize: wanted size; None to keep it.
-        resize_mode: treatment of another aspect; None for FIT, and STRETCH for plain pixels.
-        reencode: format of all images; None to write a changed one in its own format, GIF and BMP
-            as PNG.
-        quality: quality of JPEGs, 1 to 100. None for `DEFAULT_QUALITY`; then a JPEG passes
-            unchanged where only `reencode` asks for JPEG.
-        color: colours; None to keep them, and for RGB where plain pixels are written.
-        pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
-        orientation: treatment of EXIF orientations.
+        image: picture of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
+        exif: TIFF block from its byte order mark on; empty for none.
+        icc: colour profile of the image's mode; empty for none.
+        shown_px: width and height of the picture on this grid, which may end within its last
+            pixels where it was decoded smaller.
+        subsampling: chroma subsampling of a JPEG as Pillow numbers it; -1 for others.
     """
 
-    resize: Resize | None = None
-    resize_mode: ResizeMode | None = None
-    reencode: Encoding | None = None
-    quality: int | None = None
-    color: Color | None = None
-    pixels_dtype: str = ""
-    orientation: Orientation = Orientation.KEEP
+    image: Image.Image
+    exif: bytes
+    icc: bytes
+    shown_px: tuple[float, float]
+    subsampling: int = -1
 
-    def __post_init__(self) -> None:
-        """Refuse options that do not fit together."""
-        quality, mode = self.quality, self.resize_mode
-        wrong = ""
-        if quality is not None and not 1 <= quality <= 100:
-            wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
-        elif mode is not None and (self.resize is None or self.resize.height_px is None):
-            wrong = (
-                f"resize_mode must be of a box, got {mode.value} with resize {self.resize}: give"
-                " --resize 512 or WxH, or leave --resize_mode out"
+
+def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None = None) -> Decoded:
+    """Return the pixels of a checked image.
+
+    Args:
+        data: the whole file.
+        info: its facts.
+        least_px: width and height that are enough; a JPEG is then decoded to a half, a quarter or
+            an eighth where that is no less, which takes a fraction of the time. None for all.
+
+    Raises:
+        BadImage: when it is of a kind that is not decoded here.
+        Exception: whatever a decoder raises; call it within `decoding`.
+    """
+    if info.format == "jpeg":
+        decoded = _decode_jpeg(data, info, least_px)
+    elif info.format == "png":
+        decoded = Decoded(_decode_png(data, info), *png_metadata(data), info.size_px)
+    else:
+        image, exif = load(data, info), Image.Exif()
+        exif[ORIENTATION] = info.orientation
+        block = b"" if info.orientation == 1 else exif.tobytes().removeprefix(_EXIF_PREFIX)
+        decoded = Decoded(image, block, image.info.get("icc_profile") or b"", info.size_px)
+    icc = decoded.icc if len(decoded.icc) <= MAX_PROFILE_BYTES else b""
+    plain = _plain(decoded.image, icc)
+    return decoded._replace(image=plain, icc=icc if icc[16:20] == _SPACES[plain.mode] else b"")
+
+
+def over_white(image: Image.Image) -> Image.Image:
+    """Return an image without its alpha channel, as it is seen on white."""
+    if image.mode not in ("LA", "RGBA"):
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    seen = image if image.mode == "RGBA" else image.convert("RGBA")
+    return Image.alpha_composite(white, seen).convert("L" if image.mode == "LA" else "RGB")
+
+
+def upper_bits(image: Image.Image) -> Image.Image:
+    """Return gray of 16 bits in 8: the upper ones, as TensorFlow decodes it to uint8."""
+    if image.mode != "I;16":
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def pixels_of(image: Image.Image, size_px: tuple[int, int], box_px: BoxPx, dtype: str) -> NDArray:
+    """Return an image's pixels: height x width x channels.
+
+    Resampled channel by channel in float32, so that no rounding comes between: within 1/255 of
+    `tf.image.resize(antialias=True)`. Types change as by `tf.image.convert_image_dtype`: floats are
+    the parts of the largest integer, integers of 16 bits 256 times those of 8.
+
+    Args:
+        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
+        size_px: wanted width and height.
+        box_px: the part of the image that is shown.
+        dtype: one of `PIXEL_DTYPES`.
+    """
+    largest = 65535 if image.mode == "I;16" else 255
+    pixels = np.asarray(image)
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    if image.size != size_px or box_px != (0.0, 0.0, *map(float, image.size)):
+        planes = [
+            Image.fromarray(plane.astype(np.float32)).resize(
+                size_px, Image.Resampling.BILINEAR, box_px
             )
-        elif quality is not None and self.reencode is Encoding.PNG:
-            wrong = f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
-        elif quality is not None and not self.changes:
-            wrong = (
-                f"quality must be of images that are encoded again, got {quality} alone: add"
-                " --reencode jpeg, --resize or --color"
-            )
-        elif self.pixels_dtype and (self.reencode or quality):
-            wrong = "reencode and quality must be left out where plain pixels are written"
-        if wrong:
-            raise ValueError(wrong)
-
-    @property
-    def changes(self) -> bool:
-        """Whether an option could change more of an image than its orientation."""
-        keeps = self.color is None or self.color is Color.KEEP
-        return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
-
-    @property
-    def turns(self) -> bool:
-        """Whether pictures are turned upright."""
-        return self.orientation is Orientation.UPRIGHT
-
-    @property
-    def takes_foreign(self) -> bool:
-        """Whether every image is encoded again, so that formats few readers know are welcome."""
-        return bool(self.reencode or self.pixels_dtype)
-
-    @property
-    def mode(self) -> ResizeMode:
-        """Treatment of another aspect."""
-        default = ResizeMode.STRETCH if self.pixels_dtype else ResizeMode.FIT
-        return self.resize_mode or default
-
-    @property
-    def channels(self) -> Color:
-        """Colours that images get."""
-        return self.color or (Color.RGB if self.pixels_dtype else Color.KEEP)
-
-    def pixels_bytes(self, file_bytes: int) -> int:
-        """Return the estimated size of a file's plain pixels; 0 without plain pixels."""
-        if not self.pixels_dtype:
-            return 0
-        pixels = _PIXELS_PER_FILE_BYTE * file_bytes
-        if self.resize is not None:
-            pixels = self.resize.width_px * (self.resize.height_px or self.resize.width_px)
-        return 3 * pixels * _ITEM_BYTES[self.pixels_dtype]
-
-    def options(self) -> dict[str, str]:
-        """Return the plan's options that decide bytes, with the codecs where pixels change."""
-        codecs = codec_versions() if self.turns or self.changes else ""
-        asked = {"orientation": f"upright, by {codecs}" if self.turns else "keep"}
-        if not self.changes:
-            return asked
-        asked |= {"color": self.channels.value, "conversion_codecs": codecs}
-        if self.resize is not None:
-            in_box = self.resize.height_px is not None
-            asked["resize"] = f"{self.resize} {self.mode.value}" if in_box else str(self.resize)
-        if self.pixels_dtype:
-            return {**asked, "pixels": self.pixels_dtype}
-        if self.reencode is not None:
-            asked["reencode"] = self.reencode.value
-        quality = "default" if self.quality is None else str(self.quality)
-        return {**asked, "quality": f"{quality}, {DEFAULT_QUALITY} by default"}
+            for plane in np.moveaxis(pixels, 2, 0)
+        ]
+        pixels = np.stack([np.asarray(plane) for plane in planes], axis=2)
+    if "float" in dtype:
+        wide = np.float64 if dtype == "float64" else np.float32
+        return np.divide(pixels, largest, dtype=wide).astype(dtype)
+    if pixels.dtype.kind == "f":
+        pixels = np.floor(pixels + 0.5).clip(0, largest)
+    pixels = pixels.astype(np.uint16)
+    if dtype == "uint8":
+        return (pixels >> (8 if largest == 65535 else 0)).astype(np.uint8)
+    return pixels if largest == 65535 else pixels * np.uint16(256)
 
 
-NO_CONVERSION = Conversion()
+def _decode_jpeg(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None) -> Decoded:
+    shown_px: tuple[float, float] = info.size_px
+    with open_image(jpeg_for_decoder(data), "jpeg") as image:
+        subsampling = JpegImagePlugin.get_sampling(image)
+        if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
+            shown_px = drafted[1][2:]
+        image.load()
+        is_inverted = image.mode == "CMYK" and "adobe" not in image.info  # Pillow takes Adobe's
+        picture = ImageChops.invert(image) if is_inverted else image
+        return Decoded(picture, *jpeg_metadata(data), shown_px, subsampling)
 
 
-def codec_versions() -> str:
-    """Return the versions of all codecs that decide the bytes of turned or converted images."""
-    import PIL
-    from PIL import features
+def _decode_png(data: bytes, info: ImageInfo) -> Image.Image:
+    """Return a PNG's picture; a transparent gray or colour is given in the picture's 8 bits."""
+    bits, colour_type = data[24], data[25]
+    image: Image.Image = load(data, info, transparency=True)
+    if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
+        return image.convert("LA")
+    found = image.info.get("transparency")
+    if found is None or colour_type == _PALETTE_TYPE:
+        return image
+    if image.mode == "I;16":  # compared in all bits, as TensorFlow does
+        opaque = Image.fromarray((np.asarray(image) != found).astype(np.uint8) * 255)
+        return Image.merge("LA", (upper_bits(image), opaque))
+    if isinstance(found, tuple):
+        image.info["transparency"] = tuple(v >> 8 if bits == 16 else v for v in found)
+        return image
+    image = image.convert("L")
+    image.info["transparency"] = found * 255 // ((1 << bits) - 1)
+    return image
 
-    turbo, ng = features.version("libjpeg_turbo"), features.version("zlib_ng")
-    jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
-    png = f"zlib-ng {ng}" if ng else f"zlib {features.version('zlib')}"
-    others = [f"{name} {features.version(name)}" for name in _OTHER_CODECS]
-    return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *others])
+
+def _plain(image: Image.Image, icc: bytes) -> Image.Image:
+    if image.mode == "CMYK":
+        return _from_inks(image, icc)
+    if image.mode.startswith("I;16"):  # in either byte order
+        return Image.fromarray(np.asarray(image).astype("<u2"))
+    mode = _PLAIN_MODES.get(image.mode, image.mode)
+    if "transparency" in image.info:
+        mode = _WITH_ALPHA.get(mode, mode)
+    if mode not in _SPACES:
+        raise unreadable(f"pixels of Pillow's mode {image.mode}, which are not converted")
+    return image if mode == image.mode else image.convert(mode)
+
+
+def _from_inks(image: Image.Image, profile: bytes) -> Image.Image:
+    """Return four inks as RGB: by the colour profile, if it is one of inks that can be read."""
+    if profile[16:20] == b"CMYK":
+        with contextlib.suppress(ImageCms.PyCMSError, OSError):
+            inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            screen = ImageCms.createProfile("sRGB")
+            return ImageCms.buildTransform(inks, screen, "CMYK", "RGB").apply(image)
+    return image.convert("RGB")
 
 
 def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
@@ -207,11 +233,15 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
     if not is_changed and turn == 1:
         return image
     window = Window(whole_px, wanted.crop)
-    require_size(*wanted.size_px, MAX_PIXELS)
+    require_size(*wanted.size_px)
+    # The picture is turned last, when it is small.
+    stored = Resized(
+        turn_size(wanted.size_px, turn), wanted.crop and unturn_box(*wanted.crop, turn)
+    )
     with decoding():
         if conversion.pixels_dtype:
-            return _to_pixels(image, wanted, window, conversion, turn)
-        data = _encoded_again(image, wanted, conversion, turn, is_changed)
+            return _to_pixels(image, stored, window, conversion, turn)
+        data = _encoded_again(image, stored, conversion, turn, is_changed)
         return _made(image, data, turn, window if is_changed else None)
 
 
@@ -229,8 +259,6 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
         BadImage: where its pixels are damaged.
         MemoryError, RecursionError, OSError: of the machine, not of the image.
     """
-    from PIL import Image
-
     if image.info.format != "png" or image.data[24:26] != RGB_OF_8_BITS:
         return image  # the layout refuses it
     is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
@@ -250,9 +278,7 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
         return _made(image, _saved(ids, "PNG"), turn, window)
 
 
-def _made(
-    image: EncodedImage, data: bytes, turned: int, window: Window | None = None
-) -> EncodedImage:
+def _made(image: EncodedImage, data: bytes, turned: int, window: Window | None) -> EncodedImage:
     info, sha256 = check_image(data), hashlib.sha256(data).hexdigest()
     source_sha256 = image.source_sha256 or image.sha256
     return EncodedImage(image.name, data, sha256, info, turned, source_sha256, None, window)
@@ -275,50 +301,49 @@ def _is_changed(
 
 
 def _to_pixels(
-    image: EncodedImage, wanted: Resized, window: Window, conversion: Conversion, turn: int
+    image: EncodedImage, stored: Resized, window: Window, conversion: Conversion, turn: int
 ) -> EncodedImage:
-    (width_px, height_px), dtype = wanted.size_px, conversion.pixels_dtype
-    channels = 3 if conversion.channels is Color.RGB else 1
-    size_bytes = width_px * height_px * channels * _ITEM_BYTES[dtype]
+    channels, dtype = 3 if conversion.channels is Color.RGB else 1, conversion.pixels_dtype
+    size_bytes = math.prod(stored.size_px) * channels * PIXEL_DTYPES[dtype]
     if size_bytes > MAX_EXAMPLE_BYTES:
         what = f"{size_bytes} bytes of pixels, the limit is {MAX_EXAMPLE_BYTES}"
         raise BadImage("E-EX-TOO-LARGE", what)
-    stored = _as_stored(wanted, turn)
     picture = _in_colour(decode_image(image.data, image.info).image, conversion.channels)
     pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
-    if turn != 1:
-        pixels = turn_array(pixels, turn)
+    pixels = turn_array(pixels, turn)  # C-contiguous, too
+    height_px, width_px, _ = pixels.shape
     left = image.info.orientation if turn == 1 else 1
     info = structs.replace(image.info, width_px=width_px, height_px=height_px, orientation=left)
-    shown = None if wanted == Resized(window.whole_size_px) else window
+    shown = None if stored == Resized(image.info.size_px) else window
     return structs.replace(image, info=info, turned=turn, pixels=pixels, window=shown)
 
 
 def _encoded_again(
-    image: EncodedImage, wanted: Resized, conversion: Conversion, turn: int, is_changed: bool
+    image: EncodedImage, stored: Resized, conversion: Conversion, turn: int, is_changed: bool
 ) -> bytes:
     own = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
     encoding = conversion.reencode or own
     traits = set(image.info.traits)
     is_wide = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
     if not is_changed and own is Encoding.PNG and (is_wide or "animated" in traits):
-        what = "an animated PNG, or one of 16 bits in colour or with alpha"
-        raise unreadable(f"{what}, of which a turn would lose frames or bits")
-    if encoding is Encoding.JPEG and max(wanted.size_px) > MAX_SIDE_PX:
-        width_px, height_px = wanted.size_px
-        what = f"{width_px} x {height_px} px, a JPEG has sides of up to {MAX_SIDE_PX}"
-        raise too_many_pixels(what)
-    stored = _as_stored(wanted, turn)
+        raise unreadable("a turn would lose frames, or bits of 16 in colour or with alpha")
+    if encoding is Encoding.JPEG and max(stored.size_px) > MAX_SIDE_PX:
+        side_px = max(stored.size_px)
+        raise too_many_pixels(f"a side of {side_px} px, the longest of a JPEG is {MAX_SIDE_PX}")
     decoded = decode_image(image.data, image.info, _least_px(stored) if is_changed else None)
     picture = _in_colour(decoded.image, conversion.channels)
-    if encoding is Encoding.JPEG or conversion.reencode is not None:
+    if conversion.reencode is not None:
         picture = upper_bits(picture)
     if encoding is Encoding.JPEG:
         picture = over_white(picture)
     picture = _resampled(picture, stored, _box_px(decoded.shown_px, stored.crop))
     picture = _transposed(picture, turn)
     picture.info = {}
-    options = decoded.metadata_for(picture.mode, upright=turn != 1)
+    # A profile of other channels is left out, and so is EXIF that is too large for a JPEG.
+    exif = _EXIF_PREFIX + (decoded.exif if turn == 1 else upright_exif(decoded.exif))
+    fits = decoded.exif and len(exif) <= _MAX_SEGMENT_BODY_BYTES
+    icc = decoded.icc if decoded.icc[16:20] == _SPACES[picture.mode] else b""
+    options: dict[str, Any] = {"exif": exif if fits else b"", "icc_profile": icc}
     if encoding is Encoding.PNG:
         return _saved(picture, "PNG", **options)
     if is_changed:
@@ -329,29 +354,20 @@ def _encoded_again(
     return _saved(picture, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling, **options)
 
 
-def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:
+def _saved(picture: Image.Image, file_format: str, **options: Any) -> bytes:
     out = io.BytesIO()
     picture.save(out, file_format, **options)
     return out.getvalue()
 
 
-def _as_stored(wanted: Resized, turn: int) -> Resized:
-    """Return the size and crop for the picture as stored; it is turned last, when it is small."""
-    crop = wanted.crop and unturn_box(*wanted.crop, turn)
-    return Resized(turn_size(wanted.size_px, turn), crop)
-
-
 def _least_px(stored: Resized) -> tuple[int, int]:
     """Return the size of the whole picture that is enough to resize from."""
     left, top, right, bottom = stored.crop or _WHOLE
-    width_px, height_px = stored.size_px
-    return (
-        round(_DRAFT_MARGIN * width_px / (right - left)),
-        round(_DRAFT_MARGIN * height_px / (bottom - top)),
-    )
+    width_px, height_px = (_DRAFT_MARGIN * side_px for side_px in stored.size_px)
+    return round(width_px / (right - left)), round(height_px / (bottom - top))
 
 
-def _in_colour(image: "Image.Image", color: Color) -> "Image.Image":
+def _in_colour(image: Image.Image, color: Color) -> Image.Image:
     """Return an image in the asked channels; alpha is kept only with `Color.KEEP`."""
     if color is Color.KEEP:
         return image
@@ -366,9 +382,7 @@ def _box_px(shown_px: tuple[float, float], crop: Crop | None) -> BoxPx:
     return left * width, top * height, right * width, bottom * height
 
 
-def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.Image":
-    from PIL import Image
-
+def _resampled(image: Image.Image, wanted: Resized, box_px: BoxPx) -> Image.Image:
     if image.size == wanted.size_px and wanted.crop is None:
         return image
     if image.mode == "I;16":
@@ -376,7 +390,5 @@ def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.I
     return image.resize(wanted.size_px, Image.Resampling.BILINEAR, box_px)
 
 
-def _transposed(image: "Image.Image", turn: int) -> "Image.Image":
-    from PIL import Image
-
+def _transposed(image: Image.Image, turn: int) -> Image.Image:
     return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))

@@ -3,7 +3,8 @@
 import struct
 from collections.abc import Iterator
 
-_ORIENTATION = 0x0112
+ORIENTATION = 0x0112
+"""Tag of the orientation."""
 _EXIF_DIRECTORY = 0x8769
 _GPS_DIRECTORY = 0x8825
 # Body and lens (EXIF 2.32), and the tag of the same meaning that DNG keeps in the first directory.
@@ -12,7 +13,7 @@ _SERIAL_NUMBERS = frozenset({0xA431, 0xA435, 0xC62F})
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _NUMBERS = {1: "B", 3: "H", 4: "L"}  # by type: BYTE, SHORT, LONG, as `struct` calls them
 
-_Entry = tuple[int, int, int, int, bytes]  # its place, then tag, type, number of values and data
+_Entry = tuple[int, int, int, int]  # its place, then tag, type and number of values
 
 
 def read_exif(tiff: bytes) -> tuple[int, list[str]]:
@@ -32,14 +33,13 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     """
     order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
     # Of equal tags the last counts.
-    first = {entry[1]: entry for entry in _first_directory(tiff)}
-    _, _, kind, values, number = first.get(_ORIENTATION, (0, 0, 0, 0, b""))
+    first = {entry[1]: entry for entry in _entries(tiff)}
+    place, _, kind, values = first.get(ORIENTATION, (0, 0, 0, 0))
     if values == 1 and kind in _NUMBERS:
-        (orientation,) = struct.unpack_from(order + _NUMBERS[kind], number)
+        (orientation,) = struct.unpack_from(order + _NUMBERS[kind], tiff, place + 8)
     tags = set(first)
     if _EXIF_DIRECTORY in first:
-        (offset,) = struct.unpack(order + "L", first[_EXIF_DIRECTORY][4])
-        tags.update(tag for _, tag, *_ in _entries(tiff, order, offset))
+        tags.update(tag for _, tag, *_ in _entries(tiff, first[_EXIF_DIRECTORY][0] + 8))
     orientation = orientation if 1 <= orientation <= 8 else 1
     traits = {
         "exif_gps": _GPS_DIRECTORY in tags,
@@ -57,32 +57,22 @@ def upright_exif(tiff: bytes) -> bytes:
     '00010000'
     """
     upright = bytearray(tiff)
-    for place, tag, kind, _, _ in _first_directory(tiff):
-        if tag == _ORIENTATION and kind in _NUMBERS:
+    for place, tag, kind, _ in _entries(tiff):
+        if tag == ORIENTATION and kind in _NUMBERS:
             one = struct.pack(_BYTE_ORDERS[tiff[:4]] + _NUMBERS[kind], 1)
             upright[place + 8 : place + 12] = one.ljust(4, b"\0")
     return bytes(upright)
 
 
-def orientation_block(orientation: int) -> bytes:
-    """Return an EXIF block that says nothing but an orientation; empty for the usual one."""
-    if orientation == 1:
-        return b""
-    entry = struct.pack(">HHLHH", _ORIENTATION, 3, 1, orientation, 0)
-    return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
-
-
-def _first_directory(tiff: bytes) -> Iterator[_Entry]:
+def _entries(tiff: bytes, pointer: int = 4) -> Iterator[_Entry]:
+    """Yield the whole entries of the directory that a pointer leads to; by default the first."""
     order = _BYTE_ORDERS.get(tiff[:4])
-    if order is not None and len(tiff) >= 8:
-        yield from _entries(tiff, order, struct.unpack_from(order + "L", tiff, 4)[0])
-
-
-def _entries(tiff: bytes, order: str, offset: int) -> Iterator[_Entry]:
-    """Yield the entries of a directory that are whole."""
+    if order is None or len(tiff) < pointer + 4:
+        return
+    (offset,) = struct.unpack_from(order + "L", tiff, pointer)
     if offset + 2 > len(tiff):
         return
     (count,) = struct.unpack_from(order + "H", tiff, offset)
     whole = min(count, (len(tiff) - offset - 2) // 12)
     for place in range(offset + 2, offset + 2 + 12 * whole, 12):
-        yield place, *struct.unpack_from(order + "HHL4s", tiff, place)
+        yield place, *struct.unpack_from(order + "HHL", tiff, place)

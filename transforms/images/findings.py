@@ -1,7 +1,6 @@
-"""What a check of an image's bytes can find: traits, faults, and the kind of a foreign file."""
+"""What a check of an image's bytes can find: traits and faults."""
 
 import functools
-import re
 
 MAX_PIXELS = 178_956_970
 """Above this Pillow speaks of a decompression bomb; as RGB it is just under 2^29 bytes."""
@@ -55,51 +54,17 @@ too_many_pixels = functools.partial(BadImage, "E-IMG-PIXELS")
 """Fault of an image that is too large to decode."""
 
 
-def require_size(width_px: int, height_px: int, max_pixels: int) -> None:
-    """Refuse an image without pixels, or with more than `max_pixels`.
+def require_size(
+    width_px: int, height_px: int, max_pixels: int = MAX_PIXELS, frames: int = 1
+) -> None:
+    """Refuse an image without pixels, or with more than `max_pixels` in all its frames.
 
     Raises:
         BadImage: E-IMG-DAMAGED or E-IMG-PIXELS.
     """
-    if width_px == 0 or height_px == 0:
+    if width_px <= 0 or height_px <= 0:
         raise damaged(f"size {width_px} x {height_px}")
-    pixels = width_px * height_px
+    pixels, of = width_px * height_px * frames, f"{frames} frames of " if frames > 1 else ""
     if pixels > max_pixels:
-        raise too_many_pixels(f"{width_px} x {height_px} = {pixels} pixels, limit {max_pixels}")
-
-
-# The first that the bytes start with; "." in a signature stands for any byte.
-_SIGNATURES = (
-    (rb"RIFF....WEBP", "WebP"),
-    (rb"....ftyp(avif|avis)", "AVIF"),
-    (rb"....ftyp(heic|heix|hevc|heim|heis|mif1|msf1)", "HEIC"),
-    (rb"II\*\0|MM\0\*|II\+\0|MM\0\+", "TIFF"),
-    (rb"version https://git-lfs", "a Git LFS pointer"),
-    (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)", "HTML"),
-    (rb"\0{16}", "zero bytes"),
-)
-FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})
-"""What `name_kind` calls the formats that can be converted."""
-
-_KINDS = [(re.compile(rb"(?si:" + signature + rb")"), kind) for signature, kind in _SIGNATURES]
-_TEXT = re.compile(rb"[\t\n\f\r\x20-\x7e\x80-\xff]+")
-_LOOKED_AT_BYTES = 256
-
-
-def name_kind(data: bytes) -> str:
-    r"""Return what the first bytes look like.
-
-    >>> name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
-    'WebP'
-    >>> name_kind(b"\n<HTML>404")
-    'HTML'
-    >>> name_kind(bytes.fromhex("0102030405060708090a"))
-    'unknown, starts with 0102030405060708'
-    """
-    head = data[:_LOOKED_AT_BYTES]
-    for signature, kind in _KINDS:
-        if signature.match(head):
-            return kind
-    if _TEXT.fullmatch(head):
-        return "text"
-    return f"unknown, starts with {head[:8].hex()}"
+        size = f"{width_px} x {height_px}"
+        raise too_many_pixels(f"{of}{size} = {pixels} pixels, limit {max_pixels}")

@@ -12,12 +12,6 @@ from typing import NamedTuple
 from schemas.fields import ImageInfo
 from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
 
-MAX_GIF_PIXELS = (2**31 - 1) // 3
-"""Of all frames together: TensorFlow counts their bytes as RGB in 31 bits."""
-
-MAX_BMP_PIXELS = (2**31 - 1) // 8 - 1
-"""TensorFlow refuses a BMP of more pixels."""
-
 MAX_FRAMES = 10_000
 
 MAX_SUB_BLOCKS = 2**21
@@ -30,13 +24,12 @@ _SCREEN = struct.Struct("<HHB").unpack_from
 _IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
 
 _HEADER = struct.Struct("<10xIIiiHHI").unpack_from
-_COLOURS_USED = struct.Struct("<I").unpack_from
 
 # BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
 _HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
 _PLAIN, _BIT_FIELDS = 0, 3
 _BGRA_MASKS = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
-_KINDS = {8: "gray", 24: "", 32: "alpha"}
+_TRAITS = {8: ["gray"], 24: [], 32: ["alpha"]}
 
 
 class GifFrame(NamedTuple):
@@ -60,20 +53,27 @@ class GifFrame(NamedTuple):
     transparent: int
     code_bits: int
     start: int
-    end: int = 0
+    end: int
 
 
-def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
+def read_gif(data: bytes) -> ImageInfo:
     """Return the facts of a GIF that is whole, without decompressing its frames.
 
     Args:
         data: the file; starts with `GIF87a` or `GIF89a`.
-        max_pixels: limit on the pixels of all frames together.
 
     Raises:
         BadImage: where a block is cut off, unknown or impossible, or TensorFlow reads another size.
     """
-    frames, end = walk_gif(data, max_pixels)
+    frames, end = walk_gif(data)
+    width_px, height_px, _ = _SCREEN(data, 6)
+    if not frames:
+        raise damaged("no frame")
+    widest, highest = map(max, zip(*(frame[:2] for frame in frames), strict=True))
+    if (widest, highest) != (width_px, height_px):
+        what = f"GIF of {width_px} x {height_px}, which TensorFlow reads as {widest} x {highest}"
+        raise unreadable(f"{what}, its largest frame")
+    require_size(width_px, height_px, frames=len(frames))
     found = {
         "alpha": any(frame.transparent >= 0 for frame in frames),
         "animated": len(frames) > 1,
@@ -82,18 +82,16 @@ def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
         "trailing_bytes": end != len(data),
     }
     traits = tuple(trait for trait, holds in found.items() if holds)
-    width_px, height_px, _ = _SCREEN(data, 6)
     return ImageInfo("gif", width_px, height_px, 1, traits)
 
 
-def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
+def read_bmp(data: bytes) -> ImageInfo:
     """Return the facts of a BMP whose pixels TensorFlow reads as they are meant.
 
     Nothing is left for a decoder to find: the pixels are plain, and all there.
 
     Args:
         data: the file; starts with `BM`.
-        max_pixels: limit on width x height.
 
     Raises:
         BadImage: where TensorFlow refuses the file, or reads other pixels.
@@ -103,10 +101,8 @@ def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
     pixels_start, header_bytes, width_px, height_px, _, bits, compression = _HEADER(data)
     if header_bytes not in _HEADER_BYTES:
         raise unreadable(f"BMP with a header of {header_bytes} bytes")
-    if width_px < 0:
-        raise damaged(f"width {width_px}")
-    require_size(width_px, abs(height_px), min(max_pixels, MAX_BMP_PIXELS))
-    if bits not in _KINDS:
+    require_size(width_px, abs(height_px))
+    if bits not in _TRAITS:
         raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
     if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
         raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
@@ -115,38 +111,37 @@ def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
         raise truncated(f"{len(data)} of {end} bytes")
     if len(data) > end:
         raise unreadable(
-            f"BMP with {len(data) - end} bytes behind its pixels, which TensorFlow refuses"
+            f"BMP with {len(data) - end} bytes after its pixels, refused by TensorFlow"
         )
     # The masks are at byte 54 with any header.
     if compression == _BIT_FIELDS and data[54:66] != _BGRA_MASKS:
         raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
-    if bits == 8 and not _has_gray_palette(data, header_bytes):
-        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
-    traits = [_KINDS[bits]] if _KINDS[bits] else []
-    if height_px < 0:
-        traits.append("top_down")
+    if bits == 8:  # each index must be its own gray value
+        start, colours = 14 + header_bytes, int.from_bytes(data[46:50], "little") or 256
+        palette, ramp = data[start : start + 4 * colours], bytes(range(256))[:colours]
+        if colours > 256 or any(palette[channel::4] != ramp for channel in range(3)):
+            raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
+    traits = [*_TRAITS[bits], *(["top_down"] if height_px < 0 else [])]
     return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
 
 
-def walk_gif(data: bytes, max_pixels: int) -> tuple[list[GifFrame], int]:
+def walk_gif(data: bytes) -> tuple[list[GifFrame], int]:
     """Read the blocks through the trailer; return the frames, and one past the trailer.
 
     Raises:
-        BadImage: as `read_gif`.
+        BadImage: where a block is cut off, unknown or impossible.
     """
     if len(data) < 13:
         raise truncated(f"{len(data)} bytes, a GIF's header takes 13")
     width_px, height_px, flags = _SCREEN(data, 6)
-    require_size(width_px, height_px, max_pixels)
+    require_size(width_px, height_px)
     frames: list[GifFrame] = []
     position, transparent, sub_blocks = 13 + 3 * _colours(flags), None, iter(range(MAX_SUB_BLOCKS))
     try:
         while (kind := data[position]) != _TRAILER:
             if kind == _IMAGE:
-                frame = _read_frame(data, position, len(frames), transparent)
-                position = _skip_sub_blocks(data, frame.start, sub_blocks)
-                frames.append(frame._replace(end=position))
-                transparent = None
+                frames.append(_read_frame(data, position, len(frames), transparent, sub_blocks))
+                position, transparent = frames[-1].end, None
             elif kind == _EXTENSION:
                 if data[position + 2] == 0:  # giflib takes the next block for this one's data
                     what = f"GIF extension without data at byte {position}"
@@ -159,12 +154,13 @@ def walk_gif(data: bytes, max_pixels: int) -> tuple[list[GifFrame], int]:
                 raise damaged(f"block {kind:02x} at byte {position}")
     except (IndexError, struct.error):
         raise truncated(f"no trailer in {len(data)} bytes, {len(frames)} frames") from None
-    _require_frames(frames, (width_px, height_px), max_pixels)
     return frames, position + 1
 
 
-def _read_frame(data: bytes, position: int, number: int, transparent: int | None) -> GifFrame:
-    """Return a frame, whose end is not known yet.
+def _read_frame(
+    data: bytes, position: int, number: int, transparent: int | None, sub_blocks: Iterable[int]
+) -> GifFrame:
+    """Return the frame at a position.
 
     Raises:
         IndexError: where the data ends first; so does struct.error.
@@ -185,7 +181,8 @@ def _read_frame(data: bytes, position: int, number: int, transparent: int | None
     if not colours:
         raise unreadable(f"GIF without a colour table for frame {number}")
     shown, is_interlaced = -1 if transparent is None else transparent, bool(flags & 0x40)
-    return GifFrame(width_px, height_px, is_interlaced, colours, shown, code_bits, start)
+    end = _skip_sub_blocks(data, start, sub_blocks)
+    return GifFrame(width_px, height_px, is_interlaced, colours, shown, code_bits, start, end)
 
 
 def _colours(flags: int) -> int:
@@ -205,28 +202,3 @@ def _skip_sub_blocks(data: bytes, position: int, allowed: Iterable[int]) -> int:
         if size == 0:
             return position
     raise damaged(f"more than {MAX_SUB_BLOCKS} sub-blocks")
-
-
-def _require_frames(frames: list[GifFrame], size_px: tuple[int, int], max_pixels: int) -> None:
-    """Refuse frames that TensorFlow would not read, or not at the canvas's size."""
-    if not frames:
-        raise damaged("no frame")
-    width_px, height_px = size_px
-    widest = max(frame.width_px for frame in frames)
-    highest = max(frame.height_px for frame in frames)
-    if (widest, highest) != size_px:
-        what = f"GIF of {width_px} x {height_px}, which TensorFlow reads as {widest} x {highest}"
-        raise unreadable(f"{what}, its largest frame")
-    pixels, limit = width_px * height_px * len(frames), min(max_pixels, MAX_GIF_PIXELS)
-    if pixels > limit:
-        what = f"{len(frames)} frames of {width_px} x {height_px} = {pixels} pixels"
-        raise too_many_pixels(f"{what}, limit {limit}")
-
-
-def _has_gray_palette(data: bytes, header_bytes: int) -> bool:
-    """Tell whether each index of the palette is its own gray value."""
-    (used,) = _COLOURS_USED(data, 46)
-    start, colours = 14 + header_bytes, used or 256
-    palette = data[start : start + 4 * colours]
-    ramp = bytes(range(256))
-    return colours <= 256 and all(palette[channel::4] == ramp[:colours] for channel in range(3))

@@ -13,14 +13,7 @@ from typing import NamedTuple
 from schemas.fields import ImageInfo
 from schemas.geometry.boxes import MAX_SIDE_PX
 from transforms.images.exif import read_exif
-from transforms.images.findings import (
-    MAX_PIXELS,
-    damaged,
-    require_size,
-    too_many_pixels,
-    truncated,
-    unreadable,
-)
+from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
 
 MAX_SAMPLES = 2**29 - 1
 """TensorFlow refuses a JPEG of more samples (3 a pixel, or 4 with CMYK)."""
@@ -31,7 +24,6 @@ MAX_SEGMENTS = 10_000
 MAX_SCANS = 100
 """A scan costs the decoder a pass over all pixels, and an attacker 10 bytes. Encoders write 20."""
 
-_END = b"\xff\xd9"
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = {
     0xC0: (),
@@ -40,7 +32,6 @@ _FRAMES = {
     0xC9: ("arithmetic",),
     0xCA: ("arithmetic", "progressive"),
 }
-_UNREADABLE_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC8, 0xCB, 0xCD, 0xCE, 0xCF})
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and the restart markers
 _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applications' segments
 _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantization, restarts
@@ -73,7 +64,7 @@ class _Headers:
     traits: set[str] = field(default_factory=set)
 
 
-def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
+def read_jpeg(data: bytes) -> ImageInfo:
     """Return the facts of a JPEG that is whole, without looking at its pixels.
 
     A file of one scan that ends in an end marker is whole: ff d9 cannot stand within a scan's data,
@@ -83,28 +74,28 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
 
     Args:
         data: the file; starts with `ff d8 ff`.
-        max_pixels: limit on width x height.
 
     Raises:
         BadImage: where the structure is broken, or the end marker is missing.
     """
-    headers = _read_headers(data, max_pixels)
-    traits, orientation = headers.traits, 1
-    if exif := _bodies(data, headers, _EXIF):
-        orientation, of_exif = read_exif(exif[0][1:])
-        traits.update(of_exif)
+    headers = _read_headers(data)
+    traits, exif = headers.traits, [*_bodies(data, headers, _EXIF), b""][0][1:]
+    orientation, of_exif = read_exif(exif)
+    traits.update(of_exif)
     for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
         if _bodies(data, headers, prefix):
             traits.add(trait)
     scan = headers.segments[-1].end
-    is_whole = headers.has_one_scan and data.endswith(_END, scan) and "multi_picture" not in traits
+    is_whole = (
+        headers.has_one_scan and data.endswith(b"\xff\xd9", scan) and "multi_picture" not in traits
+    )
     if not is_whole and _end_of_scans(data, headers) != len(data):
         traits.add("trailing_bytes")
     channels = min(headers.channels, 3)  # TensorFlow makes RGB of CMYK
     return ImageInfo("jpeg", *headers.size_px, orientation, tuple(sorted(traits)), channels)
 
 
-def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
+def jpeg_for_decoder(data: bytes) -> bytes:
     """Return the JPEG from its start to its end marker, without metadata.
 
     Profiles, EXIF, MPF and bytes after the end do not touch the pixels, and are what a decoder
@@ -113,7 +104,7 @@ def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
     Raises:
         BadImage: where the structure is broken, also between or after the scans.
     """
-    headers = _read_headers(data, max_pixels)
+    headers = _read_headers(data)
     view = memoryview(data)
     kept = [
         view[start:end]
@@ -126,10 +117,10 @@ def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
 
 def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
     """Return the first EXIF block and the colour profile of a checked JPEG, empty for none."""
-    headers = _read_headers(data, MAX_PIXELS)
+    headers = _read_headers(data)
     pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
-    exif = _bodies(data, headers, _EXIF)
-    return exif[0][1:] if exif else b"", b"".join(piece[2:] for piece in pieces)
+    exif = [*_bodies(data, headers, _EXIF), b""][0][1:]
+    return exif, b"".join(piece[2:] for piece in pieces)
 
 
 def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:
@@ -141,12 +132,12 @@ def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:
     ]
 
 
-def _read_headers(data: bytes, max_pixels: int) -> _Headers:
+def _read_headers(data: bytes) -> _Headers:
     headers = _Headers([])
     headers.segments = _read_segments(data, 2, headers.traits)
     for marker, start, end in headers.segments:
         if marker in _FRAMES:
-            _read_frame(headers, marker, data[start + 4 : end], max_pixels)
+            _read_frame(headers, marker, data[start + 4 : end])
     marker, start, end = headers.segments[-1]
     if marker == _EOI:
         raise damaged(f"end marker at byte {start}, before the first scan")
@@ -190,9 +181,9 @@ def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segmen
         if marker in _WITHOUT_LENGTH:
             position = start + 2
             continue
-        if marker in _UNREADABLE_FRAMES:
-            raise unreadable(f"JPEG process SOF{marker - 0xC0}: lossless or hierarchical")
         if marker not in _WITH_LENGTH:
+            if 0xC0 <= marker <= 0xCF:
+                raise unreadable(f"JPEG process SOF{marker - 0xC0}: lossless or hierarchical")
             raise damaged(f"marker ff{marker:02x} at byte {start}")
         if start + 4 > len(data):
             raise truncated(f"no end marker in {len(data)} bytes")
@@ -207,20 +198,19 @@ def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segmen
     raise damaged(f"more than {MAX_SEGMENTS} segments before a scan")
 
 
-def _read_frame(headers: _Headers, marker: int, body: bytes, max_pixels: int) -> None:
+def _read_frame(headers: _Headers, marker: int, body: bytes) -> None:
     """Read a frame header (T.81 B.2.2): size, components and their sampling factors."""
     if headers.channels:
         raise damaged("two frame headers")
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
         raise damaged(f"frame header of {len(body)} bytes")
     precision, height_px, width_px, components = _FRAME_HEAD(body)
-    require_size(width_px, height_px, max_pixels)
-    if width_px > MAX_SIDE_PX or height_px > MAX_SIDE_PX:
-        raise too_many_pixels(f"{width_px} x {height_px} pixels, libjpeg's limit {MAX_SIDE_PX}")
+    require_size(width_px, height_px)
+    size = f"{width_px} x {height_px}"
+    if max(width_px, height_px) > MAX_SIDE_PX:
+        raise too_many_pixels(f"{size} pixels, libjpeg's limit {MAX_SIDE_PX}")
     if width_px * height_px * components > MAX_SAMPLES:
-        raise too_many_pixels(
-            f"{width_px} x {height_px} x {components} samples, TensorFlow's limit {MAX_SAMPLES}"
-        )
+        raise too_many_pixels(f"{size} x {components} samples, TensorFlow's limit {MAX_SAMPLES}")
     if precision != 8 or components not in (1, 3, 4):
         raise unreadable(f"JPEG of {components} components of {precision} bits")
     # Sampling factors of 1 to 4 (T.81 B.2.2), in ratios that libjpeg can scale.

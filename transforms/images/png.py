@@ -4,6 +4,7 @@ Refused are wrong checksums anywhere, what breaks the PNG specification (third e
 that the pixels depend on, and what libpng, which TensorFlow decodes with, does not read.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,6 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 MAX_SIDE_PX = 1_000_000
 """libpng's limit on width and height, as TensorFlow builds it."""
-
-MAX_PIXELS = 2**29 - 1
-"""TensorFlow refuses a PNG of more pixels."""
 
 MAX_CHUNKS = 2**18
 """Bounds the walk's time and memory; encoders write one chunk per 8 kB and more."""
@@ -48,18 +46,13 @@ _STEP_X, _STEP_Y = (8, 8, 4, 4, 2, 2, 1), (8, 8, 8, 4, 4, 2, 2)
 _PASSES = tuple(zip(_FIRST_X, _FIRST_Y, _STEP_X, _STEP_Y, strict=True))
 
 _CHUNK_HEAD = struct.Struct(">I4s").unpack_from
-_CHECKSUM = struct.Struct(">I").unpack_from
 
 
 class _Chunk(NamedTuple):
     name: bytes
     start: int
     end: int
-
-    @property
-    def length(self) -> int:
-        """Size of its body in bytes."""
-        return self.end - self.start - 12
+    length: int
 
     def body(self, data: bytes) -> bytes:
         return data[self.start + 8 : self.end - 4]
@@ -75,33 +68,25 @@ class _Header(NamedTuple):
     interlace: int
 
 
-def read_png(data: bytes, max_pixels: int) -> ImageInfo:
+def read_png(data: bytes) -> ImageInfo:
     """Return the facts of a PNG that is whole: every chunk there, every checksum right.
 
     The checksums of the compressed pixels say that they are as they were written.
 
     Args:
         data: the file; starts with `SIGNATURE`.
-        max_pixels: limit on width x height.
 
     Raises:
         BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
     """
-    header, chunks = _read_header(data, max_pixels), list(_chunks(data))
+    header, chunks = _read_header(data), list(_chunks(data))
     has_palette = header.colour_type == _PALETTE_TYPE
     _require_order(chunks, has_palette)
     first = {chunk.name: chunk for chunk in reversed(chunks)}
     channels, _, of_type = _COLOUR_TYPES[header.colour_type]
     traits = {*of_type, *(trait for name, trait in _CHUNK_TRAITS.items() if name in first)}
-    if has_palette:
-        # libpng ignores a tRNS that does not fit; TensorFlow counts that of palettes alone.
-        palette = first[b"PLTE"]
-        sizes = _transparency_bytes(header, palette.length)
-        in_place = range(palette.end, first[b"IDAT"].start)
-        channels = 3 + any(
-            chunk.name == b"tRNS" and chunk.start in in_place and chunk.length in sizes
-            for chunk in chunks
-        )
+    if has_palette:  # TensorFlow counts the transparency of palettes alone
+        channels = 3 + (_transparency(header, chunks) is not None)
     if header.bit_depth == 16:
         traits.add("16_bit")
     if header.interlace:
@@ -109,8 +94,7 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     if chunks[-1].end != len(data):
         traits.add("trailing_bytes")
     orientation, of_exif = read_exif(_exif(data, first))
-    size_px = header.width_px, header.height_px
-    return ImageInfo("png", *size_px, orientation, tuple(sorted({*traits, *of_exif})), channels)
+    return ImageInfo("png", *header[:2], orientation, tuple(sorted({*traits, *of_exif})), channels)
 
 
 def png_metadata(data: bytes) -> tuple[bytes, bytes]:
@@ -134,32 +118,31 @@ def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
 
     Args:
         data: the file.
-        transparency: keep tRNS, too, where it fits: libpng ignores another one.
+        transparency: keep the tRNS, too, that libpng takes.
 
     Raises:
         BadImage: where the compressed pixels are damaged, or far too many.
     """
-    header, palette_bytes = _read_header(data, MAX_PIXELS), 0
-    chunks: list[_Chunk] = []
-    for chunk in _chunks(data):
-        if chunk.name == b"PLTE":
-            palette_bytes = chunk.length
-        fits = chunk.length in _transparency_bytes(header, palette_bytes)
-        if chunk.name in _KNOWN_CRITICAL or (transparency and chunk.name == b"tRNS" and fits):
-            chunks.append(chunk)
+    header, chunks = _read_header(data), list(_chunks(data))
     pixels = [chunk.body(data) for chunk in chunks if chunk.name == b"IDAT"]
     _require_pixels(pixels, _raw_bytes(header))
-    return b"".join([SIGNATURE, *(data[chunk.start : chunk.end] for chunk in chunks)])
+    more = _transparency(header, chunks) if transparency else None
+    kept = [chunk for chunk in chunks if chunk.name in _KNOWN_CRITICAL or chunk is more]
+    return b"".join([SIGNATURE, *(data[chunk.start : chunk.end] for chunk in kept)])
 
 
-def _transparency_bytes(header: _Header, palette_bytes: int) -> Sequence[int]:
-    """Return the sizes that a tRNS chunk may have."""
-    if header.colour_type == _PALETTE_TYPE:
-        return range(1, min(palette_bytes // 3, 1 << header.bit_depth) + 1)
-    return {0: (2,), 2: (6,)}.get(header.colour_type, ())
+def _transparency(header: _Header, chunks: Sequence[_Chunk]) -> _Chunk | None:
+    """Return the tRNS chunk that libpng takes: it fits, and is before the pixels."""
+    sizes: Sequence[int] = {0: (2,), 2: (6,)}.get(header.colour_type, ())
+    for chunk in itertools.takewhile(lambda chunk: chunk.name != b"IDAT", chunks):
+        if chunk.name == b"PLTE" and header.colour_type == _PALETTE_TYPE:
+            sizes = range(1, min(chunk.length // 3, 1 << header.bit_depth) + 1)
+        if chunk.name == b"tRNS" and chunk.length in sizes:
+            return chunk
+    return None
 
 
-def _read_header(data: bytes, max_pixels: int) -> _Header:
+def _read_header(data: bytes) -> _Header:
     """Read the IHDR chunk (specification 11.2.1), whose checksum the chunk walk looks at."""
     if len(data) < 33:
         raise truncated(f"{len(data)} bytes, a PNG's header takes 33")
@@ -168,10 +151,9 @@ def _read_header(data: bytes, max_pixels: int) -> _Header:
         raise damaged(f"first chunk is {name!r} of {length} bytes")
     header = _Header(*struct.unpack_from(">IIBBBBB", data, 16))
     width_px, height_px, bits, colour_type, compression, filtering, interlace = header
-    require_size(width_px, height_px, max_pixels)
+    require_size(width_px, height_px)
     if max(width_px, height_px) > MAX_SIDE_PX:
         raise too_many_pixels(f"{width_px} x {height_px} pixels, libpng's limit {MAX_SIDE_PX}")
-    require_size(width_px, height_px, MAX_PIXELS)
     if colour_type not in _COLOUR_TYPES or bits not in _COLOUR_TYPES[colour_type][1]:
         raise damaged(f"colour type {colour_type} of {bits} bits")
     if compression or filtering or interlace > 1:
@@ -191,9 +173,9 @@ def _chunks(data: bytes) -> Iterator[_Chunk]:
             raise damaged(f"chunk name {name!r} at byte {position}")
         if end > size:
             raise truncated(f"chunk {name!r} ends at byte {end} of {size}")
-        if zlib.crc32(view[position + 4 : end - 4]) != _CHECKSUM(data, end - 4)[0]:
+        if zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             raise damaged(f"wrong checksum of chunk {name!r} at byte {position}")
-        yield _Chunk(name, position, end)
+        yield _Chunk(name, position, end, length)
         if name == b"IEND":
             return
         position = end
@@ -206,8 +188,7 @@ def _require_order(chunks: Sequence[_Chunk], has_palette: bool) -> None:
     for name in names:
         if name[:1].isupper() and name not in _KNOWN_CRITICAL:
             raise damaged(f"unknown critical chunk {name!r}")
-    for name in (b"IHDR", b"PLTE"):
-        if names.count(name) > 1:
+        if name in (b"IHDR", b"PLTE") and names.count(name) > 1:
             raise damaged(f"two {name!r} chunks")
     if not any(chunk.length for chunk in chunks if chunk.name == b"IDAT"):
         raise damaged("no pixels")
@@ -235,13 +216,11 @@ def _raw_bytes(header: _Header) -> int:
     35
     """
     bits = header.bit_depth * _COLOUR_TYPES[header.colour_type][0]
-    passes = _PASSES if header.interlace else ((0, 0, 1, 1),)
     total = 0
-    for left, top, step_x, step_y in passes:
-        columns = -(-(header.width_px - left) // step_x)
-        rows = -(-(header.height_px - top) // step_y)
-        if columns > 0 and rows > 0:
-            total += rows * (1 + -(-columns * bits // 8))
+    for left, top, step_x, step_y in _PASSES if header.interlace else ((0, 0, 1, 1),):
+        columns = len(range(left, header.width_px, step_x))
+        rows = len(range(top, header.height_px, step_y)) if columns else 0
+        total += rows * (1 + -(-columns * bits // 8))
     return total
 
 
@@ -253,7 +232,7 @@ def _require_pixels(pieces: Sequence[bytes], wanted_bytes: int) -> None:
             while piece and not inflate.eof:
                 inflated_bytes += len(inflate.decompress(piece, _INFLATE_BYTES))
                 if inflated_bytes > wanted_bytes + _SURPLUS_BYTES:
-                    raise damaged(f"compressed pixels go on behind the {wanted_bytes} bytes needed")
+                    raise damaged(f"compressed pixels go on after the {wanted_bytes} bytes needed")
                 piece = inflate.unconsumed_tail
     except zlib.error:
         raise damaged(f"compressed pixels break off at byte {inflated_bytes}") from None

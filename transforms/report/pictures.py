@@ -17,8 +17,8 @@ from schemas.manifest import Label
 from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
 from transforms.gate import usable_cores
-from transforms.images.check_images import Check, check_image, decoding
-from transforms.images.findings import BadImage
+from transforms.images.check_images import check_image, decoding
+from transforms.images.findings import BadImage, require_size
 from transforms.report import Outline, PickedRecord, ShownPicture, class_color, class_name
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
@@ -185,7 +185,8 @@ class MaskLayer:
         import numpy as np
         from PIL import Image
 
-        info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
+        info = check_image(mask)
+        require_size(*info.size_px, self._pixels_left)
         self._pixels_left -= info.width_px * info.height_px
         with decoding(), Image.open(io.BytesIO(mask), formats=_FORMATS) as image:
             small = image.resize(self._size_px, Image.Resampling.NEAREST)

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from transforms.images.check_images import check_image, decoding
-from transforms.images.decode_images import decode_image, over_white, upper_bits
-from transforms.images.findings import (
-    require_size,
-    unreadable,
-)
+from transforms.images.convert_images import decode_image, over_white, upper_bits
+from transforms.images.findings import require_size, unreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +55,8 @@ def small_picture(value: bytes) -> Small:
     tensor = read_tensor(value)
     if tensor is not None:
         return small_tensor(tensor)
-    info = check_image(value, max_pixels=MAX_PIXELS, takes_foreign=True)
+    info = check_image(value, takes_foreign=True)
+    require_size(*info.size_px, MAX_PIXELS)
     least_px = small_size(info.size_px)
     is_large = info.width_px * info.height_px > _LARGE_PIXELS
     with _large if is_large else contextlib.nullcontext(), decoding():

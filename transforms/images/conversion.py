@@ -1,0 +1,134 @@
+"""What is asked of images: turned upright, another size, encoding or colours, or plain pixels."""
+
+import enum
+from dataclasses import dataclass
+
+from schemas.geometry.boxes import Resize, ResizeMode
+from schemas.layouts import PIXEL_DTYPES
+
+DEFAULT_QUALITY = 95
+"""Quality of encoded JPEGs by libjpeg's scale, of turned ones always. Output bytes depend on it."""
+
+_PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
+_OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")
+
+
+class Encoding(enum.Enum):
+    """Format that all images are encoded to."""
+
+    JPEG = "jpeg"
+    PNG = "png"
+
+
+class Color(enum.Enum):
+    """Colours of the written images: three channels, one, or those of the file."""
+
+    RGB = "rgb"
+    GRAY = "gray"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Changes to pixels; none by default.
+
+    Attributes:
+        resize: wanted size; None to keep it.
+        resize_mode: treatment of another aspect; None for FIT, and STRETCH for plain pixels.
+        reencode: format of all images; None to write a changed one in its own format, GIF and BMP
+            as PNG.
+        quality: quality of JPEGs, 1 to 100. None for `DEFAULT_QUALITY`; then a JPEG passes
+            unchanged where only `reencode` asks for JPEG.
+        color: colours; None to keep them, and for RGB where plain pixels are written.
+        pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
+        turns: whether pictures are turned upright, as EXIF says.
+    """
+
+    resize: Resize | None = None
+    resize_mode: ResizeMode | None = None
+    reencode: Encoding | None = None
+    quality: int | None = None
+    color: Color | None = None
+    pixels_dtype: str = ""
+    turns: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not fit together."""
+        quality, mode = self.quality, self.resize_mode
+        wrong = ""
+        if quality is not None and not 1 <= quality <= 100:
+            wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
+        elif mode is not None and (self.resize is None or self.resize.height_px is None):
+            got = f"{mode.value} with resize {self.resize}"
+            wrong = f"resize_mode must be of a box, got {got}: give --resize 512, or leave it out"
+        elif quality is not None and self.reencode is Encoding.PNG:
+            wrong = f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
+        elif quality is not None and not self.changes:
+            wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
+        elif self.pixels_dtype and (self.reencode or quality):
+            wrong = "reencode and quality must be left out where plain pixels are written"
+        if wrong:
+            raise ValueError(wrong)
+
+    @property
+    def changes(self) -> bool:
+        """Whether an option could change more of an image than its orientation."""
+        keeps = self.color is None or self.color is Color.KEEP
+        return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
+
+    @property
+    def takes_foreign(self) -> bool:
+        """Whether every image is encoded again, so that formats few readers know are welcome."""
+        return bool(self.reencode or self.pixels_dtype)
+
+    @property
+    def mode(self) -> ResizeMode:
+        """Treatment of another aspect."""
+        default = ResizeMode.STRETCH if self.pixels_dtype else ResizeMode.FIT
+        return self.resize_mode or default
+
+    @property
+    def channels(self) -> Color:
+        """Colours that images get."""
+        return self.color or (Color.RGB if self.pixels_dtype else Color.KEEP)
+
+    def pixels_bytes(self, file_bytes: int) -> int:
+        """Return the estimated size of a file's plain pixels; 0 without plain pixels."""
+        if not self.pixels_dtype:
+            return 0
+        pixels = _PIXELS_PER_FILE_BYTE * file_bytes
+        if self.resize is not None:
+            pixels = self.resize.width_px * (self.resize.height_px or self.resize.width_px)
+        return 3 * pixels * PIXEL_DTYPES[self.pixels_dtype]
+
+    def options(self) -> dict[str, str]:
+        """Return the plan's options that decide bytes, with the codecs where pixels change."""
+        codecs = codec_versions() if self.turns or self.changes else ""
+        asked = {"orientation": f"upright, by {codecs}" if self.turns else "keep"}
+        if not self.changes:
+            return asked
+        asked |= {"color": self.channels.value, "conversion_codecs": codecs}
+        if self.resize is not None:
+            in_box = self.resize.height_px is not None
+            asked["resize"] = f"{self.resize} {self.mode.value}" if in_box else str(self.resize)
+        if self.pixels_dtype:
+            return {**asked, "pixels": self.pixels_dtype}
+        if self.reencode is not None:
+            asked["reencode"] = self.reencode.value
+        quality = "default" if self.quality is None else str(self.quality)
+        return {**asked, "quality": f"{quality}, {DEFAULT_QUALITY} by default"}
+
+
+NO_CONVERSION = Conversion()
+
+
+def codec_versions() -> str:
+    """Return the versions of all codecs that decide the bytes of turned or converted images."""
+    import PIL
+    from PIL import features
+
+    turbo, ng = features.version("libjpeg_turbo"), features.version("zlib_ng")
+    jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    png = f"zlib-ng {ng}" if ng else f"zlib {features.version('zlib')}"
+    others = [f"{name} {features.version(name)}" for name in _OTHER_CODECS]
+    return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *others])
