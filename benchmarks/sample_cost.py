@@ -15,7 +15,7 @@ from transforms import pin_blobs
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
 from transforms.sources.elements import StructCoder
-from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoReader
 
 BATCH = 32
 
@@ -37,11 +37,8 @@ def boxes_only(number: int = 0) -> Sample:
     ]
     categories = [{"id": id_, "name": f"class {id_}"} for id_ in (1, 2, 44)]
     data = coco([image(image_id, file_name=f"{image_id:012}.jpg")], boxes, categories)
-    sample, *_ = (
-        item
-        for item in read_coco([CocoSource(data, "f.json")], "train", CocoRules())
-        if isinstance(item, Sample)
-    )
+    items = CocoReader().read("train", [("f.json", data)])
+    sample = next(item for item in items if isinstance(item, Sample))
     blob = msgspec.structs.replace(
         sample.blobs[0],
         size_bytes=draw.randrange(50_000, 250_000),
