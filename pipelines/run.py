@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import gc
+import io
 import logging
 import re
 import shlex
@@ -48,7 +49,7 @@ from transforms.commit import find_complete
 from transforms.earlier import dividing_options, find_earlier_sets
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import remove_output
-from transforms.progress import PROGRESS, Progress
+from transforms.progress import PROGRESS
 from transforms.publish_plan import refuse_no_place
 from transforms.sources.elements import shares_memory
 from transforms.storage import (
@@ -131,38 +132,36 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
         reports = runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
-        if config.plan:
-            _plan(config, options)
-        elif is_dry_run(options):  # which asks no store
+        if is_dry_run(options) and not config.plan:  # asks no store
             run_graph(partial(build, config=config), options, waits=False)
+            return
+        config = with_earlier_sets(config)
+        output = open_storage(config.output, config.access)
+        if config.plan:
+            _plan(config, output, options)
         else:
-            _make(config, options)
+            _make(config, output, options)
 
 
-def _make(config: DataSetConfig, options: PipelineOptions) -> None:
+def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Check that the run can work, and run the graph unless the output is complete."""
-    config = with_earlier_sets(config)
-    output = open_storage(config.output, config.access)
     started_s = time.monotonic()
-    needs_sources = config.overwrite or not config.trust_manifest
-    if needs_sources:  # else a complete output is enough
-        _check_sources(config)
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
         if config.overwrite:
+            _check_sources(config)
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
-        if find_complete(output, config):
+        elif find_complete(output, config):
             _say_complete(config)
             if config.report:
                 _make_missing_report(config)
             if makes_template(options):
                 run_graph(build_nothing, options, waits=False)
             return
-        if not needs_sources:
-            _check_sources(config)
+        _check_sources(config)
         _convert(config, options)
         if config.waits and not makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
@@ -224,25 +223,19 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _plan(config: DataSetConfig, options: PipelineOptions) -> None:
+def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
     from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from transforms.forecast import take_plan
 
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    config = with_earlier_sets(config)
-    output = open_storage(config.output, config.access)
-    needs_sources = config.overwrite or not config.trust_manifest
-    if needs_sources:
-        _check_sources(config)
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
     if complete and config.trust_manifest:  # then its sources need not be there
         _say_complete(config)
         return
-    if not needs_sources:
-        _check_sources(config)
+    _check_sources(config)
     spare_the_collector()
     run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
@@ -358,28 +351,6 @@ def _check_sources(config: DataSetConfig) -> None:
         open_storage(uri, config.access).require_folder()
 
 
-def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per_s: float) -> str:
-    """Return how far a run is, as a line of a log.
-
-    >>> progress = Progress()
-    >>> progress.plan(samples=1000, shards=16)
-    >>> progress.add(Counts(done=250, rejected=1, bytes=40_000_000))
-    >>> progress_line(progress, "image", 125.0, 20e6)
-    '250 of 1000 images (25 %), 0 of 16 shards, 1 rejected; 125 images/s, 20 MB/s, 00:06 left'
-    """
-    share = 100 * progress.done // max(progress.planned, 1)
-    left = ""
-    if samples_per_s:
-        seconds = (progress.planned - progress.done) / samples_per_s
-        left = f", {tqdm.format_interval(seconds)} left"
-    return (
-        f"{progress.done} of {counted(progress.planned, noun)} ({share} %),"
-        f" {progress.shards_done} of {counted(progress.shards_planned, 'shard')},"
-        f" {progress.rejected} rejected;"
-        f" {samples_per_s:.0f} {noun}s/s, {bytes_text(int(bytes_per_s))}/s{left}"
-    )
-
-
 @contextlib.contextmanager
 def showing_progress(noun: str) -> Iterator[None]:
     """Show how far this process is: a bar on a terminal, else a line every 30 s.
@@ -388,8 +359,7 @@ def showing_progress(noun: str) -> Iterator[None]:
         noun: what a sample is, such as `image`.
     """
     ended = threading.Event()
-    show = _draw_progress if sys.stderr.isatty() else _log_progress
-    thread = threading.Thread(target=show, args=(noun, ended), name="progress", daemon=True)
+    thread = threading.Thread(target=_show, args=(noun, ended), name="progress", daemon=True)
     thread.start()
     try:
         yield
@@ -398,29 +368,25 @@ def showing_progress(noun: str) -> Iterator[None]:
         thread.join()
 
 
-def _log_progress(noun: str, ended: threading.Event) -> None:
-    done = written = 0
-    while not ended.wait(_LOGGED_EVERY_S):
-        if PROGRESS.planned:
-            samples_per_s = (PROGRESS.done - done) / _LOGGED_EVERY_S
-            bytes_per_s = (PROGRESS.bytes - written) / _LOGGED_EVERY_S
-            _LOG.info("%s", progress_line(PROGRESS, noun, samples_per_s, bytes_per_s))
-        done, written = PROGRESS.done, PROGRESS.bytes
-
-
-def _draw_progress(noun: str, ended: threading.Event) -> None:
-    unit, loggers = f" {noun}s", [logging.getLogger(name) for name in OUR_LOGGERS]
+def _show(noun: str, ended: threading.Event) -> None:
+    on_terminal, is_last = sys.stderr.isatty(), False
+    loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
+    style: dict[str, Any] = (
+        {"dynamic_ncols": True} if on_terminal else {"file": io.StringIO(), "ncols": 0}
+    )
     with (
         logging_redirect_tqdm(loggers),
-        tqdm(total=0, unit=unit, desc="reading annotations", dynamic_ncols=True) as bar,
+        tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **style) as bar,
     ):
-        is_last = False
         while not is_last:
-            is_last = ended.wait(_DRAWN_EVERY_S)
+            is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:
                 bar.total = PROGRESS.planned
                 bar.set_description("converting", refresh=False)
                 shards = f"{PROGRESS.shards_done}/{PROGRESS.shards_planned} shards"
                 bar.set_postfix_str(f"{shards}, {PROGRESS.rejected} rejected", refresh=False)
             bar.update(PROGRESS.done - bar.n)
-            bar.refresh()
+            if on_terminal:
+                bar.refresh()
+            elif PROGRESS.planned and not is_last:
+                _LOG.info("%s", bar)
