@@ -10,29 +10,20 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TextIO
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from pipelines import engines
 from pipelines.cli import OUR_LOGGERS, FlagParser, say
 from pipelines.data_set import DataSetConfig, build
-from pipelines.engines import (
-    build_nothing,
-    checked_options,
-    is_dry_run,
-    makes_template,
-    parse_flags,
-    run_graph,
-    runner_of,
-    runs_workers_here,
-)
-from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
+from pipelines.flags import add_data_set_flags, data_set_fields
 from schemas.documents.data_card import CARD_NAME
 from schemas.faults import bytes_text, counted, printable
 from schemas.manifest import (
@@ -46,20 +37,13 @@ from schemas.manifest import (
 )
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
-from transforms.earlier import dividing_options, find_earlier_sets
-from transforms.images.check_images import SAFE_PILLOW_MAJOR
+from transforms.earlier import DATE, dividing_options, find_earlier_sets
+from transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
 from transforms.output_files import remove_output
 from transforms.progress import PROGRESS
 from transforms.publish_plan import refuse_no_place
 from transforms.sources.elements import shares_memory
-from transforms.storage import (
-    Storage,
-    find_uri,
-    is_beams,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from transforms.storage import Storage, find_uri, is_beams, is_local, join_uri, open_storage
 from transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +51,7 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
+_IN_A_LINE: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
 
 
 @dataclass(frozen=True)
@@ -102,15 +87,13 @@ class Command:
         Raises:
             ValueError: with the value and the remedy.
         """
-        flags, beam_args = parse_flags(self.parser(), argv)
-        fields = self.fields(flags)
-        date = run_date_of(flags)
+        flags, beam_args = engines.parse_flags(self.parser(), argv)
+        fields = self.fields(flags) | data_set_fields(flags, images=self.images)
         command = shlex.join(["python", "-m", f"pipelines.{self.name}", *argv])
         command = _OF_ONE_RUN.sub("", command)
-        if flags.date is None and is_dated(flags):
-            command += f" --date {date.isoformat()}"
-        shared = data_set_fields(flags, date, images=self.images)
-        return self.config(**fields, **shared, command=command), beam_args
+        if flags.date is None and DATE in command:
+            command += f" --date {fields['since'].date}"
+        return self.config(**fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Convert as the arguments say; returns when the data set is committed."""
@@ -127,15 +110,24 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    options = checked_options(beam_args, config.uris, waits=config.waits)
+    options = engines.checked_options(beam_args, config.uris, waits=config.waits)
     if config.report is None:  # where it needs no remote request
-        reports = runner_of(options) == "FnApiRunner" and is_local(config.output)
+        reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
-        if is_dry_run(options) and not config.plan:  # asks no store
-            run_graph(partial(build, config=config), options, waits=False)
+        if engines.is_dry_run(options) and not config.plan:  # asks no store
+            engines.run_graph(partial(build, config=config), options, waits=False)
             return
-        config = with_earlier_sets(config)
+        if config.since and config.since.names:
+            earlier = find_earlier_sets(
+                config.since,
+                config.output,
+                config.layout.name,
+                access=config.access,
+                overwrite=config.overwrite,
+                splitting=dividing_options(config.options()),
+            )
+            config = replace(config, earlier=earlier)
         output = open_storage(config.output, config.access)
         if config.plan:
             _plan(config, output, options)
@@ -156,45 +148,44 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
             lock.take(alone=False)
         elif find_complete(output, config):
             _say_complete(config)
-            if config.report:
-                _make_missing_report(config)
-            if makes_template(options):
-                run_graph(build_nothing, options, waits=False)
+            if config.report:  # a killed run may have made none
+                from transforms.report.page import has_report, write_report
+
+                uri, access = config.output, config.access
+                if not has_report(uri, access) and write_report(uri, access):
+                    say(f"report: {join_uri(uri, REPORT_NAME)}")
+            if engines.makes_template(options):
+                engines.run_graph(engines.build_nothing, options, waits=False)
             return
         _check_sources(config)
         _convert(config, options)
-        if config.waits and not makes_template(options):
+        if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
-def _make_missing_report(config: DataSetConfig) -> None:
-    """Make the report of a complete data set: a killed run may have made none."""
-    from transforms.report.page import has_report, write_report
-
-    uri, access = config.output, config.access
-    if not has_report(uri, access) and write_report(uri, access):
-        say(f"report: {join_uri(uri, REPORT_NAME)}")
-
-
 def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
-    installed = version("pillow")
-    if config.decodes_images and int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
+    installed, conversion = version("pillow"), config.conversion
+    is_old = int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR
+    decodes = conversion.changes or conversion.turns or config.check is Check.DECODE
+    if is_old and decodes and config.layout.reads_images:
         _LOG.warning(
             "images are decoded by Pillow %s, which has a critical JPEG overflow"
-            " (CVE-2026-112403); install pillow>=%d, as requirements.lock does",
+            f" (CVE-2026-112403); install pillow>={SAFE_PILLOW_MAJOR}, as requirements.lock does",
             installed,
-            SAFE_PILLOW_MAJOR,
         )
-    if config.earlier.sets:
-        _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
     with contextlib.ExitStack() as around:
-        if runs_workers_here(options):
-            around.enter_context(showing_progress(config.layout.sample_noun))
+        if engines.runs_workers_here(options):
+            ended = threading.Event()
+            shown = (config.layout.sample_noun, ended, sys.stderr)
+            thread = threading.Thread(target=_show_progress, args=shown, daemon=True)
+            thread.start()
+            around.callback(thread.join)
+            around.callback(ended.set)
         if _can_build_beside(config, options):
             around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
-        run_graph(partial(build, config=config), options, waits=config.waits)
+        engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 
 def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
@@ -204,7 +195,7 @@ def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
     to disk, or when the layout is the user's own.
     """
     return (
-        runner_of(options) == "FnApiRunner"
+        engines.runner_of(options) == "FnApiRunner"
         and shares_memory(options)
         and not config.keeps_on_disk
         and not config.access.max_reads_per_second
@@ -228,7 +219,7 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
     from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from transforms.forecast import take_plan
 
-    if is_dry_run(options) or makes_template(options):
+    if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
@@ -237,18 +228,14 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
         return
     _check_sources(config)
     spare_the_collector()
-    run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
-    elsewhere = "" if runs_workers_here(options) else runner_of(options)
+    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
+    elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
     plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
-    as_json = config.plan == "json"
-    _say_all(plan_json(plan) if as_json else plan_lines(plan, config.layout.sample_noun))
+    noun = config.layout.sample_noun
+    for line in plan_json(plan) if config.plan == "json" else plan_lines(plan, noun):
+        say(line)
     if fault is not None:
         raise fault
-
-
-def _say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
 
 
 def _say_complete(config: DataSetConfig) -> None:
@@ -258,7 +245,8 @@ def _say_complete(config: DataSetConfig) -> None:
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
     uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
-    _say_all(summarize(manifest, uri, seconds, config.layout.sample_noun))
+    for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
+        say(line)
     if config.report:
         from transforms.report.page import has_report
 
@@ -328,21 +316,6 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         yield "    nothing is new: the split is empty here"
 
 
-def with_earlier_sets(config: DataSetConfig) -> DataSetConfig:
-    """Find the earlier data sets, before anything is made or deleted."""
-    if config.since is None or not config.since.names:
-        return config
-    earlier = find_earlier_sets(
-        config.since,
-        config.output,
-        config.layout.name,
-        access=config.access,
-        overwrite=config.overwrite,
-        splitting=dividing_options(config.options()),
-    )
-    return replace(config, earlier=earlier)
-
-
 def _check_sources(config: DataSetConfig) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
     for uri in (*config.all_files, *filter(None, [config.exclude])):
@@ -351,33 +324,13 @@ def _check_sources(config: DataSetConfig) -> None:
         open_storage(uri, config.access).require_folder()
 
 
-@contextlib.contextmanager
-def showing_progress(noun: str) -> Iterator[None]:
-    """Show how far this process is: a bar on a terminal, else a line every 30 s.
-
-    Args:
-        noun: what a sample is, such as `image`.
-    """
-    ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(noun, ended), name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _show(noun: str, ended: threading.Event) -> None:
-    on_terminal, is_last = sys.stderr.isatty(), False
+def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
+    """Show how far this process is: a bar on a terminal, else a line every 30 s."""
+    on_terminal, is_last = stream.isatty(), False
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
-    style: dict[str, Any] = (
-        {"dynamic_ncols": True} if on_terminal else {"file": io.StringIO(), "ncols": 0}
-    )
-    with (
-        logging_redirect_tqdm(loggers),
-        tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **style) as bar,
-    ):
+    where = {"file": stream, "dynamic_ncols": True} if on_terminal else _IN_A_LINE
+    bar = tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **where)
+    with logging_redirect_tqdm(loggers), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:

@@ -78,11 +78,6 @@ def test_help_names_the_commands(
         (["plan", "verify"], f"unknown command 'verify'; give one of {', '.join(cli.PIPELINES)}"),
         (["cocoo"], f"unknown command 'cocoo'; give one of {', '.join(cli.COMMANDS)}"),
         (["a\n\u202e"], f"unknown command 'a\\n\\u202e'; give one of {', '.join(cli.COMMANDS)}"),
-        (
-            ["doctor", "coco"],
-            "doctor was removed; run the command with --plan, which checks sources, output and"
-            " credentials",
-        ),
     ],
 )
 def test_a_command_that_is_none(words: list[str], line: str) -> None:
