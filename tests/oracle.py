@@ -45,6 +45,10 @@ class Case(NamedTuple):
     flags: str
     codecs: bool = False
 
+    def words(self, made: Path) -> list[str]:
+        """Return the flags, with the folder of `make_sources`."""
+        return self.flags.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split(" ")
+
 
 _TRAIN = "--images DATA/coco_train/images --annotations DATA/coco_train/annotations/instances.json"
 _PANOPTIC = (
@@ -128,8 +132,7 @@ def write_case(case: Case, made: Path, output: Path) -> dict[str, str]:
         made: folder of `make_sources`.
         output: folder that does not exist yet.
     """
-    flags = case.flags.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/")
-    ended = run_pipeline(case.run, *flags.split(" "), "--output", output, "--no_report")
+    ended = run_pipeline(case.run, *case.words(made), "--output", output, "--no_report")
     assert ended.code == 0, ended.err
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -10,46 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataflow_launcher import IMAGE, Launcher, refused
+from tests.dataflow_launcher import IMAGE, Launcher
 
 GCLOUD = shutil.which("gcloud")
-BUCKETS: dict[str, dict[str, object]] = {
+PLACE = {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]}}
+FOUND: dict[str, dict[str, object]] = {
     "stage": {"location": "US-CENTRAL1", "locationType": "region"},
-    "out": {
-        "location": "US",
-        "locationType": "dual-region",
-        "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]},
-    },
+    "out": {"location": "US", "locationType": "dual-region", **PLACE},
     "in": {"location": "US", "locationType": "multi-region"},
     "east": {"location": "US-EAST1", "locationType": "region"},
+    "s": {"privateIpGoogleAccess": False},  # a subnetwork
 }
 LOGGED_IN = f"""#!/usr/bin/env bash
 [[ $* != *print-access-token* ]] || {{ echo token; exit 0; }}
 exec {GCLOUD} "$@"
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed"),
-]
-
 
 class Google(http.server.BaseHTTPRequestHandler):
-    """Tells of buckets, and of a subnetwork without Private Google Access."""
-
     def do_GET(self) -> None:
         name = self.path.partition("?")[0].rstrip("/").rpartition("/")[2]
-        found = {"kind": "storage#bucket", "id": name, "name": name, **BUCKETS.get(name, {})}
-        if "/subnetworks/" in self.path:
-            self.reply(200, {"name": name, "privateIpGoogleAccess": False})
-        elif name in BUCKETS:
-            self.reply(200, found)
-        else:
-            self.reply(404, {"error": {"code": 404, "message": "not here"}})
-
-    def reply(self, code: int, answer: dict[str, object]) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(code)
+        found = {"kind": "storage#bucket", "id": name, "name": name, **FOUND.get(name, {})}
+        missing = {"error": {"code": 404, "message": "not here"}}
+        body = json.dumps(found if name in FOUND else missing).encode()
+        self.send_response(200 if name in FOUND else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -75,44 +59,39 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.shutdown()
 
 
-@pytest.fixture
-def launcher(tmp_path: Path) -> Launcher:
+PRIVATE = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
+@pytest.mark.parametrize(
+    ("options", "bucket", "code", "said"),
+    [
+        ((), "in", 0, "note: gs://in is in the multi-region US: Google charges for reads from it"),
+        ((), "nowhere", 2, "gs://nowhere does not exist; create it, or correct its name\n"),
+        ((), "east", 2, "gs://east lies in US-EAST1, the job in us-central1, and traffic between"),
+        (PRIVATE, "out", 2, "regions/us-central1/subnetworks/s has no Private Google Access"),
+    ],
+)
+def test_what_gcloud_says_is_understood(
+    environment: dict[str, str],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    bucket: str,
+    code: int,
+    said: str,
+) -> None:
     launcher = Launcher(tmp_path)
     launcher.programs.remove("gcloud")
     (tmp_path / "bin/gcloud").write_text(LOGGED_IN)
     (tmp_path / "bin/gcloud").chmod(0o755)
-    return launcher
-
-
-def test_buckets_are_found_where_they_lie(launcher: Launcher, environment: dict[str, str]) -> None:
-    run = launcher.submit(**environment)
-    assert run.returncode == 0
-    assert run.stderr == (
-        "note: gs://in is in the multi-region US:"
-        " Google charges for reads from it even by workers in us-central1\n"
+    flags = (
+        "--images",
+        "gs://out/i",
+        "--annotations",
+        "gs://out/a",
+        "--output",
+        f"gs://{bucket}/x",
     )
-
-
-@pytest.mark.parametrize(
-    ("output", "line"),
-    [
-        ("gs://nowhere/x", "gs://nowhere does not exist; create it, or correct its name"),
-        (
-            "gs://east/x",
-            "gs://east lies in US-EAST1, the job in us-central1, and traffic between them costs"
-            " money; choose a region of the bucket, or add --allow_cross_region",
-        ),
-    ],
-)
-def test_wrong_buckets_are_refused(
-    launcher: Launcher, environment: dict[str, str], output: str, line: str
-) -> None:
-    flags = ("--images", "gs://out/i", "--annotations", "gs://out/a", "--output", output)
-    refused(launcher.submit(flags=flags, **environment), 2, f"E-ARG run_dataflow: {line}")
-
-
-def test_subnetwork_is_looked_up(launcher: Launcher, environment: dict[str, str]) -> None:
-    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
-    run = launcher.submit(*options, **environment)
-    assert run.returncode == 2
-    assert "regions/us-central1/subnetworks/s has no Private Google Access" in run.stderr
+    run = launcher.submit(*options, flags=flags, **environment)
+    assert (run.returncode, said in run.stderr) == (code, True), run.stderr
