@@ -61,14 +61,6 @@ def test_parameters_become_flags(argument: str, words: list[str]) -> None:
     assert flags_of([argument], coco.COMMAND.parser()) == words
 
 
-def test_a_flag_of_a_newer_launcher_is_dropped_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level("WARNING", "pipelines.flex_template"):
-        assert flags_of(["--of_next_year=1", "--seed=1"], coco.COMMAND.parser()) == ["--seed=1"]
-    assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
-
-
 def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(5), make_coco(3, name="val")
     images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]

@@ -1,24 +1,69 @@
 """`run_dataflow.sh`: what it asks for, what it refuses, and the exact command that it makes."""
 
+import http.server
+import json
+import os
 import re
 import shlex
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    GoogleCloudOptions,
-    PipelineOptions,
-    SetupOptions,
-    StandardOptions,
-    WorkerOptions,
-)
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines import cli, coco
 from pipelines.engines import parse_flags
 from tests.coco_command import PROJECT
-from tests.dataflow_launcher import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, refused
+from tests.fake_programs import FakePrograms
+
+SCRIPT = PROJECT / "run_dataflow.sh"
+REQUIRED = ("--project", "my-project", "--region", "us-central1", "--staging", "gs://stage/jobs/")
+SOURCES = ("--images", "gs://in/photos", "--annotations", "gs://in/a.json")
+FLAGS = (*SOURCES, "--output", "gs://out/set")
+IMAGE = "us-central1-docker.pkg.dev/my-project/images/beam-tfrec:1"
+
+
+class Launcher:
+    """A copy of the script in a folder whose name must be quoted, and what it calls."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.home = tmp_path / "it's my project"
+        self.home.mkdir()
+        shutil.copy(SCRIPT, self.home)
+        self.python = self.home / ".venv/bin/python"
+        self.programs = FakePrograms(tmp_path / "bin")
+        self.programs.add("gcloud", "docker")
+        self.programs.add("python", at=self.python)
+        self.programs.answer("gcloud version", out="528.0.0\n")
+        self.bucket_lies_in("US-CENTRAL1\tregion\t")
+
+    def bucket_lies_in(self, answer: str, bucket: str = "") -> None:
+        """Have gcloud answer so for a bucket, or for all."""
+        self.programs.answer("buckets describe", f"gs://{bucket}", out=f"{answer}\n")
+
+    def __call__(self, *words: str, **environment: str) -> CompletedProcess[str]:
+        """Run the script."""
+        script = self.home / "run_dataflow.sh"
+        return self.programs.run(script, *words, cwd=self.home.parent, **environment)
+
+    def submit(
+        self, *options: str, flags: tuple[str, ...] = FLAGS, **environment: str
+    ) -> CompletedProcess[str]:
+        """Run it with what it needs, and more."""
+        return self("coco", *REQUIRED, *options, "--", *flags, **environment)
+
+    def job(self) -> list[str]:
+        """Return the pipeline's arguments, as it was started."""
+        (call,) = self.programs.calls("-m pipelines.coco")
+        return call[1:]
+
+
+def refused(run: CompletedProcess[str], code: int, line: str) -> None:
+    """Check that the script ended with an exit code and one line."""
+    assert (run.returncode, run.stderr) == (code, f"{line}\n")
 
 
 @pytest.fixture
@@ -83,31 +128,6 @@ def test_a_plan_calls_no_gcloud_and_no_docker(flag: str, launcher: Launcher) -> 
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
-BEAMS: dict[type[PipelineOptions], dict[str, object]] = {
-    StandardOptions: {"runner": "DataflowRunner"},
-    GoogleCloudOptions: {
-        "project": "my-project",
-        "region": "us-central1",
-        "job_name": "j",
-        "staging_location": "gs://stage/jobs/staging",
-        "temp_location": "gs://stage/jobs/temp",
-        "labels": ["tool=beam-tfrec", "command=coco", "a=b", "c="],
-        "service_account_email": "w@p.iam",
-    },
-    WorkerOptions: {
-        "machine_type": "n2-highmem-2",
-        "max_num_workers": 7,
-        "disk_size_gb": 99,
-        "network": "net",
-        "subnetwork": "regions/us-central1/subnetworks/sub",
-        "use_public_ips": False,
-        "sdk_container_image": IMAGE,
-    },
-    SetupOptions: {"setup_file": None, "sdk_location": "container"},
-    DebugOptions: {"number_of_worker_harness_threads": 4},
-}
-
-
 def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
     options = (
         *("--job_name", "j", "--labels", "a=b", "--labels", "c=", "--machine_type=n2-highmem-2"),
@@ -117,12 +137,18 @@ def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
     )
     launcher.programs.answer("subnets describe", out="True\n")
     assert launcher.submit(*options).returncode == 0
-    assert "--no_use_public_ips" in launcher.job()
-    given = PipelineOptions(launcher.job()[2:])
-    for view, values in BEAMS.items():
-        found = given.view_as(view)
-        assert {name: getattr(found, name) for name in values} == values
-    assert {"e1", "e2"} <= set(given.view_as(DebugOptions).experiments or ())
+    found = PipelineOptions(launcher.job()[2:]).get_all_options()
+    expected = {
+        **{"runner": "DataflowRunner", "project": "my-project", "region": "us-central1"},
+        **{"job_name": "j", "labels": ["tool=beam-tfrec", "command=coco", "a=b", "c="]},
+        **{"staging_location": "gs://stage/jobs/staging", "temp_location": "gs://stage/jobs/temp"},
+        **{"service_account_email": "w@p.iam", "machine_type": "n2-highmem-2"},
+        **{"max_num_workers": 7, "disk_size_gb": 99, "network": "net", "use_public_ips": False},
+        **{"subnetwork": "regions/us-central1/subnetworks/sub", "sdk_container_image": IMAGE},
+        **{"setup_file": None, "sdk_location": "container", "number_of_worker_harness_threads": 4},
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert {"e1", "e2"} <= {*found["experiments"]}
 
 
 def test_it_waits_only_with_the_flag(launcher: Launcher) -> None:
@@ -136,9 +162,8 @@ def test_it_waits_only_with_the_flag(launcher: Launcher) -> None:
 
 def test_job_names_are_readable_and_differ(launcher: Launcher) -> None:
     runs = [launcher.submit("--check_only").stdout for _ in range(2)]
-    names = {re.findall(r"--job_name=(\S+)", run)[0] for run in runs}
+    names = {re.findall(r"--job_name=(beam-tfrec-coco-20\d{6}-\d{6}-\d{4}) ", r)[0] for r in runs}
     assert len(names) == 2
-    assert all(re.fullmatch(r"beam-tfrec-coco-20\d{6}-\d{6}-\d{4}", name) for name in names)
 
 
 def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None:
@@ -147,9 +172,7 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
     variables = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "b-1"}
     run = launcher.programs.run("bash", "-c", command, cwd=launcher.home, **variables)
     assert (run.returncode, run.stderr) == (0, "")
-    flags, others = parse_flags(
-        coco.COMMAND.parser(), [w for w in launcher.job()[2:] if w != "--no_wait"]
-    )
+    flags, others = parse_flags(coco.COMMAND.parser(), launcher.job()[2:])
     assert flags.images == ["train=gs://b-1/source/train", "val=gs://b-1/source/val"]
     assert (flags.output, flags.max_rejected) == ("gs://b-1/tfrec", "3")
     assert "--service_account_email=tfrec-worker@my-project.iam.gserviceaccount.com" in others
@@ -181,8 +204,6 @@ WRONG = {
     f"coco {ALL}": NO_OUTPUT,
     f"coco {ALL} -- {shlex.join(SOURCES)}": NO_OUTPUT,
 }
-
-
 NO_PROJECT = "is no project id; give the id, not the name or number"
 WRONG_VALUES = {
     **dict.fromkeys(("--project My\\ Project", "--project 123456", "--project p"), NO_PROJECT),
@@ -421,3 +442,82 @@ def test_image_that_fails_ends_it(launcher: Launcher, fails: str, code: int, lin
     run = launcher.submit("--build_container", IMAGE)
     assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
     assert launcher.programs.calls("-m pipelines") == []
+
+
+# --- with a real gcloud, which asks a server of ours: the script reads its words
+
+GCLOUD = shutil.which("gcloud")
+PLACE = {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]}}
+FOUND: dict[str, dict[str, object]] = {
+    "stage": {"location": "US-CENTRAL1", "locationType": "region"},
+    "out": {"location": "US", "locationType": "dual-region", **PLACE},
+    "in": {"location": "US", "locationType": "multi-region"},
+    "east": {"location": "US-EAST1", "locationType": "region"},
+    "s": {"kind": "compute#subnetwork", "id": "1", "privateIpGoogleAccess": False},
+}
+LOGGED_IN = f"""#!/usr/bin/env bash
+[[ $* != *print-access-token* ]] || {{ echo token; exit 0; }}
+exec {GCLOUD} "$@"
+"""
+
+
+class Google(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        name = self.path.partition("?")[0].rstrip("/").rpartition("/")[2]
+        found = {"kind": "storage#bucket", "id": name, "name": name, **FOUND.get(name, {})}
+        missing = {"error": {"code": 404, "message": "not here"}}
+        body = json.dumps(found if name in FOUND else missing).encode()
+        self.send_response(200 if name in FOUND else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Google) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        yield {
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/",
+        }
+        server.shutdown()
+
+
+PRIVATE = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
+@pytest.mark.parametrize(
+    ("options", "bucket", "code", "said"),
+    [
+        ((), "in", 0, "note: gs://in is in the multi-region US: Google charges for reads from it"),
+        ((), "nowhere", 2, "gs://nowhere does not exist; create it, or correct its name\n"),
+        ((), "east", 2, "gs://east lies in US-EAST1, the job in us-central1, and traffic between"),
+        (PRIVATE, "out", 2, "regions/us-central1/subnetworks/s has no Private Google Access"),
+    ],
+)
+def test_what_gcloud_says_is_understood(
+    environment: dict[str, str],
+    launcher: Launcher,
+    options: tuple[str, ...],
+    bucket: str,
+    code: int,
+    said: str,
+) -> None:
+    gcloud = launcher.programs.folder / "gcloud"
+    gcloud.write_text(LOGGED_IN)
+    gcloud.chmod(0o755)
+    flags = ("--images=gs://out/i", "--annotations=gs://out/a", f"--output=gs://{bucket}/x")
+    run = launcher.submit(*options, flags=flags, **environment)
+    assert (run.returncode, said in run.stderr) == (code, True), run.stderr

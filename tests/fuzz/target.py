@@ -44,7 +44,6 @@ class Choices:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
 
     def below(self, end: int) -> int:
         """Return a number from 0 to `end - 1`, of one byte."""
@@ -56,16 +55,15 @@ class Choices:
 
     def take(self, size: int) -> bytes:
         """Return the next bytes, fewer at the end."""
-        start = self._position
-        self._position += size
-        return self._data[start : self._position]
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
 
     def piece(self) -> bytes:
         """Return bytes after their length, at most 255."""
         return self.take(self.below(256))
 
     def rest(self) -> bytes:
-        return self.take(len(self._data))
+        return self._data
 
 
 def require_fault_line(error: BaseException, codes: str | tuple[str, ...]) -> None:
