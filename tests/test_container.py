@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.coco_command import PROJECT
 from tests.fake_programs import FakePrograms
 
@@ -55,27 +53,10 @@ TEMPLATE = [
 ]
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> FakePrograms:
+def test_the_image_is_built_and_pushed_and_the_template_after_it(tmp_path: Path) -> None:
     programs = FakePrograms(tmp_path / "bin", real=("make", "sh", "bash", "sed"))
     programs.add("docker", "gcloud")
-    return programs
-
-
-def test_the_image_is_built_and_pushed_and_the_template_after_it(programs: FakePrograms) -> None:
     words = ("flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
     run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
     calls = [call for call in programs.calls() if call[1] != "info"]
     assert (run.returncode, calls) == (0, [BUILD, ["docker", "push", IMAGE], TEMPLATE])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("container",), "make container: give IMAGE=REGION-docker.pkg.dev/PROJECT/REPO/NAME:TAG"),
-        (("flex_template", "IMAGE=i"), "make flex_template: give TEMPLATE=gs://BUCKET/NAME.json"),
-    ],
-)
-def test_what_is_missing_is_named(programs: FakePrograms, words: tuple, said: str) -> None:
-    run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
-    assert (run.returncode, run.stdout, programs.calls()) == (2, f"{said}\n", [])

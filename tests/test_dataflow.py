@@ -120,7 +120,6 @@ def without(flag: str) -> list[str]:
         (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
         (["--template_location", "gs://b/t"], "template_location must come with --runner Data"),
         (["--no_wait"], "no_wait must come with a job that goes on without this process"),
-        (["--runner", "PrismRunner", "--no_wait"], "no_wait must come with a job that goes on"),
         (["--job_endpoint", "localhost:1"], "job_endpoint must come with --runner"),
         (["--runner", "PrismRunner"], "prism_location must be given for PrismRunner, got none"),
         (["--runner", "SparkRunner"], "spark_job_server_jar must be given for SparkRunner"),

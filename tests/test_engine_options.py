@@ -19,9 +19,7 @@ from tests.servers import free_port
         ([], "FnApiRunner"),
         (["--runner", "DirectRunner"], "FnApiRunner"),
         (["--runner", "direct"], "FnApiRunner"),  # Beam knows runners without their last word
-        (["--runner", "FnApiRunner"], "FnApiRunner"),
         (["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"], "FnApiRunner"),
-        (["--runner", "apache_beam.runners.direct.DirectRunner"], "FnApiRunner"),
         (["--runner", "PrismRunner"], "PrismRunner"),
         (["--runner", "dataflow"], "dataflow"),
     ],

@@ -18,21 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """A property of the code that must hold for any bytes.
-
-    Attributes:
-        name: as the command and the corpus file call it.
-        run: takes an input; raises, mostly AssertionError, when the property does not hold.
-        dictionary: name of a file of `dictionaries/` with tokens of the format; empty for none.
-        max_bytes: length that inputs grow to.
-        seeds: returns inputs that follow our own formats, beside the kept ones.
-    """
+    """A property of the code that must hold for any bytes; `run` raises when it does not."""
 
     name: str
     run: Callable[[bytes], None]
-    dictionary: str = ""
-    max_bytes: int = 2048
-    seeds: Callable[[], Iterable[bytes]] = tuple
+    dictionary: str = ""  # a file of `dictionaries/` with tokens of the format
+    max_bytes: int = 2048  # length that inputs grow to
+    seeds: Callable[[], Iterable[bytes]] = tuple  # inputs that follow our own formats
 
     def inputs(self) -> list[bytes]:
         """Return seeds and kept inputs."""
