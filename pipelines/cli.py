@@ -34,7 +34,6 @@ OUR_LOGGERS = ("pipelines", "transforms")
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
-_SECONDS_TO_WRITE = 2
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
@@ -272,7 +271,7 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
         tqdm.get_lock().acquire(timeout=0.2)  # no bar is drawn any more
         said = _how_far()
     signal.signal(signal.SIGALRM, lambda *_: _end(128 + number))
-    signal.alarm(_SECONDS_TO_WRITE)  # standard error may be a full pipe
+    signal.alarm(2)  # seconds: standard error may be a full pipe
     with contextlib.suppress(OSError):
         os.write(_STDERR, f"\ninterrupted; {said}\n".encode())  # in one piece: others log too
     _end(128 + number)
