@@ -22,19 +22,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
-    """Run a server from enter to exit; gives its port once it answers there.
+def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """Run a server from enter to exit; gives its port and process id once it answers.
 
     Args:
         command: returns the server's command line for a port of 127.0.0.1.
     """
-    with started(command) as (port, _):
-        yield port
-
-
-@contextmanager
-def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
-    """Run a server as `serving` does; gives its port and its process id."""
     port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command(port), **quiet) as server:

@@ -27,7 +27,7 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.servers import children_of, serving, started, worker_pool
+from tests.servers import children_of, started, worker_pool
 
 PRISM = PROJECT / ".tools" / "prism"
 WORKER = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -51,7 +51,7 @@ def service(port: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def job_service() -> Iterator[str]:
-    with serving(service) as port:
+    with started(service) as (port, _):
         yield f"localhost:{port}"
 
 

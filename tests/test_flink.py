@@ -34,7 +34,7 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.servers import busiest, children_of, free_port, serving, started, worker_pool
+from tests.servers import busiest, children_of, free_port, started, worker_pool
 
 CONFIG, PARTS = PROJECT / "tests/flink", PROJECT / ".tools/flink"
 JOB_SERVER_JAR = PARTS / "job-server.jar"
@@ -91,7 +91,7 @@ def flink() -> Iterator[Flink]:
     with ExitStack() as stack:
         gcs = stack.enter_context(GcsStandIn())
         gcs.make_bucket("out")
-        rest = stack.enter_context(serving(manager))
+        rest, _ = stack.enter_context(started(manager))
         tasks = subprocess.Popen(
             part("taskexecutor.TaskManagerRunner"),
             stdout=subprocess.DEVNULL,
@@ -117,7 +117,7 @@ def flink() -> Iterator[Flink]:
             *("--environment_config", f"localhost:{pool_port}"),
             *("--parallelism", str(NUM_SLOTS), "--sdk_worker_parallelism", str(NUM_SLOTS)),
         ]
-        job_port = stack.enter_context(serving(job_server))
+        job_port, _ = stack.enter_context(started(job_server))
         yield Flink(flags, f"localhost:{job_port}", rest, pool_pid, gcs)
 
 
