@@ -4,7 +4,7 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
 .PHONY: demo test test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
-        container flex_template template_given metadata cloud-smoke
+        container flex_template template_given metadata
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -117,11 +117,6 @@ template_given:
 # The template's parameters, from the command's flags.
 metadata: setup
 	@$(PY) -m pipelines.flex_template --describe > metadata.json
-
-# A run on the real Dataflow: a worker killed, bytes compared. At most 20 minutes, the cleaning, and $$1.
-cloud-smoke: setup
-	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)" \
-		$(if $(SERVICE_ACCOUNT),--service_account "$(SERVICE_ACCOUNT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
 bench:
 	@$(PYTHON) benchmarks/bench.py $(if $(SECTION),--section $(SECTION))

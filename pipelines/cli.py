@@ -29,43 +29,27 @@ from transforms.storage import Access, retries
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Commands that make data sets, with Beam."""
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
-REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""What to do instead of a command that was removed, for one release."""
 OUR_LOGGERS = ("pipelines", "transforms")
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
-_SECONDS_TO_WRITE = 2
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
     "MemoryError": _OUT_OF_MEMORY,
     "can't allocate lock": _OUT_OF_MEMORY,
-    "can't start new thread": (
-        "threads",
-        "no more can be started",
-        "raise ulimit -u, or add memory",
-    ),
+    "can't start new thread": ("threads", "no more can be started", "raise ulimit -u or memory"),
     "Too many open files": ("files", "too many open files", "raise the limit (ulimit -n)"),
 }
 """What Python and libraries say when a limit of the machine is reached."""
 
 
-@dataclass
-class JobElsewhere:
-    """The job that this process waits for, or none; an interruption does not end it.
+JOB_ELSEWHERE: list[str] = []
+"""URL of the job that this process waits for, and the command that ends it; empty for none.
 
-    Attributes:
-        page: URL that shows it.
-        cancel: command that ends it.
-    """
-
-    page: str = ""
-    cancel: str = ""
-
-
-JOB_ELSEWHERE = JobElsewhere()
+An interruption does not end the job.
+"""
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -118,9 +102,11 @@ class FlagGroup:
         """Add a flag without a value."""
         self.add(name, help, action="store_true")
 
-    def text(self, name: str, help: str, metavar: str, default: str | None = None) -> None:
+    def text(
+        self, name: str, help: str, metavar: str, default: str | None = None, **options: Any
+    ) -> None:
         """Add a flag of a text that is not empty."""
-        self.add(name, help, type=not_empty, metavar=metavar, default=default)
+        self.add(name, help, type=not_empty, metavar=metavar, default=default, **options)
 
     def number(
         self, name: str, help: str, default: float | None = None, type: type[float] = int
@@ -128,34 +114,29 @@ class FlagGroup:
         """Add a flag of a number."""
         self.add(name, help, type=type, metavar="N", default=default)
 
-    def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
+    def several(self, name: str, help: str, metavar: str, *, required: bool = False) -> None:
         """Add a flag of several texts that are not empty, which may come again."""
-        if not options:
-            options = {"default": []}
-        options["type"] = not_empty
-        self.add(name, help, nargs="+", action="extend", metavar=metavar, **options)
+        options: dict[str, Any] = {"nargs": "+", "action": "extend", "required": required}
+        self.add(name, help, type=not_empty, metavar=metavar, default=[], **options)
 
     def choice(
         self, name: str, help: str, choices: type[enum.Enum] | Sequence[str], default: Any = None
     ) -> None:
         """Add a flag of one of several texts, or of the values of an enum."""
-        options: dict[str, Any] = {"choices": list(choices), "default": default}
+        options: dict[str, Any] = {"choices": choices}
         if isinstance(choices, type):
+            default = default and choices(default)
             values = [choice.value for choice in choices]
-            options |= {"type": _parser_of(choices), "metavar": "{" + ",".join(values) + "}"}
-        self.add(name, help, **options)
+            options = {"choices": values, "action": _ToMember, "const": choices}
+        self.add(name, help, default=default, **options)
 
 
-def _parser_of(choices: type[enum.Enum]) -> Callable[[str], enum.Enum]:
-    def parse(text: str) -> enum.Enum:
-        try:
-            return choices(text)
-        except ValueError:
-            names = ", ".join(choice.value for choice in choices)
-            message = f"invalid choice: {text!r} (choose from {names})"
-            raise argparse.ArgumentTypeError(message) from None
+class _ToMember(argparse.Action):
+    """Keeps the member of an enum that a value stands for."""
 
-    return parse
+    def __call__(self, _: object, flags: argparse.Namespace, value: Any, __: object = None) -> None:
+        """Set the flag."""
+        setattr(flags, self.dest, self.const(value))
 
 
 def not_empty(text: str) -> str:
@@ -217,8 +198,6 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help"):
         print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
         return
-    if command in REMOVED:
-        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         what = f"unknown command {command!r}" if command else "no command"
         raise ValueError(f"{what}: give one of {', '.join(names)}")
@@ -292,15 +271,15 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
         tqdm.get_lock().acquire(timeout=0.2)  # no bar is drawn any more
         said = _how_far()
     signal.signal(signal.SIGALRM, lambda *_: _end(128 + number))
-    signal.alarm(_SECONDS_TO_WRITE)  # standard error may be a full pipe
+    signal.alarm(2)  # seconds: standard error may be a full pipe
     with contextlib.suppress(OSError):
         os.write(_STDERR, f"\ninterrupted; {said}\n".encode())  # in one piece: others log too
     _end(128 + number)
 
 
 def _how_far() -> str:
-    if JOB_ELSEWHERE.page:
-        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
+    if JOB_ELSEWHERE:
+        return "the job goes on: {}; to end it: {}".format(*JOB_ELSEWHERE)
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
     done = f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"

@@ -6,7 +6,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
@@ -34,7 +34,6 @@ from transforms.storage import check_uri, name_below
 from transforms.storage.run_spool import RunSpool
 from transforms.write_shards import WriteShards
 
-_RESERVED_SPLITS = {"all"}
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 
@@ -74,17 +73,14 @@ class DataSetConfig(DataSetJob):
         """Refuse what does not fit together."""
         if not self.output:
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
-        check_split_names(dict.fromkeys(self.splits))
+        check_split_names(self.splits)
         self._check_splitting()
         # Whether images become plain pixels is the layout's; `Conversion` checks its options again.
         conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
         object.__setattr__(self, "conversion", conversion)
-        for name, given in (
-            ("num_shards", self.sharding.num_shards),
-            ("order", self.sharding.order),
-        ):
-            source = self.source_flag if self.splitting.is_given else "--splits"
-            check_splits_named(name, given, source, self.splits)
+        source = self.source_flag if self.splitting.is_given else "--splits"
+        check_splits_named("num_shards", self.sharding.num_shards, source, self.splits)
+        check_splits_named("order", self.sharding.order, source, self.splits)
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
@@ -168,40 +164,29 @@ class DataSetConfig(DataSetJob):
         known = self.split_fields
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
-                has = f"give {' or '.join(sorted(known))}, or leave it out" if known else ""
+                there = " or ".join(sorted(known)) or "none"
                 raise ValueError(
                     f"{option} must name a field that these samples have, got {name!r}:"
-                    f" {has or 'they have none, leave it out'}"
+                    f" give {there}, or leave it out"
                 )
 
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in one, or holds one."""
-        folders = {*self.listed_roots.values()}
-        for source in sorted(folders.union(self.all_files, filter(None, [self.exclude]))):
+        folders, files = {*self.listed_roots.values()}, {*self.all_files}
+        kept_apart = {*folders, *filter(None, [self.exclude])}
+        for source in sorted(files | kept_apart):
             below = name_below(source, self.output)
-            if below == "":
-                relation = f"which is the source {source!r}"
-            elif below and source in folders:
-                relation = f"which lies in the source {source!r}"
-            elif source in {*folders, self.exclude} and name_below(self.output, source):
-                relation = f"which holds the source {source!r}"
-            else:
-                continue
-            raise ValueError(
-                f"output must lie apart from all sources, got {self.output!r}, {relation}:"
-                " give a folder that neither holds a source nor lies in one"
-            )
+            lies_in = below == "" or (below and source in folders)
+            if lies_in or (source in kept_apart and name_below(self.output, source)):
+                raise ValueError(
+                    f"output must lie apart from all sources, got {self.output!r} and {source!r}:"
+                    " give a folder that neither holds a source nor lies in one"
+                )
 
     @property
     def keeps_on_disk(self) -> bool:
         """Whether workers keep something in their `spool_dir`, wherever the output is."""
         return False
-
-    @property
-    def decodes_images(self) -> bool:
-        """Whether image files go to a native decoder, before the report."""
-        converts = self.conversion.changes or self.conversion.turns
-        return self.layout.reads_images and (converts or self.check is Check.DECODE)
 
     def check_since(self) -> None:
         """Refuse to add to earlier data sets where keys could not be compared."""
@@ -224,18 +209,13 @@ class DataSetConfig(DataSetJob):
         }
 
 
-def check_split_names(splits: Mapping[str, Any]) -> None:
+def check_split_names(splits: Iterable[str]) -> None:
     """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
     for split in splits:
-        if len(split) > _MAX_SPLIT_CHARS:
+        if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
             raise ValueError(
-                f"a split must have at most {_MAX_SPLIT_CHARS} characters, got {len(split)}:"
-                " give a shorter one"
-            )
-        if not is_split_name(split) or split in _RESERVED_SPLITS:
-            raise ValueError(
-                f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
-                f" got {split!r}: rename it"
+                f"a split must be lower-case letters, digits and _, a letter first, at most"
+                f" {_MAX_SPLIT_CHARS}, and not 'all'; got {split!r}: rename it"
             )
 
 
@@ -345,16 +325,8 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     """Return what all shards of a run have in common."""
-    return ShardJob(
-        roots=config.roots,
-        output=config.output,
-        layout=config.layout,
-        names=config.names,
-        check=config.check,
-        access=config.access,
-        conversion=config.conversion,
-        spool=spool,
-    )
+    names = {part.name for part in fields(ShardJob)} - {"spool"}
+    return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
 
 
 def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manifest]:

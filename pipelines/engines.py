@@ -7,27 +7,24 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
-    FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
-    PrismRunnerOptions,
     SetupOptions,
-    SparkRunnerOptions,
     StandardOptions,
     TestOptions,
-    WorkerOptions,
 )
 from apache_beam.runners.runner import PipelineState
 
 from pipelines.cli import JOB_ELSEWHERE, FlagParser, say
-from schemas.faults import bytes_text, counted, fault_line, find_fault
+from schemas.faults import fault_line, find_fault
 from transforms.sources.elements import close_spools
 from transforms.storage import is_local
 from transforms.storage.disk import coding
@@ -37,18 +34,17 @@ _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
 _PROGRAMS = {
-    "prism": (PrismRunnerOptions, "prism_location"),
-    "spark": (SparkRunnerOptions, "spark_job_server_jar"),
-    "flink": (FlinkRunnerOptions, "flink_job_server_jar"),
+    "prism": "prism_location",
+    "spark": "spark_job_server_jar",
+    "flink": "flink_job_server_jar",
 }
 """Runners that start a program, and the option that names it. Beam would download it otherwise."""
-_CONNECT_S = 10.0
+_PACKAGES = "sdk_container_image", "setup_file", "extra_packages", "requirements_file"
+"""Options by which Dataflow's workers may get this package."""
 _TMPDIR = "set TMPDIR to a folder that can be written and has room, then run again"
 _AGAIN = "see its log, then run again to resume"
 _PYTHON_FAILED = "Traceback (most recent call last)"
 _WORKER_LOST = "Channel closed prematurely."  # ends a job service's own traceback
-_LONGEST = 300
-_LAST_WORDS_S = 0.5  # workers that lost their engine print tracebacks, which we hide
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -136,23 +132,22 @@ def checked_options(
     options = PipelineOptions(list(beam_args))
     setup = options.view_as(SetupOptions)
     setup.save_main_session = bool(setup.save_main_session)  # workers have this package
-    if runner_of(options).lower().removesuffix("runner") == "dataflow":
-        _check_dataflow(options, uris)
+    runner, given = runner_of(options), options.get_all_options()
+    if runner.lower().removesuffix("runner") == "dataflow":
+        _check_dataflow(given, uris)
     else:
-        _check_not_dataflow(options, runner_of(options), waits=waits)
-    _check_endpoint(options.view_as(PortableOptions).job_endpoint)
+        _check_not_dataflow(options, runner, given, waits=waits)
+    _check_endpoint(given["job_endpoint"])
     return options
 
 
-def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
-    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
-    _require("project", cloud.project, "DataflowRunner")
-    _require("region", cloud.region, "DataflowRunner")
-    _require("temp_location", cloud.temp_location or cloud.staging_location, "DataflowRunner")
+def _check_dataflow(given: Mapping[str, Any], uris: Iterable[str]) -> None:
+    _require("project", given["project"], "DataflowRunner")
+    _require("region", given["region"], "DataflowRunner")
+    _require("temp_location", given["temp_location"] or given["staging_location"], "DataflowRunner")
     for uri in filter(is_local, uris):
         raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
-    image = options.view_as(WorkerOptions).sdk_container_image
-    if not (image or setup.setup_file or setup.extra_packages or setup.requirements_file):
+    if not any(given[name] for name in _PACKAGES):
         raise ValueError(
             "Dataflow's workers must get this package, got no way: add --setup_file ./setup.py,"
             " or --sdk_container_image with an image that holds it"
@@ -164,20 +159,21 @@ def _require(name: str, given: str | None, runner: str) -> None:
         raise ValueError(f"{name} must be given for {runner}, got none: add --{name}")
 
 
-def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -> None:
-    asked = {"dry_run": is_dry_run(options), "template_location": makes_template(options)}
-    for name in filter(asked.get, asked):
-        raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
-    endpoint = options.view_as(PortableOptions).job_endpoint
+def _check_not_dataflow(
+    options: PipelineOptions, runner: str, given: Mapping[str, Any], *, waits: bool
+) -> None:
+    for name in ("dry_run", "template_location"):
+        if given[name]:
+            raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
+    endpoint = given["job_endpoint"]
     if endpoint and runner == "FnApiRunner":
         raise ValueError(f"job_endpoint must come with --runner, got {endpoint!r}: add it")
     if not waits and (not endpoint or runs_workers_here(options)):
         what = "a job that goes on without this process"
         raise ValueError(f"no_wait must come with {what}, got {runner}: leave it out")
-    started = runner.lower().rpartition(".")[2].removesuffix("runner")
-    if started in _PROGRAMS and not endpoint:
-        view, name = _PROGRAMS[started]
-        _require(name, getattr(options.view_as(view), name), runner)
+    program = _PROGRAMS.get(runner.lower().rpartition(".")[2].removesuffix("runner"))
+    if program and not endpoint:
+        _require(program, given[program], runner)
 
 
 def _check_endpoint(address: str | None) -> None:
@@ -186,12 +182,10 @@ def _check_endpoint(address: str | None) -> None:
     if not port.isdecimal():  # none, or Beam's own word for one in this process
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         remedy = "start the job service, or give its --job_endpoint"
-        raise RuntimeError(
-            fault_line("E-JOB", address or "", error.strerror or str(error), remedy)
-        ) from error
+        raise RuntimeError(fault_line("E-JOB", f"{address}", f"{error}", remedy)) from error
 
 
 def run_graph(
@@ -210,7 +204,9 @@ def run_graph(
         os.rmdir(pipeline.local_tempdir)
     try:
         build(pipeline)
-        with _beam_held_back():
+        # A fault is one line of ours: what Beam prints about it is for debugging.
+        shown = sys.stderr if _LOG.isEnabledFor(logging.DEBUG) else None
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(shown or nowhere):
             _follow(pipeline, options, waits=waits)
     finally:
         close_spools(pipeline)
@@ -221,26 +217,23 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
     try:
         result: Any = pipeline.run()
         if is_dry_run(options):
-            graph = result.job.proto_pipeline
-            steps = counted(len(graph.components.transforms), "transform")
-            say(f"valid: {steps}, {bytes_text(graph.ByteSize())}; nothing was submitted")
+            say("valid; nothing was submitted")
             return
         if makes_template(options):
             return
         if getattr(result, "has_job", False):
             cloud, job = options.view_as(GoogleCloudOptions), result.job_id()
-            JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
-            JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
-            say(f"submitted: {JOB_ELSEWHERE.page}")
+            JOB_ELSEWHERE[:] = _PAGE.format(cloud, job), _CANCEL.format(cloud, job)
+            say(f"submitted: {JOB_ELSEWHERE[0]}")
         if waits:
             state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise _ended(f"ended as {state}")
-            JOB_ELSEWHERE.page = JOB_ELSEWHERE.cancel = ""
+            JOB_ELSEWHERE.clear()
     except Exception as error:
         if runner_of(options) == "FnApiRunner":
             raise
-        time.sleep(_LAST_WORDS_S)
+        time.sleep(0.5)  # workers that lost their engine print tracebacks, which we hide
         raise engine_fault(error) from error
 
 
@@ -258,22 +251,12 @@ def engine_fault(error: Exception) -> Exception:
     is_bug = _PYTHON_FAILED in text and not is_lost
     if is_bug or isinstance(error, ValueError) or find_fault(text):
         return error
-    what = "a worker has ended" if is_lost else " ".join(text.split())[:_LONGEST]
+    what = "a worker has ended" if is_lost else " ".join(text.split())[:300]
     return _ended(what or "no answer from its job service")
 
 
 def _ended(what: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
-
-
-@contextlib.contextmanager
-def _beam_held_back() -> Iterator[None]:
-    """Hide what Beam prints about an error: a fault is one line of ours."""
-    if _LOG.isEnabledFor(logging.DEBUG):
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
+    return RuntimeError(fault_line("E-JOB", [*JOB_ELSEWHERE, "engine"][0], what, _AGAIN))
 
 
 def build_nothing(root: beam.Pipeline) -> None:

@@ -8,13 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from pipelines.cli import (
-    FlagGroup,
-    FlagParser,
-    add_reading_flags,
-    not_empty,
-    parse_several_per_split,
-)
+from pipelines.cli import FlagGroup, FlagParser, add_reading_flags, parse_several_per_split
 from schemas.columns import ColumnType, parse_type
 from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.layouts.pictures import SizeMismatch
@@ -23,13 +17,7 @@ from schemas.samples import Order
 from schemas.shards import NAMED_TEMPLATES, ShardNames
 from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
 from transforms.earlier import DATE, Since, expand_date, parse_date
-from transforms.gate import (
-    DEFAULT_BYTES,
-    DEFAULT_READERS,
-    DEFAULT_REMOTE_READERS,
-    DEFAULT_SHARDS,
-    GateLimits,
-)
+from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
 from transforms.images.check_images import Check
 from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from transforms.publish_plan import RejectBudget
@@ -55,20 +43,18 @@ def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
     )
 
 
-def data_set_fields(
-    flags: argparse.Namespace, date: datetime.date, *, images: bool
-) -> dict[str, Any]:
+def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any]:
     """Return the fields of a `DataSetConfig` that the flags of every source give.
 
     Args:
         flags: as parsed.
-        date: of the run.
         images: whether the source has image files.
 
     Raises:
         ValueError: with the value and the remedy.
     """
     fields: dict[str, Any] = {}
+    date = _run_date_of(flags)
     if images:
         conversion = Conversion(
             resize=None if flags.resize is None else Resize.parse(flags.resize),
@@ -80,11 +66,19 @@ def data_set_fields(
         )
         fields = {"check": flags.check, "conversion": conversion}
     dropped = getattr(flags, "max_dropped", None)
+    names = flags.shard_names or ("plain" if getattr(flags, "layout", "") == "tfds" else "counted")
+    shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     return fields | {
         "output": expand_date(flags.output, date),
         "sharding": _sharding_of(flags),
-        "names": _shard_names_of(flags),
-        "splitting": _splitting_of(flags),
+        "names": ShardNames(NAMED_TEMPLATES.get(names, names)),
+        "splitting": Splitting(
+            by=flags.split_by,
+            shares=shares,
+            group_by=flags.group_by or "",
+            seed=flags.split_seed,
+            names=splits,
+        ),
         "label_file": getattr(flags, "label_file", None) or "",
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
@@ -129,24 +123,7 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
     )
 
 
-def _shard_names_of(flags: argparse.Namespace) -> ShardNames:
-    is_plain = getattr(flags, "layout", "") == "tfds"
-    names = flags.shard_names or ("plain" if is_plain else "counted")
-    return ShardNames(NAMED_TEMPLATES.get(names, names))
-
-
-def _splitting_of(flags: argparse.Namespace) -> Splitting:
-    shares, names = parse_splits(flags.splits) if flags.splits else ({}, ())
-    return Splitting(
-        by=flags.split_by,
-        shares=shares,
-        group_by=flags.group_by or "",
-        seed=flags.split_seed,
-        names=names,
-    )
-
-
-def run_date_of(flags: argparse.Namespace) -> datetime.date:
+def _run_date_of(flags: argparse.Namespace) -> datetime.date:
     """Return the day of a run: the one that the flags give, or today.
 
     A clock decides what a run does here and nowhere else, once, before anything is read.
@@ -157,17 +134,12 @@ def run_date_of(flags: argparse.Namespace) -> datetime.date:
     if flags.date is None:
         return datetime.datetime.now(datetime.UTC).date()
     date = parse_date(flags.date)
-    if not is_dated(flags):
+    if not any(DATE in name for name in (flags.output, *flags.since)):
         raise ValueError(
             f"date {date} must have {DATE} to stand for in output or since: add it, or leave"
             " --date out"
         )
     return date
-
-
-def is_dated(flags: argparse.Namespace) -> bool:
-    """Return whether a path holds the day of the run."""
-    return any(DATE in name for name in (flags.output, *flags.since))
 
 
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
@@ -301,7 +273,7 @@ def _add_reject_flags(group: FlagGroup) -> None:
 def _add_output_flags(parser: FlagParser) -> None:
     group = parser.group("output")
     output = "folder or URI of the data set"
-    group.add("--output", output, type=not_empty, required=True, metavar="DIR")
+    group.text("--output", output, "DIR", required=True)
     plan = "only say what the run would make, as text or json"
     group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
     overwrite = "first delete an earlier data set (default: resume it, or refuse another)"
@@ -322,8 +294,11 @@ def _add_output_flags(parser: FlagParser) -> None:
 
 
 def _add_limit_flags(group: FlagGroup) -> None:
-    group.number("--shards_in_flight", "shards built, or uploaded, at once", DEFAULT_SHARDS)
-    held = f"{DEFAULT_BYTES // 2**20}MiB"
+    limits = GateLimits()
+    group.number(
+        "--shards_in_flight", "shards built, or uploaded, at once", limits.shards_in_flight
+    )
+    held = f"{limits.bytes_in_flight // 2**20}MiB"
     group.text("--bytes_in_flight", "image bytes held at once", "SIZE", held)
     readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images elsewhere"
     group.number("--readers", f"images read at once ({readers})")

@@ -103,8 +103,7 @@ def _parameter(flag: argparse.Action) -> dict[str, Any]:
         "isOptional": not flag.required,
     }
     if flag.choices:
-        values = [getattr(choice, "value", choice) for choice in flag.choices]
-        choices = [{"value": value, "label": value} for value in values]
+        choices = [{"value": choice, "label": choice} for choice in flag.choices]
         return parameter | {"paramType": "ENUM", "enumOptions": choices}
     kind = "NUMBER" if flag.type in (int, float) else "TEXT"
     kind = "BOOLEAN" if flag.nargs == 0 else kind

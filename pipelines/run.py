@@ -3,35 +3,27 @@
 import argparse
 import contextlib
 import gc
+import io
 import logging
 import re
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TextIO
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from pipelines import engines
 from pipelines.cli import OUR_LOGGERS, FlagParser, say
 from pipelines.data_set import DataSetConfig, build
-from pipelines.engines import (
-    build_nothing,
-    checked_options,
-    is_dry_run,
-    makes_template,
-    parse_flags,
-    run_graph,
-    runner_of,
-    runs_workers_here,
-)
-from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
+from pipelines.flags import add_data_set_flags, data_set_fields
 from schemas.documents.data_card import CARD_NAME
 from schemas.faults import bytes_text, counted, printable
 from schemas.manifest import (
@@ -45,20 +37,13 @@ from schemas.manifest import (
 )
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
-from transforms.earlier import dividing_options, find_earlier_sets
-from transforms.images.check_images import SAFE_PILLOW_MAJOR
+from transforms.earlier import DATE, dividing_options, find_earlier_sets
+from transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
 from transforms.output_files import remove_output
-from transforms.progress import PROGRESS, Progress
+from transforms.progress import PROGRESS
 from transforms.publish_plan import refuse_no_place
 from transforms.sources.elements import shares_memory
-from transforms.storage import (
-    Storage,
-    find_uri,
-    is_beams,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from transforms.storage import Storage, find_uri, is_beams, is_local, join_uri, open_storage
 from transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
@@ -66,6 +51,7 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
+_IN_A_LINE: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
 
 
 @dataclass(frozen=True)
@@ -101,15 +87,13 @@ class Command:
         Raises:
             ValueError: with the value and the remedy.
         """
-        flags, beam_args = parse_flags(self.parser(), argv)
-        fields = self.fields(flags)
-        date = run_date_of(flags)
+        flags, beam_args = engines.parse_flags(self.parser(), argv)
+        fields = self.fields(flags) | data_set_fields(flags, images=self.images)
         command = shlex.join(["python", "-m", f"pipelines.{self.name}", *argv])
         command = _OF_ONE_RUN.sub("", command)
-        if flags.date is None and is_dated(flags):
-            command += f" --date {date.isoformat()}"
-        shared = data_set_fields(flags, date, images=self.images)
-        return self.config(**fields, **shared, command=command), beam_args
+        if flags.date is None and DATE in command:
+            command += f" --date {fields['since'].date}"
+        return self.config(**fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Convert as the arguments say; returns when the data set is committed."""
@@ -126,76 +110,82 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    options = checked_options(beam_args, config.uris, waits=config.waits)
+    options = engines.checked_options(beam_args, config.uris, waits=config.waits)
     if config.report is None:  # where it needs no remote request
-        reports = runner_of(options) == "FnApiRunner" and is_local(config.output)
+        reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
+        if engines.is_dry_run(options) and not config.plan:  # asks no store
+            engines.run_graph(partial(build, config=config), options, waits=False)
+            return
+        if config.since and config.since.names:
+            earlier = find_earlier_sets(
+                config.since,
+                config.output,
+                config.layout.name,
+                access=config.access,
+                overwrite=config.overwrite,
+                splitting=dividing_options(config.options()),
+            )
+            config = replace(config, earlier=earlier)
+        output = open_storage(config.output, config.access)
         if config.plan:
-            _plan(config, options)
-        elif is_dry_run(options):  # which asks no store
-            run_graph(partial(build, config=config), options, waits=False)
+            _plan(config, output, options)
         else:
-            _make(config, options)
+            _make(config, output, options)
 
 
-def _make(config: DataSetConfig, options: PipelineOptions) -> None:
+def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Check that the run can work, and run the graph unless the output is complete."""
-    config = with_earlier_sets(config)
-    output = open_storage(config.output, config.access)
     started_s = time.monotonic()
-    needs_sources = config.overwrite or not config.trust_manifest
-    if needs_sources:  # else a complete output is enough
-        _check_sources(config)
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
         if config.overwrite:
+            _check_sources(config)
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
-        if find_complete(output, config):
+        elif find_complete(output, config):
             _say_complete(config)
-            if config.report:
-                _make_missing_report(config)
-            if makes_template(options):
-                run_graph(build_nothing, options, waits=False)
+            if config.report:  # a killed run may have made none
+                from transforms.report.page import has_report, write_report
+
+                uri, access = config.output, config.access
+                if not has_report(uri, access) and write_report(uri, access):
+                    say(f"report: {join_uri(uri, REPORT_NAME)}")
+            if engines.makes_template(options):
+                engines.run_graph(engines.build_nothing, options, waits=False)
             return
-        if not needs_sources:
-            _check_sources(config)
+        _check_sources(config)
         _convert(config, options)
-        if config.waits and not makes_template(options):
+        if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
-def _make_missing_report(config: DataSetConfig) -> None:
-    """Make the report of a complete data set: a killed run may have made none."""
-    from transforms.report.page import has_report, write_report
-
-    uri, access = config.output, config.access
-    if not has_report(uri, access) and write_report(uri, access):
-        say(f"report: {join_uri(uri, REPORT_NAME)}")
-
-
 def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
-    installed = version("pillow")
-    if config.decodes_images and int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
+    installed, conversion = version("pillow"), config.conversion
+    is_old = int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR
+    decodes = conversion.changes or conversion.turns or config.check is Check.DECODE
+    if is_old and decodes and config.layout.reads_images:
         _LOG.warning(
             "images are decoded by Pillow %s, which has a critical JPEG overflow"
-            " (CVE-2026-112403); install pillow>=%d, as requirements.lock does",
+            f" (CVE-2026-112403); install pillow>={SAFE_PILLOW_MAJOR}, as requirements.lock does",
             installed,
-            SAFE_PILLOW_MAJOR,
         )
-    if config.earlier.sets:
-        _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
     with contextlib.ExitStack() as around:
-        if runs_workers_here(options):
-            around.enter_context(showing_progress(config.layout.sample_noun))
+        if engines.runs_workers_here(options):
+            ended = threading.Event()
+            shown = (config.layout.sample_noun, ended, sys.stderr)
+            thread = threading.Thread(target=_show_progress, args=shown, daemon=True)
+            thread.start()
+            around.callback(thread.join)
+            around.callback(ended.set)
         if _can_build_beside(config, options):
             around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
-        run_graph(partial(build, config=config), options, waits=config.waits)
+        engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 
 def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
@@ -205,7 +195,7 @@ def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
     to disk, or when the layout is the user's own.
     """
     return (
-        runner_of(options) == "FnApiRunner"
+        engines.runner_of(options) == "FnApiRunner"
         and shares_memory(options)
         and not config.keeps_on_disk
         and not config.access.max_reads_per_second
@@ -224,38 +214,28 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _plan(config: DataSetConfig, options: PipelineOptions) -> None:
+def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
     from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from transforms.forecast import take_plan
 
-    if is_dry_run(options) or makes_template(options):
+    if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    config = with_earlier_sets(config)
-    output = open_storage(config.output, config.access)
-    needs_sources = config.overwrite or not config.trust_manifest
-    if needs_sources:
-        _check_sources(config)
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
     if complete and config.trust_manifest:  # then its sources need not be there
         _say_complete(config)
         return
-    if not needs_sources:
-        _check_sources(config)
+    _check_sources(config)
     spare_the_collector()
-    run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
-    elsewhere = "" if runs_workers_here(options) else runner_of(options)
+    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
+    elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
     plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
-    as_json = config.plan == "json"
-    _say_all(plan_json(plan) if as_json else plan_lines(plan, config.layout.sample_noun))
+    noun = config.layout.sample_noun
+    for line in plan_json(plan) if config.plan == "json" else plan_lines(plan, noun):
+        say(line)
     if fault is not None:
         raise fault
-
-
-def _say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
 
 
 def _say_complete(config: DataSetConfig) -> None:
@@ -265,7 +245,8 @@ def _say_complete(config: DataSetConfig) -> None:
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
     uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
-    _say_all(summarize(manifest, uri, seconds, config.layout.sample_noun))
+    for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
+        say(line)
     if config.report:
         from transforms.report.page import has_report
 
@@ -335,21 +316,6 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         yield "    nothing is new: the split is empty here"
 
 
-def with_earlier_sets(config: DataSetConfig) -> DataSetConfig:
-    """Find the earlier data sets, before anything is made or deleted."""
-    if config.since is None or not config.since.names:
-        return config
-    earlier = find_earlier_sets(
-        config.since,
-        config.output,
-        config.layout.name,
-        access=config.access,
-        overwrite=config.overwrite,
-        splitting=dividing_options(config.options()),
-    )
-    return replace(config, earlier=earlier)
-
-
 def _check_sources(config: DataSetConfig) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
     for uri in (*config.all_files, *filter(None, [config.exclude])):
@@ -358,69 +324,22 @@ def _check_sources(config: DataSetConfig) -> None:
         open_storage(uri, config.access).require_folder()
 
 
-def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per_s: float) -> str:
-    """Return how far a run is, as a line of a log.
-
-    >>> progress = Progress()
-    >>> progress.plan(samples=1000, shards=16)
-    >>> progress.add(Counts(done=250, rejected=1, bytes=40_000_000))
-    >>> progress_line(progress, "image", 125.0, 20e6)
-    '250 of 1000 images (25 %), 0 of 16 shards, 1 rejected; 125 images/s, 20 MB/s, 00:06 left'
-    """
-    share = 100 * progress.done // max(progress.planned, 1)
-    left = ""
-    if samples_per_s:
-        seconds = (progress.planned - progress.done) / samples_per_s
-        left = f", {tqdm.format_interval(seconds)} left"
-    return (
-        f"{progress.done} of {counted(progress.planned, noun)} ({share} %),"
-        f" {progress.shards_done} of {counted(progress.shards_planned, 'shard')},"
-        f" {progress.rejected} rejected;"
-        f" {samples_per_s:.0f} {noun}s/s, {bytes_text(int(bytes_per_s))}/s{left}"
-    )
-
-
-@contextlib.contextmanager
-def showing_progress(noun: str) -> Iterator[None]:
-    """Show how far this process is: a bar on a terminal, else a line every 30 s.
-
-    Args:
-        noun: what a sample is, such as `image`.
-    """
-    ended = threading.Event()
-    show = _draw_progress if sys.stderr.isatty() else _log_progress
-    thread = threading.Thread(target=show, args=(noun, ended), name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _log_progress(noun: str, ended: threading.Event) -> None:
-    done = written = 0
-    while not ended.wait(_LOGGED_EVERY_S):
-        if PROGRESS.planned:
-            samples_per_s = (PROGRESS.done - done) / _LOGGED_EVERY_S
-            bytes_per_s = (PROGRESS.bytes - written) / _LOGGED_EVERY_S
-            _LOG.info("%s", progress_line(PROGRESS, noun, samples_per_s, bytes_per_s))
-        done, written = PROGRESS.done, PROGRESS.bytes
-
-
-def _draw_progress(noun: str, ended: threading.Event) -> None:
-    unit, loggers = f" {noun}s", [logging.getLogger(name) for name in OUR_LOGGERS]
-    with (
-        logging_redirect_tqdm(loggers),
-        tqdm(total=0, unit=unit, desc="reading annotations", dynamic_ncols=True) as bar,
-    ):
-        is_last = False
+def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
+    """Show how far this process is: a bar on a terminal, else a line every 30 s."""
+    on_terminal, is_last = stream.isatty(), False
+    loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
+    where = {"file": stream, "dynamic_ncols": True} if on_terminal else _IN_A_LINE
+    bar = tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **where)
+    with logging_redirect_tqdm(loggers), bar:
         while not is_last:
-            is_last = ended.wait(_DRAWN_EVERY_S)
+            is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:
                 bar.total = PROGRESS.planned
                 bar.set_description("converting", refresh=False)
                 shards = f"{PROGRESS.shards_done}/{PROGRESS.shards_planned} shards"
                 bar.set_postfix_str(f"{shards}, {PROGRESS.rejected} rejected", refresh=False)
             bar.update(PROGRESS.done - bar.n)
-            bar.refresh()
+            if on_terminal:
+                bar.refresh()
+            elif PROGRESS.planned and not is_last:
+                _LOG.info("%s", bar)

@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from tests.servers import children_of, text_of
 from transforms.storage.disk import FileSpool
 
 KILLED = 77
@@ -177,22 +178,16 @@ def _check(result: int) -> None:
 
 def builders_beside(pid: int) -> list[int]:
     """Return the processes that build shards for another one, which started them."""
-    listed = Path(f"/proc/{pid}/task").glob("*/children")
-    started = [int(child) for children in listed for child in _text_of(children).split()]
-    return [child for child in started if _BUILDERS in _text_of(Path(f"/proc/{child}/cmdline"))]
+    return [child for child in children_of(pid) if _builds(child)]
 
 
 def wait_until_gone(pids: Iterable[int], timeout_s: float = 10) -> None:
     """Wait until none of these processes runs any more."""
     deadline_s = time.monotonic() + timeout_s
-    while left := [pid for pid in pids if _BUILDERS in _text_of(Path(f"/proc/{pid}/cmdline"))]:
+    while left := [pid for pid in pids if _builds(pid)]:
         assert time.monotonic() < deadline_s, f"{left} still run after {timeout_s} s"
         time.sleep(0.01)
 
 
-def _text_of(path: Path) -> str:
-    """Return what a file of `/proc` says; nothing once its process has ended."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+def _builds(pid: int) -> bool:
+    return _BUILDERS in text_of(Path(f"/proc/{pid}/cmdline"))

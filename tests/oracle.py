@@ -13,9 +13,9 @@ import json
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import PIL
@@ -44,6 +44,10 @@ class Case(NamedTuple):
     run: Callable[[Sequence[str]], None]
     flags: str
     codecs: bool = False
+
+    def words(self, made: Path) -> list[str]:
+        """Return the flags, with the folder of `make_sources`."""
+        return self.flags.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split(" ")
 
 
 _TRAIN = "--images DATA/coco_train/images --annotations DATA/coco_train/annotations/instances.json"
@@ -128,8 +132,7 @@ def write_case(case: Case, made: Path, output: Path) -> dict[str, str]:
         made: folder of `make_sources`.
         output: folder that does not exist yet.
     """
-    flags = case.flags.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/")
-    ended = run_pipeline(case.run, *flags.split(" "), "--output", output, "--no_report")
+    ended = run_pipeline(case.run, *case.words(made), "--output", output, "--no_report")
     assert ended.code == 0, ended.err
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -147,43 +150,37 @@ def make_sources(made: Path) -> None:
     names = {category["id"]: category["name"] for category in spec["categories"]}
     (made / "labelme").mkdir()
     for image in spec["images"]:
-        shapes = list(_shapes(image["id"], spec["annotations"], names))
-        if not shapes:
-            continue
-        whole = {
-            "imagePath": image["file_name"],
-            "imageWidth": image["width"],
-            "imageHeight": image["height"],
-            "shapes": shapes,
-        }
-        stem = Path(image["file_name"]).stem
-        (made / "labelme" / f"{stem}.json").write_text(json.dumps(whole))
+        shapes = [
+            {
+                "label": names[annotation["category_id"]],
+                "shape_type": "polygon",
+                "points": np.asarray(annotation["segmentation"][0]).reshape(-1, 2).tolist(),
+            }
+            for annotation in spec["annotations"]
+            if annotation["image_id"] == image["id"] and not annotation["iscrowd"]
+        ]
+        whole = {"imagePath": image["file_name"], "imageWidth": image["width"]}
+        whole |= {"imageHeight": image["height"], "shapes": shapes}
+        if shapes:
+            path = (made / "labelme" / image["file_name"]).with_suffix(".json")
+            path.write_text(json.dumps(whole))
     photos = sorted(path.name for path in (DATA / "coco_val/images").iterdir())
     rows = [
         {"id": 10 * i, "name": f"name {i % 3}", "value": i / 8, "steps": [[i], [i, i + 1]]}
         for i in range(40)
     ]
-    (made / "rows.csv").write_text(
-        "id,name,value\n" + "".join(f"{r['id']},{r['name']},{r['value']}\n" for r in rows)
-    )
+    lines = ["id,name,value", *(f"{row['id']},{row['name']},{row['value']}" for row in rows)]
+    (made / "rows.csv").write_text("\n".join([*lines, ""]))
     (made / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with_images = [{"image": name, "score": place / 4} for place, name in enumerate(photos)]
     pq.write_table(pa.Table.from_pylist(with_images), made / "rows.parquet")
     odd = sorted(path.name for path in (DATA / "odd").iterdir())
-    (made / "odd.csv").write_text("image\n" + "".join(f"{name}\n" for name in odd))
+    (made / "odd.csv").write_text("\n".join(["image", *odd, ""]))
     images = np.arange(12 * 4 * 5 * 3, dtype=np.uint16).reshape(12, 4, 5, 3)
     labels = np.arange(12, dtype=np.int64) % 3
     np.save(made / "images.npy", images)
     np.save(made / "labels.npy", labels)
     np.savez_compressed(made / "all.npz", images=images.astype(np.float32), labels=labels)
-
-
-def _shapes(image_id: int, annotations: list[Any], names: Mapping[int, str]) -> Iterator[Any]:
-    for annotation in annotations:
-        if annotation["image_id"] == image_id and not annotation["iscrowd"]:
-            corners = np.asarray(annotation["segmentation"][0]).reshape(-1, 2).tolist()
-            label = names[annotation["category_id"]]
-            yield {"label": label, "shape_type": "polygon", "points": corners}
 
 
 @functools.cache

@@ -22,19 +22,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
-    """Run a server from enter to exit; gives its port once it answers there.
+def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """Run a server from enter to exit; gives its port and process id once it answers.
 
     Args:
         command: returns the server's command line for a port of 127.0.0.1.
     """
-    with started(command) as (port, _):
-        yield port
-
-
-@contextmanager
-def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
-    """Run a server as `serving` does; gives its port and its process id."""
     port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command(port), **quiet) as server:
@@ -61,10 +54,9 @@ def worker_pool(port: int, **environment: str) -> list[str]:
 
 
 def children_of(parent: int) -> list[int]:
-    """Return the process ids of a process's children that run."""
-    with os.scandir("/proc") as entries:
-        pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    return [pid for pid in pids if _parent_of(pid) == parent]
+    """Return the process ids of a process's children."""
+    listed = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(child) for children in listed for child in text_of(children).split()]
 
 
 def busiest(pids: Sequence[int]) -> int:
@@ -74,19 +66,14 @@ def busiest(pids: Sequence[int]) -> int:
     return max(pids, key=lambda pid: _cpu_ticks(pid) - before[pid])
 
 
-def _parent_of(pid: int) -> int:
-    """Return a process's parent; 0 where it has ended."""
-    state, parent, *_ = _stat(pid)
-    return 0 if state == "Z" else int(parent)
-
-
 def _cpu_ticks(pid: int) -> int:
-    return sum(map(int, _stat(pid)[11:13]))  # utime and stime, of proc(5)
+    fields = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return sum(map(int, fields[11:13]))  # utime and stime, of proc(5)
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the fields of a process from its state on; of one that has ended, zeros."""
+def text_of(path: Path) -> str:
+    """Return what a file of `/proc` says; nothing once its process has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return path.read_text()
     except OSError:
-        return ["Z", *["0"] * 12]
+        return ""

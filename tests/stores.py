@@ -21,7 +21,7 @@ from google.cloud.storage import Bucket, Client
 from tests.children import without_anonymous_files
 from tests.gcs_stand_in import GcsStandIn
 from tests.memory_store import MemoryStore, served
-from tests.servers import serving
+from tests.servers import started
 from transforms.storage import Access, Storage, open_storage
 
 EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
@@ -116,7 +116,7 @@ def fake_gcs_bucket() -> Iterator[tuple[str, Bucket]]:
         at = ("-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}")
         return [EMULATOR, "-scheme", "http", *at, "-backend", "memory"]
 
-    with serving(command) as port:
+    with started(command) as (port, _):
         address = f"http://127.0.0.1:{port}"
         client = Client("test", AnonymousCredentials(), client_options={"api_endpoint": address})
         yield address, client.create_bucket(f"b-{uuid.uuid4().hex}")

@@ -18,17 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.coco_command import (
-    PROJECT,
-    Run,
-    Sources,
-    finish,
-    run_coco,
-    spawn_coco,
-    start_coco,
-    start_command,
-)
-from tests.dataflow_stand_in import DataflowStandIn
+from tests.coco_command import PROJECT, Run, Sources, finish, run_coco, spawn_coco, start_command
+from tests.dataflow_stand_in import DataflowStandIn, serving_dataflow
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 
@@ -58,18 +49,16 @@ def gcs(thirty_images: Sources) -> Iterator[GcsStandIn]:
 @pytest.fixture
 def dataflow(gcs: GcsStandIn, tmp_path: Path) -> Iterator[DataflowStandIn]:
     """The service; its jobs run in this environment, from another folder."""
-    with DataflowStandIn(functools.partial(run_staged, gcs, sys.executable, tmp_path)) as service:
+    with serving_dataflow(functools.partial(run_staged, gcs, sys.executable, tmp_path)) as service:
         yield service
 
 
 def run_staged(
     gcs: GcsStandIn, python: str | Path, folder: Path, job: Mapping[str, Any]
-) -> subprocess.CompletedProcess[str]:
+) -> "subprocess.CompletedProcess[str]":
     """Run a job by the graph that its description names, where the project is installed."""
     graph = folder / "pipeline.pb"
-    graph.write_bytes(
-        staged(gcs, job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"])
-    )
+    graph.write_bytes(graph_of(gcs, job))
     return subprocess.run(
         [python, RUN_STAGED, graph],
         cwd=folder,
@@ -80,39 +69,41 @@ def run_staged(
     )
 
 
-def staged(gcs: GcsStandIn, url: str) -> bytes:
+def graph_of(gcs: GcsStandIn, job: Mapping[str, Any]) -> bytes:
+    url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
     return gcs.objects("staging")[url.removeprefix("gs://staging/")]
 
 
+def coco(gcs: GcsStandIn, *flags: object) -> Run:
+    return spawn_coco(*SOURCES, "--num_shards", 4, *flags, STORAGE_EMULATOR_HOST=gcs.url)
+
+
 def submitting(gcs: GcsStandIn, dataflow: DataflowStandIn, *flags: str) -> "subprocess.Popen[str]":
-    endpoint = ("--dataflow_endpoint", dataflow.url)
-    return start_coco(*STORES, *JOB, *endpoint, *flags, STORAGE_EMULATOR_HOST=gcs.url)
+    job = (*STORES, *JOB, "--dataflow_endpoint", dataflow.url, *flags)
+    return start_command("coco", *job, STORAGE_EMULATOR_HOST=gcs.url)
 
 
 def submit(gcs: GcsStandIn, dataflow: DataflowStandIn, *flags: str) -> Run:
     return finish(submitting(gcs, dataflow, *flags), timeout_s=180)
 
 
-def described(gcs: GcsStandIn, *flags: str) -> tuple[dict[str, Any], bytes]:
-    """Return the job that a template describes, and its graph."""
-    template = ("--template_location", "gs://staging/job.json")
-    run = spawn_coco(*STORES, *JOB, *template, *flags, STORAGE_EMULATOR_HOST=gcs.url)
+def described(gcs: GcsStandIn, *flags: str) -> dict[str, Any]:
+    """Return the job that a template describes."""
+    run = coco(gcs, "--output", "gs://out/coco", *flags, "--template_location", "gs://staging/job")
     assert run.code == 0, run.err
-    job = json.loads(staged(gcs, "job.json"))
-    return job, staged(gcs, job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"])
+    return json.loads(gcs.objects("staging")["job"])
 
 
-def made(gcs: GcsStandIn, folder: str) -> dict[str, bytes]:
-    """Return everything below a folder of the output bucket."""
-    return {
-        name.removeprefix(f"{folder}/"): data
-        for name, data in gcs.objects("out").items()
-        if name.startswith(f"{folder}/")
-    }
+def check_same(gcs: GcsStandIn) -> None:
+    """Check that the job has made what a run here makes."""
+    run = coco(gcs, "--output", "gs://out/here", *WANTED)
+    assert run.code == 0, run.err
+    objects = gcs.objects("out")
+    here, there = ({n[5:]: objects[n] for n in objects if n[:5] == f} for f in ("here/", "coco/"))
+    assert here == there
 
 
 def without(flag: str) -> list[str]:
-    """Return the flags of a job, less one and its value."""
     place = JOB.index(flag)
     return [*JOB[:place], *JOB[place + 2 :]]
 
@@ -129,7 +120,6 @@ def without(flag: str) -> list[str]:
         (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
         (["--template_location", "gs://b/t"], "template_location must come with --runner Data"),
         (["--no_wait"], "no_wait must come with a job that goes on without this process"),
-        (["--runner", "PrismRunner", "--no_wait"], "no_wait must come with a job that goes on"),
         (["--job_endpoint", "localhost:1"], "job_endpoint must come with --runner"),
         (["--runner", "PrismRunner"], "prism_location must be given for PrismRunner, got none"),
         (["--runner", "SparkRunner"], "spark_job_server_jar must be given for SparkRunner"),
@@ -144,18 +134,18 @@ def test_mistakes_are_refused_before_any_request(flags: list[str], said: str) ->
 
 def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
     before = len(gcs.requests)
-    run = spawn_coco(*STORES, *JOB, "--dry_run=True", STORAGE_EMULATOR_HOST=gcs.url)
-    assert run.code == 0, run.err
-    assert run.out.startswith("valid: ") and "nothing was submitted" in run.out
+    run = coco(gcs, "--output", "gs://out/coco", *JOB, "--dry_run=True")
+    assert run == (0, "valid; nothing was submitted\n", "")
     assert len(gcs.requests) == before
 
 
 def test_the_graph_holds_nothing_of_the_data(
     gcs: GcsStandIn, make_coco: Callable[..., Sources]
 ) -> None:
-    job, small = described(gcs)
+    job = described(gcs, *JOB)
+    small = graph_of(gcs, job)
     put_sources(gcs, make_coco(300, "larger"))
-    _, large = described(gcs)
+    large = graph_of(gcs, described(gcs, *JOB))
 
     assert abs(len(small) - len(large)) < 100  # of names that are drawn anew
     assert len(large) < MAX_GRAPH_BYTES
@@ -172,9 +162,7 @@ def test_the_job_makes_what_a_run_here_makes_and_a_repeat_is_no_job(
     assert there.code == 0, there.err
     assert there.out.startswith(f"submitted: {WHERE}")
     assert "29 records" in there.out
-    here = (*SOURCES, "--output", "gs://out/here", "--num_shards", "4", *WANTED)
-    assert spawn_coco(*here, STORAGE_EMULATOR_HOST=gcs.url).code == 0
-    assert made(gcs, "coco") == made(gcs, "here")
+    check_same(gcs)
 
     again = submit(gcs, dataflow, *WANTED)
 
@@ -185,17 +173,12 @@ def test_the_job_makes_what_a_run_here_makes_and_a_repeat_is_no_job(
 @pytest.mark.slow
 def test_the_staged_package_is_all_that_a_worker_needs(gcs: GcsStandIn, tmp_path: Path) -> None:
     """The job runs where nothing was installed but the package, by pip, with what it declares."""
-    put_package = ("--setup_file", "./setup.py", "--template_location", "gs://staging/job.json")
-    flags = without("--sdk_container_image")
-    package = spawn_coco(*STORES, *flags, *put_package, STORAGE_EMULATOR_HOST=gcs.url)
-    assert package.code == 0, package.err
-    python = install(gcs, json.loads(staged(gcs, "job.json")), tmp_path)
-    with DataflowStandIn(functools.partial(run_staged, gcs, python, tmp_path)) as dataflow:
+    job = described(gcs, *without("--sdk_container_image"), "--setup_file", "./setup.py")
+    python = install(gcs, job, tmp_path)
+    with serving_dataflow(functools.partial(run_staged, gcs, python, tmp_path)) as dataflow:
         there = submit(gcs, dataflow, *WANTED)
     assert there.code == 0, there.err
-    here = (*SOURCES, "--output", "gs://out/here", "--num_shards", "4", *WANTED)
-    assert spawn_coco(*here, STORAGE_EMULATOR_HOST=gcs.url).code == 0
-    assert made(gcs, "coco") == made(gcs, "here")
+    check_same(gcs)
 
 
 def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
@@ -203,7 +186,8 @@ def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
     (pool,) = job["environment"]["workerPools"]
     (url,) = (p["location"] for p in pool["packages"] if p["name"] == "workflow.tar.gz")
     package = folder / "workflow.tar.gz"
-    package.write_bytes(staged(gcs, url.removeprefix("storage.googleapis.com/staging/")))
+    staged = url.removeprefix("storage.googleapis.com/staging/")
+    package.write_bytes(gcs.objects("staging")[staged])
     versions = folder / "versions.txt"  # those of the lock, which alone overrides Beam's pin
     pins = re.findall(r"^[\w.-]+==\S+", (PROJECT / "requirements.lock").read_text(), re.MULTILINE)
     versions.write_text("\n".join(pin for pin in pins if not pin.startswith("pillow")))
@@ -228,25 +212,22 @@ def test_faults_of_the_job_end_with_their_exit_code(
     gcs: GcsStandIn, dataflow: DataflowStandIn, flags: tuple[str, ...], ended: tuple[int, str]
 ) -> None:
     run = submit(gcs, dataflow, *flags)
-    assert run.ended == ended, (run.err, [job.errors for job in dataflow.jobs.values()])
+    assert run.ended == ended, (run.err, dataflow.errors)
 
 
 @pytest.mark.slow
 def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
     gcs: GcsStandIn, dataflow: DataflowStandIn
 ) -> None:
-    made = (*SOURCES, "--output", "gs://out/coco", "--num_shards", "4", "--max_rejected", "1")
-    assert spawn_coco(*made, STORAGE_EMULATOR_HOST=gcs.url).code == 0
+    assert coco(gcs, "--output", "gs://out/coco", "--max_rejected", 1).code == 0
     name = min(name for name in gcs.objects("out") if name.endswith(".tfrec"))
     data = bytearray(gcs.objects("out")[name])
     data[100] ^= 1
     gcs.put("out", name, bytes(data))
 
-    deep, runs = ("verify", "gs://out/coco", "--deep"), []
-    for job in ((), (*JOB, "--dataflow_endpoint", dataflow.url)):
-        process = start_command(*deep, *job, STORAGE_EMULATOR_HOST=gcs.url)
-        runs.append(finish(process, timeout_s=180))
-
+    deep, job = ("verify", "gs://out/coco", "--deep"), (*JOB, "--dataflow_endpoint", dataflow.url)
+    started = [start_command(*deep, *on, STORAGE_EMULATOR_HOST=gcs.url) for on in ((), job)]
+    runs = [finish(process, timeout_s=180) for process in started]
     (here, there) = (run.out.splitlines() for run in runs)
     assert [run.code for run in runs] == [7, 7], [run.err for run in runs]
     assert there[0].startswith(f"submitted: {WHERE}")
@@ -261,11 +242,10 @@ def held_dataflow() -> Iterator[DataflowStandIn]:
     """The service, whose jobs run until the test has ended."""
     let_go = threading.Event()
 
-    def wait(_: Mapping[str, Any]) -> "subprocess.CompletedProcess[str]":
-        let_go.wait(timeout=120)
-        return subprocess.CompletedProcess([], 0, "", "")
+    def wait(_: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess([], int(not let_go.wait(120)), "", "")
 
-    with DataflowStandIn(wait) as service:
+    with serving_dataflow(wait) as service:
         yield service
         let_go.set()
 

@@ -6,6 +6,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.servers import children_of, serving, started, worker_pool
+from tests.servers import children_of, started, worker_pool
 
 PRISM = PROJECT / ".tools" / "prism"
 WORKER = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -42,11 +43,15 @@ ENGINES = {
 pytestmark = pytest.mark.slow
 
 
+def service(port: int) -> list[str]:
+    """Return the command of Beam's portable job service."""
+    module = "apache_beam.runners.portability.local_job_service_main"
+    return [sys.executable, "-m", module, "-p", str(port)]
+
+
 @pytest.fixture(scope="module")
 def job_service() -> Iterator[str]:
-    """Beam's portable job service; gives its address."""
-    module = "apache_beam.runners.portability.local_job_service_main"
-    with serving(lambda port: [sys.executable, "-m", module, "-p", str(port)]) as port:
+    with started(service) as (port, _):
         yield f"localhost:{port}"
 
 
@@ -62,19 +67,20 @@ def engine(request: pytest.FixtureRequest) -> list[str]:
     return ["--runner", "PortableRunner", "--job_endpoint", endpoint, *flags]
 
 
-def arguments(sources: Sources, out: Path | str) -> list[str]:
+def arguments(sources: Sources, out: Path | str, *flags: object, shards: int = 4) -> list[object]:
     images, annotations = sources
-    given = ["--images", str(images), "--annotations", str(annotations), "--output", str(out)]
-    return [*given, "--num_shards", "4"]
+    given = ("--images", images, "--annotations", annotations, "--output", out)
+    return [*given, "--num_shards", shards, *flags]
 
 
 def test_the_bytes_are_those_of_a_run_in_process(
     engine: list[str], thirty_images: Sources, tmp_path: Path
 ) -> None:
     accepted = ("--max_rejected", "1")
-    assert spawn_coco(*arguments(thirty_images, tmp_path / "here"), *accepted).code == 0
+    assert spawn_coco(*arguments(thirty_images, tmp_path / "here", *accepted)).code == 0
 
-    run = spawn_coco(*arguments(thirty_images, tmp_path / "there"), *accepted, *REPORTED, *engine)
+    there = arguments(thirty_images, tmp_path / "there", *accepted, *REPORTED, *engine)
+    run = spawn_coco(*there)
 
     assert run.code == 0, run.err
     manifest = check_committed(tmp_path / "there")
@@ -85,22 +91,18 @@ def test_the_bytes_are_those_of_a_run_in_process(
 def test_faults_are_one_line_with_their_exit_code(
     engine: list[str], thirty_images: Sources, tmp_path: Path
 ) -> None:
-    assert spawn_coco(*arguments(thirty_images, tmp_path / "out"), "--max_rejected", "1").code == 0
-    other = spawn_coco(
-        *arguments(thirty_images, tmp_path / "out"), "--seed", "1", "--max_rejected", "1", *engine
-    )
-    assert other.ended == (5, "E-OUT-PLAN")
+    (images, annotations), out = thirty_images, tmp_path / "out"
+    assert spawn_coco(*arguments(thirty_images, out, "--max_rejected", "1")).code == 0
     (tmp_path / "empty").mkdir()
-    missing = spawn_coco(
-        *arguments((tmp_path / "empty", thirty_images[1]), tmp_path / "none"), *engine
-    )
-    assert missing.ended == (3, "E-SET-MISSING")
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
-    unread = spawn_coco(*arguments((thirty_images[0], broken), tmp_path / "none"), *engine)
-    assert (unread.code, unread.fault.split()[0][:6]) == (3, "E-ANN-")
-    many = spawn_coco(*arguments(thirty_images, tmp_path / "none"), "--num_shards", "31", *engine)
-    assert many.ended == (2, "E-ARG")
+    (tmp_path / "broken.json").write_text("{")
+    runs = [
+        arguments(thirty_images, out, "--max_rejected", "1", "--seed", "1"),
+        arguments((tmp_path / "empty", annotations), tmp_path / "none"),
+        arguments((images, tmp_path / "broken.json"), tmp_path / "none"),
+        arguments(thirty_images, tmp_path / "none", shards=31),
+    ]
+    ended = [spawn_coco(*run, *engine).ended for run in runs]
+    assert ended == [(5, "E-OUT-PLAN"), (3, "E-SET-MISSING"), (3, "E-ANN-JSON"), (2, "E-ARG")]
 
 
 @pytest.mark.parametrize("engine", ["Prism", "job service"], indirect=True)
@@ -126,18 +128,20 @@ def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
         assert len(shards) == 4
 
 
+def some_shards_made(process: "subprocess.Popen[str]", out: Path) -> None:
+    while process.poll() is None and len(shard_paths(out)) < 20:
+        time.sleep(0.002)
+
+
 def test_a_killed_worker_of_a_job_service_is_one_line(
     make_coco: Callable[..., Sources], tmp_path: Path
 ) -> None:
-    module = "apache_beam.runners.portability.local_job_service_main"
     workers = ENGINES["job service, a process of workers"]
-    job = arguments(make_coco(600), tmp_path / "out")[:-1]
-    with started(lambda port: [sys.executable, "-m", module, "-p", str(port)]) as (port, service):
-        endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}")
-        process = start_coco(*job, "300", *endpoint, *workers)
-        while process.poll() is None and len(shard_paths(tmp_path / "out")) < 20:
-            time.sleep(0.002)
-        for pid in children_of(service):
+    with started(service) as (port, server):
+        endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}", *workers)
+        process = start_coco(*arguments(make_coco(600), tmp_path / "out", *endpoint, shards=300))
+        some_shards_made(process, tmp_path / "out")
+        for pid in children_of(server):
             for worker in (*children_of(pid), pid):
                 os.kill(worker, signal.SIGKILL)
         ended = finish(process)
@@ -151,24 +155,24 @@ def test_a_killed_engine_or_worker_ends_the_run_and_the_next_resumes(
     victim: str, engine: list[str], make_coco: Callable[..., Sources], tmp_path: Path
 ) -> None:
     """Prism tries nothing again: its end, or that of its only worker, is the end of the run."""
-    job = [*arguments(make_coco(600), tmp_path / "out")[:-1], "300", *engine]
+    sources, out = make_coco(600), tmp_path / "out"
+    job = arguments(sources, out, *engine, shards=300)
     with started(worker_pool) as (port, pool):
         away = ("--environment_type", "EXTERNAL", "--environment_config", f"localhost:{port}")
         process = start_coco(*job, *(away if victim == "its worker" else ()))
-        while process.poll() is None and len(shard_paths(tmp_path / "out")) < 20:
-            time.sleep(0.002)
+        some_shards_made(process, out)
         (pid,) = children_of(pool if victim == "its worker" else process.pid)
         os.kill(pid, signal.SIGKILL)
         ended = finish(process)
 
     assert ended.ended == (6, "E-JOB")
-    assert not (tmp_path / "out/manifest.json").exists()
-    kept = {path: path.stat().st_mtime_ns for path in shard_paths(tmp_path / "out")}
-    assert 20 <= check_visible(tmp_path / "out") < 300
+    assert not (out / "manifest.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in shard_paths(out)}
+    assert 20 <= check_visible(out) < 300
     resumed = spawn_coco(*job, *REPORTED)
     assert resumed.code == 0, resumed.err
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    undisturbed = spawn_coco(*job[: -len(engine)], "--output", tmp_path / "here")
+    undisturbed = spawn_coco(*arguments(sources, tmp_path / "here", shards=300))
     assert undisturbed.code == 0, undisturbed.err
-    check_committed(tmp_path / "out")
-    assert digests(tmp_path / "out") == digests(tmp_path / "here")
+    check_committed(out)
+    assert digests(out) == digests(tmp_path / "here")

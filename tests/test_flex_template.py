@@ -44,13 +44,10 @@ def test_gcloud_takes_the_description() -> None:
         ("--images=train=gs://b/t val=gs://b/v", ["--images", "train=gs://b/t", "val=gs://b/v"]),
         ("--images='train=gs://b/my t'", ["--images", "train=gs://b/my t"]),
         ("--num_shards=train=2 val=1", ["--num_shards", "train=2", "val=1"]),
-        ("--order=input", ["--order", "input"]),
         ("--overwrite=true", ["--overwrite"]),
         ("--overwrite=false", []),
         ("--exclude=", []),
-        ("--images=", []),
         ("--shard_names=file {index:02}", ["--shard_names=file {index:02}"]),
-        ("--kms_key=a=b", ["--kms_key=a=b"]),
         ("--sdk_container_image=host/i:1", ["--sdk_container_image=host/i:1"]),
         ('--labels={"a": "b"}', ['--labels={"a": "b"}']),
         ("--template_location=gs://b/o", ["--template_location=gs://b/o"]),
@@ -59,14 +56,6 @@ def test_gcloud_takes_the_description() -> None:
 )
 def test_parameters_become_flags(argument: str, words: list[str]) -> None:
     assert flags_of([argument], coco.COMMAND.parser()) == words
-
-
-def test_a_flag_of_a_newer_launcher_is_dropped_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level("WARNING", "pipelines.flex_template"):
-        assert flags_of(["--of_next_year=1", "--seed=1"], coco.COMMAND.parser()) == ["--seed=1"]
-    assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
 
 
 def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -1,18 +1,26 @@
 """The command on a Flink cluster: bytes, exit codes, and a worker that is killed.
 
-`make engines` fetches Flink and what Beam's job server is made of, with Maven; docs/flink.md.
+`make engines` fetches Flink and the parts of Beam's job server (tests/flink/pom.xml) with Maven;
+docs/flink.md. The cluster is what Flink's `start-cluster.sh` starts: a job manager and a task
+manager, each a JVM, which talk over the network. Workers are processes of their own.
 """
 
+import functools
+import json
 import os
 import signal
+import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.coco_command import (
+    PROJECT,
     REPORTED,
     MakeCoco,
     Run,
@@ -25,38 +33,92 @@ from tests.coco_command import (
     shard_paths,
     start_coco,
 )
-from tests.flink_cluster import JOB_SERVER_JAR, FlinkCluster, flink_cluster, job_server
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.servers import busiest
+from tests.servers import busiest, children_of, free_port, started, worker_pool
 
-JOB_S = 600
+CONFIG, PARTS = PROJECT / "tests/flink", PROJECT / ".tools/flink"
+JOB_SERVER_JAR = PARTS / "job-server.jar"
+JAVA = ("java", f"@{CONFIG / 'java_options'}")
+NUM_SLOTS = 2
+JOB_S, READY_S = 600, 60
 pytestmark = pytest.mark.slow
 
 
 class Flink(NamedTuple):
-    """What a job needs: a cluster and a job server; its workers write gs:// to the stand-in."""
+    """A cluster and a job server; its workers write gs:// to the stand-in.
 
-    cluster: FlinkCluster
-    endpoint: str
+    Attributes:
+        flags: of a job on all slots, each with a worker process of its own.
+        job_endpoint: address of the job server.
+        rest_port: of the job manager, where jobs are looked at.
+        pool_pid: the process whose children the workers are.
+        gcs: the stand-in.
+    """
+
+    flags: list[str]
+    job_endpoint: str
+    rest_port: int
+    pool_pid: int
     gcs: GcsStandIn
 
     def run(self, *arguments: object) -> Run:
         """Run the command as a process of its own, its job on the cluster."""
-        there = ("--job_endpoint", self.endpoint)
-        process = start_coco(
-            *arguments, *self.cluster.flags, *there, STORAGE_EMULATOR_HOST=self.gcs.url
-        )
-        return finish(process, JOB_S)
+        given = (*arguments, *self.flags, "--job_endpoint", self.job_endpoint)
+        return finish(start_coco(*given, STORAGE_EMULATOR_HOST=self.gcs.url), JOB_S)
+
+
+def ask(rest_port: int, path: str) -> Any:
+    """Return what Flink's REST interface says."""
+    with urllib.request.urlopen(f"http://localhost:{rest_port}/{path}") as reply:
+        return json.load(reply)
 
 
 @pytest.fixture(scope="module")
 def flink() -> Iterator[Flink]:
     if not JOB_SERVER_JAR.exists():
         pytest.skip("no .tools/flink; `make engines` fetches it, with Maven and Java 17")
-    with GcsStandIn() as gcs:
+    rpc_port = free_port()
+
+    def part(entrypoint: str, *settings: str) -> list[str]:
+        classes = ("-cp", f"{PARTS}/lib/*", f"org.apache.flink.runtime.{entrypoint}")
+        rpc = ("--configDir", str(CONFIG / "conf"), "-D", f"jobmanager.rpc.port={rpc_port}")
+        return [*JAVA, *classes, *rpc, *settings]
+
+    def manager(port: int) -> list[str]:
+        entrypoint = "entrypoint.StandaloneSessionClusterEntrypoint"
+        return part(entrypoint, "-D", f"rest.port={port}")
+
+    with ExitStack() as stack:
+        gcs = stack.enter_context(GcsStandIn())
         gcs.make_bucket("out")
-        with flink_cluster(STORAGE_EMULATOR_HOST=gcs.url) as cluster, job_server(cluster) as there:
-            yield Flink(cluster, there, gcs)
+        rest, _ = stack.enter_context(started(manager))
+        tasks = subprocess.Popen(
+            part("taskexecutor.TaskManagerRunner"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(tasks.wait)
+        stack.callback(tasks.terminate)
+        pool = functools.partial(worker_pool, STORAGE_EMULATOR_HOST=gcs.url)
+        pool_port, pool_pid = stack.enter_context(started(pool))
+        deadline_s = time.monotonic() + READY_S
+        while ask(rest, "overview")["slots-available"] != NUM_SLOTS:
+            assert time.monotonic() < deadline_s, "the task manager does not join the job manager"
+            time.sleep(0.2)
+
+        def job_server(port: int) -> list[str]:
+            at = ("--flink-master", f"http://localhost:{rest}", "--job-port", str(port))
+            others = ("--artifact-port", "0", "--expansion-port", "0")
+            return [*JAVA, "-jar", str(JOB_SERVER_JAR), *at, *others]
+
+        flags = [
+            *("--runner", "FlinkRunner", "--flink_master", f"localhost:{rest}"),
+            *("--environment_type", "EXTERNAL"),
+            *("--environment_config", f"localhost:{pool_port}"),
+            *("--parallelism", str(NUM_SLOTS), "--sdk_worker_parallelism", str(NUM_SLOTS)),
+        ]
+        job_port, _ = stack.enter_context(started(job_server))
+        yield Flink(flags, f"localhost:{job_port}", rest, pool_pid, gcs)
 
 
 def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
@@ -82,49 +144,42 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     flink: Flink, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """By a job server that the command starts itself, as it does without `--job_endpoint`."""
-    thirty_images, shards = make_coco(900), ("--num_shards", 450)
-    assert run_coco(*command(thirty_images, tmp_path / "here", *shards)).code == 0
+    images, shards, there = make_coco(900), ("--num_shards", 450), tmp_path / "there"
+    assert run_coco(*command(images, tmp_path / "here", *shards)).code == 0
     jar = ("--flink_job_server_jar", JOB_SERVER_JAR, "--job_server_jvm_properties=-Xmx512m")
 
-    there = tmp_path / "there"
-    given = (*command(thirty_images, there, *shards), *REPORTED)
-    process = start_coco(*given, *flink.cluster.flags, *jar)
+    process = start_coco(*command(images, there, *shards), *REPORTED, *flink.flags, *jar)
     while process.poll() is None and len(shard_paths(there)) < 20:
         time.sleep(0.002)
-    workers, visible = flink.cluster.workers(), len(shard_paths(there))
+    workers, visible = children_of(flink.pool_pid), len(shard_paths(there))
     assert len(workers) >= 2, "each slot has a worker process of its own"
     os.kill(busiest(workers), signal.SIGKILL)  # others may be of stages that have ended
     run = finish(process, JOB_S)
 
     assert run.code == 0, run.err
     assert visible < 450
-    lost = [task for task in flink.cluster.failed_tasks() if "WriteShards/Write" in task]
-    assert lost, "the job never noticed"
+    jobs = ask(flink.rest_port, "jobs/overview")["jobs"]
+    latest = max(jobs, key=lambda job: int(job["start-time"]))["jid"]
+    history = ask(flink.rest_port, f"jobs/{latest}/exceptions")["exceptionHistory"]
+    failed = [str(entry["taskName"]) for entry in history["entries"]]
+    assert [task for task in failed if "WriteShards/Write" in task], "the job never noticed"
     check_committed(there)
     assert digests(there) == digests(tmp_path / "here")
 
 
-@pytest.mark.parametrize(
-    ("images", "text", "code"),
-    [("none", None, "E-SET-MISSING"), ("train-images", "{", "E-ANN-JSON")],
-)
 def test_faults_in_workers_are_one_line_with_their_exit_code(
-    images: str, text: str | None, code: str, flink: Flink, thirty_images: Sources, tmp_path: Path
+    flink: Flink, thirty_images: Sources, tmp_path: Path
 ) -> None:
+    (images, annotations), out = thirty_images, tmp_path / "out"
     (tmp_path / "none").mkdir()
-    if text is not None:
-        thirty_images[1].write_text(text)
-    run = flink.run(*command((tmp_path / images, thirty_images[1]), tmp_path / "out"))
-    assert run.ended == (3, code)
+    (tmp_path / "broken.json").write_text("{")
+    missing = flink.run(*command((tmp_path / "none", annotations), out))
+    broken = flink.run(*command((images, tmp_path / "broken.json"), out))
+    assert [missing.ended, broken.ended] == [(3, "E-SET-MISSING"), (3, "E-ANN-JSON")]
 
-
-def test_a_refused_upload_ends_the_run(flink: Flink, thirty_images: Sources) -> None:
-    images, annotations = thirty_images
     third = "coco/train-00002-of-00004-7.tfrec"
     flink.gcs.inject(Fault(What.STATUS, Kind.UPLOAD, third, status=403, times=None))
-    run = flink.run(
-        *("--images", images, "--annotations", annotations, "--output", "gs://out/coco"),
-        *("--num_shards", 4, "--max_rejected", 1),
-    )
-    assert run.ended == (6, "E-IO-AUTH")
+    given = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")
+    refused = flink.run(*given, "--num_shards", 4, "--max_rejected", 1)
+    assert refused.ended == (6, "E-IO-AUTH")
     assert "coco/manifest.json" not in flink.gcs.objects("out")

@@ -58,7 +58,7 @@ REFUSED = [
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
     ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
-    ("--split Train", "a split must be lower-case letters, digits and _, a letter first, and"),
+    ("--split Train", "a split must be lower-case letters, digits and _, a letter first, at"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
     ("--on_size_mismatch keep", "argument --on_size_mismatch: invalid choice: 'keep' (choose"),
     ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
@@ -103,7 +103,10 @@ REFUSED = [
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
     ("--xyzzy 1", "unknown argument '--xyzzy': see --help"),
     ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
-    (f"--split {201 * 's'}", "a split must have at most 200 characters, got 201: give a shorter"),
+    (
+        f"--split {201 * 's'}",
+        "a split must be lower-case letters, digits and _, a letter first, at",
+    ),
     (
         f"--shard_names {120 * 'é'}-{{index:05}}-{{records}}",
         "shard_names must make names of at most",
@@ -135,7 +138,7 @@ ALONE = [
     ),
     (
         "--images all=i --annotations all=a.json --output o",
-        "a split must be lower-case letters, digits and _, a letter first, and not 'all'; got",
+        "a split must be lower-case letters, digits and _, a letter first, at most 200",
     ),
     ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
 ]

@@ -43,6 +43,9 @@ _REJECTED = Rejected(
 )
 
 
+_NESTED = b'{"a": ' + b"[" * 1500
+
+
 def run_manifest(data: bytes) -> None:
     """Require that a manifest is refused, or is written as it was read."""
     try:
@@ -112,21 +115,18 @@ def plan_and_receipt_seeds() -> Iterator[bytes]:
     yield to_json(_PLAN)
     info = ShardInfo(
         **dict.fromkeys(("plan", "file", "crc32c", "sha256"), "00"),
-        **dict.fromkeys(("index", "num_shards", "planned", "records", "bytes"), 1),
+        **dict.fromkeys(("planned", "records", "bytes"), 1),
         **dict.fromkeys(("annotations_listed", "annotations_written"), 1),
-        split="train",
-        repairs={},
-        traits={"cmyk": 1},
-        rejected=[_REJECTED],
+        **{"split": "train", "index": -1, "num_shards": 10**40},
+        **{"repairs": {}, "traits": {"cmyk": 1}, "rejected": [_REJECTED]},
     )
-    yield to_json(msgspec.structs.replace(info, num_shards=10**40, index=-1))
-    yield b'{"a": ' + b"[" * 1500
+    yield to_json(info)
+    yield _NESTED
 
 
 def rejected_seeds() -> Iterator[bytes]:
-    yield msgspec.json.encode(_REJECTED)
-    yield b"\n".join(map(msgspec.json.encode, (_REJECTED, _REJECTED))) + b"\n"
-    yield b'{"a": ' + b"[" * 1500
+    line = msgspec.json.encode(_REJECTED)
+    yield from (line, line + b"\n" + line + b"\n", _NESTED)
 
 
 def index_seeds() -> Iterator[bytes]:

@@ -18,21 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """A property of the code that must hold for any bytes.
-
-    Attributes:
-        name: as the command and the corpus file call it.
-        run: takes an input; raises, mostly AssertionError, when the property does not hold.
-        dictionary: name of a file of `dictionaries/` with tokens of the format; empty for none.
-        max_bytes: length that inputs grow to.
-        seeds: returns inputs that follow our own formats, beside the kept ones.
-    """
+    """A property of the code that must hold for any bytes; `run` raises when it does not."""
 
     name: str
     run: Callable[[bytes], None]
-    dictionary: str = ""
-    max_bytes: int = 2048
-    seeds: Callable[[], Iterable[bytes]] = tuple
+    dictionary: str = ""  # a file of `dictionaries/` with tokens of the format
+    max_bytes: int = 2048  # length that inputs grow to
+    seeds: Callable[[], Iterable[bytes]] = tuple  # inputs that follow our own formats
 
     def inputs(self) -> list[bytes]:
         """Return seeds and kept inputs."""
@@ -44,7 +36,6 @@ class Choices:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
 
     def below(self, end: int) -> int:
         """Return a number from 0 to `end - 1`, of one byte."""
@@ -56,16 +47,15 @@ class Choices:
 
     def take(self, size: int) -> bytes:
         """Return the next bytes, fewer at the end."""
-        start = self._position
-        self._position += size
-        return self._data[start : self._position]
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
 
     def piece(self) -> bytes:
         """Return bytes after their length, at most 255."""
         return self.take(self.below(256))
 
     def rest(self) -> bytes:
-        return self.take(len(self._data))
+        return self._data
 
 
 def require_fault_line(error: BaseException, codes: str | tuple[str, ...]) -> None:

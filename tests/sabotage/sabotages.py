@@ -8,21 +8,13 @@ from typing import NamedTuple
 
 
 class Sabotage(NamedTuple):
-    """One guard taken out.
+    """One guard taken out."""
 
-    Attributes:
-        name: what the sabotaged project does.
-        file: relative to the project.
-        old: text that the file holds exactly once.
-        new: what takes its place.
-        test: pytest's name of the tests of which one must turn red; fast ones.
-    """
-
-    name: str
+    name: str  # what the sabotaged project does
     file: str
-    old: str
+    old: str  # text that the file holds exactly once
     new: str
-    test: str
+    test: str  # pytest's name of fast tests; one must turn red
 
 
 COMMIT = "transforms/commit.py"
