@@ -29,6 +29,8 @@ from transforms.storage import Access, retries
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Commands that make data sets, with Beam."""
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
+REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
+"""What to do instead of a command that was removed, for one release."""
 OUR_LOGGERS = ("pipelines", "transforms")
 
 _LOG = logging.getLogger(__name__)
@@ -45,11 +47,20 @@ _SPENT = {
 """What Python and libraries say when a limit of the machine is reached."""
 
 
-JOB_ELSEWHERE: list[str] = []
-"""URL of the job that this process waits for, and the command that ends it; empty for none.
+@dataclass
+class JobElsewhere:
+    """The job that this process waits for, or none; an interruption does not end it.
 
-An interruption does not end the job.
-"""
+    Attributes:
+        page: URL that shows it.
+        cancel: command that ends it.
+    """
+
+    page: str = ""
+    cancel: str = ""
+
+
+JOB_ELSEWHERE = JobElsewhere()
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -198,6 +209,8 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help"):
         print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
         return
+    if command in REMOVED:
+        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         what = f"unknown command {command!r}" if command else "no command"
         raise ValueError(f"{what}: give one of {', '.join(names)}")
@@ -278,8 +291,8 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _how_far() -> str:
-    if JOB_ELSEWHERE:
-        return "the job goes on: {}; to end it: {}".format(*JOB_ELSEWHERE)
+    if JOB_ELSEWHERE.page:
+        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
     done = f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"

@@ -223,13 +223,14 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
             return
         if getattr(result, "has_job", False):
             cloud, job = options.view_as(GoogleCloudOptions), result.job_id()
-            JOB_ELSEWHERE[:] = _PAGE.format(cloud, job), _CANCEL.format(cloud, job)
-            say(f"submitted: {JOB_ELSEWHERE[0]}")
+            JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
+            JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
+            say(f"submitted: {JOB_ELSEWHERE.page}")
         if waits:
             state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise _ended(f"ended as {state}")
-            JOB_ELSEWHERE.clear()
+            JOB_ELSEWHERE.page = JOB_ELSEWHERE.cancel = ""
     except Exception as error:
         if runner_of(options) == "FnApiRunner":
             raise
@@ -256,7 +257,7 @@ def engine_fault(error: Exception) -> Exception:
 
 
 def _ended(what: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-JOB", [*JOB_ELSEWHERE, "engine"][0], what, _AGAIN))
+    return RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
 
 
 def build_nothing(root: beam.Pipeline) -> None:

@@ -9,6 +9,7 @@ import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig
+from pipelines.data_set import build as build
 from pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import PIXEL_DTYPES, Layout

@@ -9,6 +9,7 @@ import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, check_same_splits
+from pipelines.data_set import build as build
 from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout

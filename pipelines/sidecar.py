@@ -10,6 +10,7 @@ import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, check_same_splits
+from pipelines.data_set import build as build
 from pipelines.flags import (
     add_class_flags,
     add_drop_flag,

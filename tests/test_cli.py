@@ -64,6 +64,11 @@ def test_help_names_the_commands(
     [
         ([], f"no command; give one of {', '.join(cli.COMMANDS)}"),
         (["plan", "verify"], f"unknown command 'verify'; give one of {', '.join(cli.PIPELINES)}"),
+        (
+            ["doctor", "coco"],
+            "doctor was removed; run the command with --plan, which checks sources, output and"
+            " credentials",
+        ),
         (["a\n\u202e"], f"unknown command 'a\\n\\u202e'; give one of {', '.join(cli.COMMANDS)}"),
     ],
 )
