@@ -17,7 +17,7 @@ from schemas.columns import (
     TEXT,
     Cell,
     ColumnFacts,
-    is_called_a_table,
+    format_of,
     kind_of_text,
     kind_of_value,
     matches,
@@ -28,7 +28,13 @@ from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import ListedFile, ListFiles, SourcePieces
+from transforms.sources.list_blobs import (
+    HIDDEN,
+    ListedFile,
+    ListFiles,
+    SourcePieces,
+    why_skipped,
+)
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -36,9 +42,8 @@ from transforms.sources.table_rows import (
     OpenTable,
     Row,
     TableFile,
-    TablePiece,
     divide_file,
-    open_piece,
+    open_table,
     table_fault,
 )
 from transforms.storage import (
@@ -80,37 +85,29 @@ class TableReader:
     sequence_columns: tuple[str, ...] = ()
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 
-    def __call__(self, piece: TablePiece) -> Iterator[Item]:
+    def __call__(self, file: TableFile) -> Iterator[Item]:
         """Yield the sample of every row, or why there is none, and what its columns hold.
 
         Raises:
             RuntimeError: `E-TAB-HEADER` when a column is not there that an option names,
                 `E-SRC-SPLIT` when a row does not say its split.
         """
-        if not piece.file.format:
-            split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
+        if not file.format:
+            split = self.splitting.split_of_other(file.split, file.entry.name)
             yield SplitSource(split, listed=1, skipped={NOT_A_TABLE: 1})
             return
-        table = open_piece(piece, self.access, self.max_cell_bytes)
-        self._check_header(table.columns, piece.file.where)
+        table = open_table(file, self.access, self.max_cell_bytes)
+        wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
+        missing = wanted.union(self.label_columns).difference(table.columns, {""})
+        if table.columns and missing:
+            what = f"has no column {min(missing)!r}"
+            remedy = f"name one of {', '.join(table.columns[:20])}"
+            raise table_fault("E-TAB-HEADER", file.where, what, remedy)
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
-            yield self._read_row(row, piece.file, table, notes)
+            yield self._read_row(row, file, table, notes)
         for split, found in notes.items():
             yield found.note(split)
-
-    def _check_header(self, columns: Sequence[str], where: str) -> None:
-        needed = [
-            ("image_column", self.image_column),
-            ("key_column", self.key_column),
-            *(("label_column", name) for name in self.label_columns),
-            *self.splitting.fields.items(),
-        ]
-        for option, name in needed:
-            if name and columns and name not in columns:
-                what = f"has no column {name!r}, which {option} names"
-                remedy = f"name one of {', '.join(columns[:20])}"
-                raise table_fault("E-TAB-HEADER", where, what, remedy)
 
     def _read_row(
         self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, "_ColumnNotes"]
@@ -139,9 +136,7 @@ class TableReader:
                 unsure = (name for name in cells if not seen.kinds[name] & TEXT)
                 kinds = {name: kind_of_text(cells[name]) for name in unsure}
             else:
-                kinds = _kinds(cells, self.sequence_columns)
-                there = {name: cell for name, cell in cells.items() if cell is not None}
-                kept = _packable(there, kinds)
+                kept, kinds = _typed(cells, self.sequence_columns)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(file.split, key)
@@ -255,7 +250,7 @@ def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[Ta
     for uri in uris:
         root, name = split_uri(uri)
         prefix = f"{name}:" if len(uris) > 1 else ""
-        yield TableFile(split, root, find_uri(uri, access)[1], prefix=prefix)
+        yield TableFile(split, root, find_uri(uri, access)[1], format_of(name), prefix)
 
 
 def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterator[TableFile]:
@@ -268,23 +263,23 @@ def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterat
     name = entry.name
     if entry.kind == "directory" or not matches(name, folder.pattern):
         return
-    is_table = is_called_a_table(name)
-    file = TableFile(folder.split, folder.uri, entry, prefix=f"{name}:", is_table=is_table)
+    called = "" if why_skipped(name) == HIDDEN else format_of(name)
+    file = TableFile(folder.split, folder.uri, entry, called, prefix=f"{name}:")
     if entry.kind == "file":
         yield file
-    elif is_table:
+    elif called:
         what, remedy = f"a {entry.kind}", "mend it, or take it away"
         raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
 
 
 def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
     """Return whether a listed file is one that is read as a table."""
-    return any(file.is_table for file in pick_table(listed, folders))
+    return any(file.format for file in pick_table(listed, folders))
 
 
 def number_tables(files: Iterable[TableFile]) -> list[TableFile]:
     """Return a split's files, the tables first and each with its place by name."""
-    in_order = sorted(files, key=lambda file: (not file.is_table, file.entry.name))
+    in_order = sorted(files, key=lambda file: (not file.format, file.entry.name))
     return [msgspec.structs.replace(file, place=place) for place, file in enumerate(in_order)]
 
 
@@ -293,29 +288,29 @@ def _prefixes(root: str) -> tuple[str, ...]:
     """Return what full paths below a root may begin with."""
     if not is_local(root):
         return (f"{root.rstrip('/')}/",)
-    path = root.removeprefix("file://").rstrip("/")
-    absolute = posixpath.abspath(path or "/").rstrip("/")
-    return (f"file://{absolute}/", f"{absolute}/")
+    path = posixpath.abspath(root.removeprefix("file://") or "/").rstrip("/")
+    return (f"file://{path}/", f"{path}/")
 
 
-def _kinds(cells: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[str, int]:
-    """Return what the typed cells of a row are, 0 for missing ones."""
+def _typed(
+    cells: Mapping[str, Cell], sequence_columns: Sequence[str]
+) -> tuple[dict[str, Cell], dict[str, int]]:
+    """Return the typed cells that are there, as MessagePack has them, and what all of them are."""
+    kept: dict[str, Cell] = {}
     kinds: dict[str, int] = {}
     for name, cell in cells.items():
         try:
-            kinds[name] = kind_of_value(cell, may_nest=name in sequence_columns)
-        except ValueError as error:
+            kind = kind_of_value(cell, may_nest=name in sequence_columns)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"column {name!r} holds {error}") from None
-    return kinds
-
-
-def _packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
-    """Return cells as MessagePack has them: whole numbers beyond int64 go as text."""
-    big = [name for name, kind in kinds.items() if kind & BIG_INT]
-    return kept | {name: _without_big(kept[name]) for name in big}
+        kinds[name] = kind
+        if cell is not None:
+            kept[name] = _without_big(cell) if kind & BIG_INT else cell
+    return kept, kinds
 
 
 def _without_big(cell: Cell) -> Cell:
+    """Return a cell with whole numbers beyond int64 as text."""
     if isinstance(cell, list):
         return [_without_big(value) for value in cell]
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
