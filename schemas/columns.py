@@ -41,10 +41,6 @@ _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 """Ends of tables' names, in lower case; a format is called as its end without the dot."""
 
-_OTHER_FILES = (
-    *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),
-    *(".bz2", ".gz", ".xls", ".xlsx", ".zip", ".zst"),
-)
 _GLOB = re.compile(r"[*?]")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
@@ -331,24 +327,6 @@ def format_of(name: str) -> str:
     ('csv', '')
     """
     return next((end[1:] for end in FORMATS if name.lower().endswith(end)), "")
-
-
-def is_called_a_table(name: str) -> bool:
-    """Return whether a file of a folder is meant as a table; hidden ones are not.
-
-    >>> is_called_a_table("a/b.csv"), is_called_a_table("a/._b.csv")
-    (True, False)
-    """
-    return bool(format_of(name)) and not name.startswith(".") and "/." not in name
-
-
-def is_called_another_file(uri: str) -> bool:
-    """Return whether a path names a file of a format that is not read, by its form alone.
-
-    >>> is_called_another_file("a.csv.gz"), is_called_another_file("a.json/")
-    (True, False)
-    """
-    return uri.lower().endswith(_OTHER_FILES)
 
 
 def is_table_file(uri: str) -> bool:

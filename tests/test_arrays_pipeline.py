@@ -127,7 +127,6 @@ def test_bytes_do_not_depend_on_how_or_where_the_file_is_packed(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("x.npy --one_sample_per_file", "one_sample_per_file needs folders, got 'x.npy': give its"),
         ("x.npy --image_array x", "image_array must come with a folder or an .npz file, got 'x'"),
         (
             "x.npz --image_array x --label_array x",

@@ -128,12 +128,13 @@ def test_records_are_as_large_as_rows_and_images() -> None:
     assert layout.record_bytes(light) == layout.record_bytes(large)
 
 
+COLUMNS = "types, label_column and sequence must name columns,"
 REFUSED = [
     (TableLayout(), (), "types must name the columns when no row has any, got none: give"),
-    (TableLayout(types(b="int64")), ("int64 a",), "types must name a column, got 'b': give one of"),
-    (TableLayout(label_columns=("l",)), ("int64 a",), "label_column must name a column, got 'l':"),
-    (TableLayout(with_image=True), ("int64 image/height",), "a column must not be called as a fea"),
-    (TableLayout(), ("int64 a//b",), "a column must be called by names with single slashes"),
+    (TableLayout(types(b="int64")), ("int64 a",), f"{COLUMNS} got 'b': give one of a"),
+    (TableLayout(label_columns=("l",)), ("int64 a",), f"{COLUMNS} got 'l': give one of a"),
+    (TableLayout(with_image=True), ("int64 image/height",), "a column must have a name such as"),
+    (TableLayout(), ("int64 a//b",), "a column must have a name such as a or a/b, and not that"),
 ]
 
 

@@ -23,10 +23,9 @@ from transforms.sources.read_table import (
     TableReader,
     find_tables,
     name_in_root,
-    number_tables,
 )
 from transforms.sources.table_rows import BadRow, Row, divide_file, lines_of, open_table
-from transforms.storage import DEFAULT_ACCESS, Entry, open_storage
+from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
 
@@ -67,16 +66,7 @@ def parquet(columns: dict[str, Any] | pa.Table, **options: Any) -> bytes:
 # --- files ---
 
 
-def test_listed_files_are_numbered_by_name_and_others_come_last() -> None:
-    names = {"b.csv": "csv", "a.txt": "", "a/c.csv": "csv"}
-    files = [TableFile("val", "", Entry(name, 1, ""), names[name]) for name in names]
-
-    numbered = [(file.place, file.entry.name) for file in number_tables(files)]
-
-    assert numbered == [(0, "a/c.csv"), (1, "b.csv"), (2, "a.txt")]
-
-
-def test_keys_begin_with_the_name_of_one_of_several_files(tmp_path: Path) -> None:
+def test_files_are_in_the_order_of_names_and_keys_begin_with_them(tmp_path: Path) -> None:
     uris = [str(tmp_path / name) for name in ("x/b.csv", "y/a.csv")]
     for uri in uris:
         Path(uri).parent.mkdir()
@@ -85,9 +75,9 @@ def test_keys_begin_with_the_name_of_one_of_several_files(tmp_path: Path) -> Non
     one, two = ([*find_tables(("train", uris[:n]), DEFAULT_ACCESS)] for n in (1, 2))
 
     assert [file.prefix for file in one] == [""]
-    assert [(file.root, file.prefix) for file in two] == [
-        (f"{tmp_path}/x", "b.csv:"),
-        (f"{tmp_path}/y", "a.csv:"),
+    assert [(file.root, file.prefix, file.place) for file in two] == [
+        (f"{tmp_path}/y", "a.csv:", 0),
+        (f"{tmp_path}/x", "b.csv:", 1),
     ]
 
 
@@ -109,9 +99,9 @@ BAD_FILES = [
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
     ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
     ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # as an old Mac wrote it
-    ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name; name it in the first"),
+    ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name of its own, but ''"),
     ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b': ';' where a comma should be"),
-    ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 is called 'a' like column 1; give each"),
+    ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 of 3 has no name of its own, but 'a'"),
     ("a.csv", b'a,"b\n1,2\n', ENDLESS.format(1)),
     ("a.csv", b'a,b\n1,2\n1,"2\n3,4\n', ENDLESS.format(3)),
     ("a.csv", b"a,b\n1,2\n" + b"x" * 30 + b",1\n", LARGE),
@@ -120,7 +110,7 @@ BAD_FILES = [
     (
         "a.parquet",
         parquet(pa.Table.from_arrays([[1], [2]], names=["a", "a"])),
-        "E-TAB-HEADER a.parquet: column 2 is called 'a'",
+        "E-TAB-HEADER a.parquet: column 2 of 2 has no name of its own, but 'a'",
     ),
     (
         "a.parquet",

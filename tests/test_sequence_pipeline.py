@@ -128,7 +128,10 @@ def test_steps_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        ([{"a": 1, "b": [1]}], "sequence must name a column, got 'c'; give one of a, b"),
+        (
+            [{"a": 1, "b": [1]}],
+            "types, label_column and sequence must name columns, got 'c'; give one of a, b",
+        ),
         (
             [{"b": [1], "c": 1.5}],
             "sequence must name columns of lists, got 'c' of float; leave it out, or give"

@@ -296,15 +296,16 @@ def test_bad_rows_are_rejects_that_tell_their_line(tmp_path: Path) -> None:
     assert without.splits["train"].excluded == 1
 
 
+FILES = "tables of train must be .csv, .tsv, .jsonl, .parquet files,"
 REFUSED = [
-    ("a.csv b*.csv", "tables of train must be files, or one folder or glob, got 'b*.csv' among 2:"),
+    ("a.csv b*.csv", f"{FILES} or one folder or glob, got 'b*.csv' among 2: "),
     ("x/a.csv y/a.csv", "tables of train must have names of their own, which their rows' keys"),
     ("a.csv --image_root x", "image_root must come with image_column, got ['x'] alone: name the"),
     (
         "a.csv --image_column f --image_root val=x",
         "image_root must name splits of --table, got ['val']: give ['train']",
     ),
-    ("a.csv b.ndjson", "tables of train must be files that end in .csv, .tsv, .jsonl, .parquet,"),
+    ("a.csv b.ndjson", f"{FILES} or one folder or glob, got 'b.ndjson' among 2: "),
     ("a.csv --types a", "types must be COLUMN=TYPE, each column once, got 'a': give such as age="),
     ("a.csv --label_file x", "label_file must come with label_column, got x: name the column"),
     ("a.csv --first_label 1", "first_label must come with label_column, got 1: name the column"),

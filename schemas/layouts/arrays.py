@@ -19,6 +19,7 @@ _FIELDS = msgspec.msgpack.Decoder(ArrayFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing
 _DTYPE, _RANK, _LABEL, _FEATURE = "dtype", "rank", "label", "feature"
 _PICTURE_RANKS = {2, 3}
+_KINDS = {str: Kind.BYTES, float: Kind.FLOAT}
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 _SHAPE = (
     Feature("height", Kind.INT64, False, "length of the item's first axis"),
@@ -50,9 +51,7 @@ def found_in(fields: ArrayFields) -> frozenset[str]:
 
 
 def _kind_of_value(value: Scalar) -> Kind:
-    if isinstance(value, str):
-        return Kind.BYTES
-    return Kind.FLOAT if isinstance(value, float) else Kind.INT64
+    return _KINDS.get(type(value), Kind.INT64)
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,8 @@ class TableLayout(Layout):
             if not named and not self.many_labels:
                 return Unfit("E-SRC-LABEL", f"column {self.label_columns[0]!r} names no class")
             features[LABEL_KEY] = Kind.INT64, [label.id for label in named]
-            features[TEXT_KEY] = (
-                Kind.BYTES,
-                [(label.text or label.name).encode() for label in named],
-            )
+            texts = [(label.text or label.name).encode() for label in named]
+            features[TEXT_KEY] = Kind.BYTES, texts
         for image in images:
             values_of_image = image_values(image)
             features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_FEATURES}
@@ -153,13 +151,11 @@ class TableLayout(Layout):
 
     def _refuse_unknown(self, columns: Collection[str]) -> None:
         """Refuse names of columns that the table does not have."""
-        named = {"types": self.types, "label_column": self.label_columns}
-        for option, names in {**named, "sequence": self.sequence_columns}.items():
-            for name in names:
-                if name not in columns:
-                    shown = ", ".join(sorted(columns)[:20])
-                    what = f"{option} must name a column, got {name!r}"
-                    raise ValueError(f"{what}: give one of {shown}")
+        for name in (*self.types, *self.label_columns, *self.sequence_columns):
+            if name not in columns:
+                shown = ", ".join(sorted(columns)[:20])
+                what = "types, label_column and sequence must name columns"
+                raise ValueError(f"{what}, got {name!r}: give one of {shown}")
 
     def _refuse_keys(self, columns: Collection[str]) -> None:
         """Refuse columns whose names cannot be keys, or are those of an image or a label."""
@@ -167,15 +163,10 @@ class TableLayout(Layout):
         if self.with_image or self.label_columns:
             own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_FEATURES)}
         for name in columns:
-            if name in own:
+            if name in own or not all(name.split("/")):
                 raise ValueError(
-                    f"a column must not be called as a feature of images is, got {name!r}: rename"
-                    " it"
-                )
-            if not all(name.split("/")):
-                raise ValueError(
-                    f"a column must be called by names with single slashes between, got {name!r}:"
-                    " rename it, as in 'a/b'"
+                    "a column must have a name such as a or a/b, and not that of an image's"
+                    f" feature, got {name!r}: rename it"
                 )
 
     def _column_feature(self, name: str) -> Feature:

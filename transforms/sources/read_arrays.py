@@ -225,7 +225,7 @@ def open_file(
     """
     source, entry = sources[file.root], file.entry
     name = entry.name
-    if not (source.is_file or _is_meant(entry, source.folder)):
+    if not (source.is_file or _is_meant(file, source.folder)):
         return
     where = join_uri(source.folder, name)
     sides: dict[str, StoredArray] = {}
@@ -382,22 +382,19 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
     return ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
-def _is_meant(entry: Entry, folder: str) -> bool:
+def _is_meant(file: ListedFile, folder: str) -> bool:
     """Return whether what a folder holds is meant as a file of arrays, by its name.
 
     Raises:
         RuntimeError: when it is, and cannot be read as one: none may be missed.
     """
-    name = entry.name
-    if entry.kind == "directory" or why_skipped(name) == HIDDEN:
-        return False
-    if not (is_folder(entry) or name.lower().endswith((NPY, NPZ))):
-        return False
-    if entry.kind != "file" or not name.endswith((NPY, NPZ)):
-        what = f"a {entry.kind}, not a file that ends in .npy or .npz, in small letters"
-        where, remedy = join_uri(folder, name), "rename it, mend it, or take it out of the folder"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
-    return True
+    entry, name = file.entry, file.entry.name
+    is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
+    if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
+        return is_read(file)
+    what = f"a {entry.kind}, not a file that ends in .npy or .npz, in small letters"
+    where, remedy = join_uri(folder, name), "rename it, mend it, or take it out of the folder"
+    raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
 
 
 def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:

@@ -6,7 +6,6 @@ import struct
 import tempfile
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
@@ -28,17 +27,6 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DIRECTORY_BUFFER_BYTES = 64 << 10
 
 _PIECE_BYTES = 8 << 20  # each is asked of the store alone
-
-_BAD_ZIP = (
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-    NotImplementedError,
-    EOFError,
-    ValueError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-)
 
 _SAVE_AGAIN = "save it again with numpy.savez or numpy.savez_compressed"
 
@@ -181,13 +169,12 @@ def _archive(storage: Storage, entry: Entry) -> Iterator[tuple[zipfile.ZipFile, 
             zipfile.ZipFile(file) as archive,
         ):
             yield archive, file
-    except _BAD_ZIP as error:
+    except Exception as error:  # whatever zipfile makes of damaged bytes
+        is_fault = type(error) in (RuntimeError, MemoryError)
+        if is_fault or getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise _bad_zip(storage, entry, what) from error
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # else an offset before the beginning
-            raise
-        raise _bad_zip(storage, entry, "a place before its beginning") from error
 
 
 def _bad_zip(storage: Storage, entry: Entry, what: str) -> RuntimeError:

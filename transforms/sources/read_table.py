@@ -1,15 +1,12 @@
 """Samples from the rows of tables, with what is seen of their columns."""
 
 import functools
-import operator
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import apache_beam as beam
-import msgspec
 
 from schemas.annotations.coco_file import blob_name
 from schemas.columns import (
@@ -205,20 +202,6 @@ class _ColumnNotes:
         return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
 
-class TableFolder(NamedTuple):
-    """A folder of tables.
-
-    Attributes:
-        split: that it is given for.
-        uri: of the folder.
-        pattern: glob of the names below it that are meant; empty for all.
-    """
-
-    split: str
-    uri: str
-    pattern: str
-
-
 def name_in_root(cell: str, root: str) -> str:
     """Return an image's name below its root: a relative path is one, a full one must lie below.
 
@@ -241,30 +224,31 @@ def name_in_root(cell: str, root: str) -> str:
 
 
 def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[TableFile]:
-    """Yield the files of a split that are given by name.
+    """Yield the files of a split that are given by name, in the order of their names.
 
     Raises:
         RuntimeError: `E-ARG` when one of them is not there.
     """
     split, uris = given
-    for uri in uris:
-        root, name = split_uri(uri)
-        prefix = f"{name}:" if len(uris) > 1 else ""
-        yield TableFile(split, root, find_uri(uri, access)[1], format_of(name), prefix)
+    for place, uri in enumerate(sorted(uris, key=lambda uri: split_uri(uri)[1])):
+        storage, entry = find_uri(uri, access)
+        prefix = f"{entry.name}:" if len(uris) > 1 else ""
+        yield TableFile(split, storage.root, entry, format_of(uri), prefix, place)
 
 
-def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterator[TableFile]:
+def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> Iterator[TableFile]:
     """Yield a listed file that is meant, as a table or to be counted.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when it is called a table, and is no file.
     """
-    entry, folder = listed.entry, folders[listed.root]
-    name = entry.name
-    if entry.kind == "directory" or not matches(name, folder.pattern):
+    entry, name = listed.entry, listed.entry.name
+    uri, pattern = folders[listed.root]
+    if entry.kind == "directory" or not matches(name, pattern):
         return
     called = "" if why_skipped(name) == HIDDEN else format_of(name)
-    file = TableFile(folder.split, folder.uri, entry, called, prefix=f"{name}:")
+    place = max(listed.position, 0)
+    file = TableFile(listed.root.rpartition("/")[0], uri, entry, called, f"{name}:", place)
     if entry.kind == "file":
         yield file
     elif called:
@@ -272,15 +256,9 @@ def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterat
         raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
 
 
-def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
+def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
     """Return whether a listed file is one that is read as a table."""
     return any(file.format for file in pick_table(listed, folders))
-
-
-def number_tables(files: Iterable[TableFile]) -> list[TableFile]:
-    """Return a split's files, the tables first and each with its place by name."""
-    in_order = sorted(files, key=lambda file: (not file.format, file.entry.name))
-    return [msgspec.structs.replace(file, place=place) for place, file in enumerate(in_order)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -331,13 +309,15 @@ class PlanTables(beam.PTransform):
 
     Attributes:
         files: URIs per split whose tables are given as files.
-        folders: by the names of their roots.
+        folders: URIs of folders and globs of the names in them, by the names of their roots.
         access: how stores are reached.
+        in_order: whether positions matter.
     """
 
     files: Mapping[str, Sequence[str]]
-    folders: Mapping[str, TableFolder]
+    folders: Mapping[str, tuple[str, str]]
     access: Access
+    in_order: bool = False
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find and divide the files, one by one on a cluster."""
@@ -348,19 +328,13 @@ class PlanTables(beam.PTransform):
         )
         tallies = None
         if self.folders:
-            uris = {name: folder.uri for name, folder in self.folders.items()}
+            uris = {name: uri for name, (uri, _) in self.folders.items()}
             is_read = functools.partial(is_table, folders=self.folders)
-            listed = root | "ListFiles" >> ListFiles(uris, self.access, is_read=is_read)
+            listing = ListFiles(uris, self.access, self.in_order, is_read)
+            listed = root | "ListFiles" >> listing
             tallies = listed.tallies
             picked = listed.files | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
-        files = (
-            files
-            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "GroupSplits" >> beam.GroupByKey()
-            | "Grouped" >> beam.Values()
-            | "NumberFiles" >> beam.FlatMap(number_tables)
-        )
         in_process = is_in_process(root.pipeline)
         if not in_process:
             files |= "OneByOne" >> beam.Reshuffle()

@@ -42,7 +42,7 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
         entry: its name below that, size and pin.
         format: `csv`, `tsv`, `jsonl` or `parquet`; empty for a file that is counted and left out.
         prefix: of its rows' keys where these are numbers; empty for the only file of a split.
-        place: among the files of its split, in the order of their names.
+        place: among the files of its split, or in the listing, in the order of names.
         row_group: number of the row group; -1 for a whole file.
         first_row: number of its first row in the file.
     """
@@ -177,12 +177,9 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
 
 def _check_names(names: Sequence[str], where: str) -> None:
     for place, name in enumerate(names, start=1):
-        if not name.strip():
-            what = f"column {place} of {len(names)} has no name"
-            raise table_fault("E-TAB-HEADER", where, what, "name it in the first line")
-        if names.index(name) + 1 < place:
-            what = f"column {place} is called {name!r} like column {names.index(name) + 1}"
-            raise table_fault("E-TAB-HEADER", where, what, "give each column a name of its own")
+        if not name.strip() or names.index(name) + 1 < place:
+            what = f"column {place} of {len(names)} has no name of its own, but {name!r}"
+            raise table_fault("E-TAB-HEADER", where, what, "give each column its own name")
 
 
 def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
