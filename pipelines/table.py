@@ -19,11 +19,7 @@ from pipelines.flags import (
     parse_types,
 )
 from pipelines.run import Command
-from schemas.columns import (
-    FORMATS,
-    is_table_file,
-    root_and_pattern,
-)
+from schemas.columns import FORMATS, is_table_file, root_and_pattern
 from schemas.layouts.table import TableLayout
 from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.read_samples import SourceSamples

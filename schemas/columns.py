@@ -41,6 +41,7 @@ _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 """Ends of tables' names, in lower case; a format is called as its end without the dot."""
 
+_DOT = re.compile(r"\.")
 _GLOB = re.compile(r"[*?]")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
@@ -193,17 +194,13 @@ def found_of_columns(facts: Iterable[ColumnFacts], rows: int) -> list[str]:
     ['int64? a.b']
     """
     columns = add_facts(facts)
-    objects = {outer for column in columns for outer in _outer_names(column.name)}
+    dots = ((column.name, dot.start()) for column in columns for dot in _DOT.finditer(column.name))
+    objects = {name[:end] for name, end in dots}
     return [
         f"{type_of(column, rows)} {column.name}"
         for column in columns
         if column.kinds or column.name not in objects
     ]
-
-
-def _outer_names(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def columns_of_found(found: Iterable[str]) -> dict[str, ColumnType]:
@@ -277,16 +274,18 @@ def _to_int64(value: Cell) -> int:
 def _to_float(value: Cell) -> float:
     if isinstance(value, (int, float)):  # bools too
         number = float(value)
-        return number if math.isinf(number) else _in_float32(number, value)
-    if isinstance(value, str):
-        cell = value.strip()
-        if cell.lower().lstrip("+-") in _SPELT_FLOATS:
+        if math.isinf(number):
+            return number
+    else:
+        cell = value.strip().lower() if isinstance(value, str) else ""
+        if cell.lstrip("+-") in _SPELT_FLOATS:
             return float(cell)
-        if _NUMBER.fullmatch(cell):
-            return _in_float32(float(cell), value)
-        if (flag := _BOOLS.get(cell.lower())) is not None:
-            return float(flag)
-    raise ValueError(f"{_shown(value)}, no number")
+        if not (_NUMBER.fullmatch(cell) or cell in _BOOLS):
+            raise ValueError(f"{_shown(value)}, no number")
+        number = float(_BOOLS.get(cell, cell))
+    if abs(number) >= _BEYOND_FLOAT32:
+        raise ValueError(f"{_shown(value)}, beyond float32")
+    return number
 
 
 def is_beyond_float32(number: float) -> bool:
@@ -296,12 +295,6 @@ def is_beyond_float32(number: float) -> bool:
     (True, False)
     """
     return abs(number) >= _BEYOND_FLOAT32 and not math.isinf(number)
-
-
-def _in_float32(number: float, value: Cell) -> float:
-    if abs(number) >= _BEYOND_FLOAT32:
-        raise ValueError(f"{_shown(value)}, beyond float32")
-    return number
 
 
 def _to_bytes(value: Cell) -> bytes:

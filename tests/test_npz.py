@@ -17,12 +17,7 @@ from schemas.samples import Blob
 from schemas.tensors import parse_npy_header
 from tests.array_runs import npy_bytes
 from transforms.sources import read_blobs
-from transforms.sources.read_blobs import (
-    UNPACKED,
-    UnpackedMembers,
-    read_blob,
-    read_members,
-)
+from transforms.sources.read_blobs import UNPACKED, UnpackedMembers, read_blob, read_members
 from transforms.storage import Entry, Storage, open_storage
 
 IMAGES = np.random.default_rng(0).integers(0, 4, (50, 8, 8), dtype=np.uint8)

@@ -18,7 +18,7 @@ from transforms.sources import read_arrays
 from transforms.sources.list_blobs import ListedFile
 from transforms.sources.read_arrays import ArrayReader, ArraySource, open_file, plan_pieces
 from transforms.sources.read_samples import SplitSource
-from transforms.storage import open_storage
+from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
 IMAGES = random_images(5, 4)
@@ -29,9 +29,10 @@ def read(source: ArraySource, splitting: Splitting = GIVEN) -> list[Any]:
     storage, sources = open_storage(source.folder), {"train": source}
     listed = [storage.stat(source.uri.rpartition("/")[2])] if source.is_file else storage.list()
     files = [ListedFile("train", entry) for entry in listed if entry]
-    opened = [piece for file in files for piece in open_file(file, sources)]
-    reader = ArrayReader(splitting, sources)
-    return [item for piece in plan_pieces(("train", opened), sources) for item in reader(piece)]
+    opened = [piece for file in files for piece in open_file(file, sources, DEFAULT_ACCESS)]
+    reader = ArrayReader(splitting, sources, DEFAULT_ACCESS)
+    planned = plan_pieces(("train", opened), sources, DEFAULT_ACCESS)
+    return [item for piece in planned for item in reader(piece)]
 
 
 def samples(source: ArraySource, splitting: Splitting = GIVEN) -> list[Sample]:
@@ -197,8 +198,12 @@ FAULTS = [
     ({"x": np.uint8(3)}, {}, "E-ARR-TYPE .*no axes.*give --one_sample_per_file"),
     ({"x": np.array(["a"])}, {}, "E-ARR-TYPE .*: text; name the image array"),
     ({**X, "y": [1] * 6}, Y, "E-ARR-COUNT .*: 6 rows, the images have 5;"),
-    ({**X, "y": np.eye(5)}, Y, r"E-ARR-TYPE .*: float64 of shape \(5, 5\), and not one number or"),
-    ({**X, "y": np.ones(5)}, Y, "E-ARR-TYPE .*: labels of float64, and not whole numbers or text"),
+    ({**X, "y": np.eye(5)}, Y, r"E-ARR-TYPE .*: float64 of shape \(5, 5\), and not one whole"),
+    (
+        {**X, "y": np.ones(5)},
+        Y,
+        r"E-ARR-TYPE .*: float64 of shape \(5,\), and not one whole number or",
+    ),
     (X, Y, r"E-ARG \S*/y.npy: no such file"),
     ({"x": IMAGES[:1], "y": LATIN}, Y, "E-ARR-TYPE .*: text that cannot be decoded"),
     *(({"x": DATA[:cut]}, {}, r"E-ARR-HEADER \S*/x\.npy: ") for cut in (0, 5, 128, 300)),
@@ -218,17 +223,19 @@ def test_bad_arrays_are_refused(arrays: Any, options: Any, line: str, tmp_path: 
 @pytest.mark.parametrize(
     ("names", "source", "what"),
     [
-        ("ab", {}, "no one array of images among a, b"),
-        (["x", "images"], {}, "no one array of images among x, images"),
-        ("a", {"image": "x"}, "no array x among a"),
-        ("a", {"label": "y"}, "no such array"),
+        ("ab", {}, "one of images, it has a, b"),
+        (["x", "images"], {}, "one of images, it has x, images"),
+        ("a", {"image": "x"}, "x, it has a"),
+        ("a", {"label": "y"}, "one of images, y, it has a"),
     ],
 )
 def test_missing_archive_members_are_named(
     names: Any, source: Any, what: str, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(names, IMAGES))
-    with pytest.raises(RuntimeError, match=rf"^E-ARG \S*/a\.npz\S*: {what}; name "):
+    with pytest.raises(
+        RuntimeError, match=rf"^E-ARG \S*/a\.npz: wanted are the arrays {what}; name "
+    ):
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 
 

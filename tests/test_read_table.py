@@ -18,12 +18,7 @@ from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
 from schemas.splits import HASH, Splitting
 from transforms.sources.read_samples import SplitSource
-from transforms.sources.read_table import (
-    TableFile,
-    TableReader,
-    find_tables,
-    name_in_root,
-)
+from transforms.sources.read_table import TableFile, TableReader, find_tables, name_in_root
 from transforms.sources.table_rows import BadRow, Row, divide_file, lines_of, open_table
 from transforms.storage import DEFAULT_ACCESS, open_storage
 
@@ -89,7 +84,7 @@ def test_lines_are_those_of_the_whole_file(data: bytes, max_bytes: int) -> None:
 
 
 NO_HEADER = "E-TAB-FORMAT a.csv: its first line is no header of a csv file ("
-EMPTY = "E-TAB-FORMAT a.csv: has no header: its first line is empty; name its columns there"
+EMPTY = "E-TAB-HEADER a.csv: column 1 of 1 has no name of its own, but ''; name each column in"
 ENDLESS = "E-TAB-FORMAT a.csv: the quotes that open in line {} or below it are never closed; close"
 LARGE = "E-TAB-FORMAT a.csv: the row of line 3 has more than 20 bytes; close its quotes, or raise"
 DAMAGED = parquet({"s": ["abc" * 100] * 100})
@@ -106,7 +101,7 @@ BAD_FILES = [
     ("a.csv", b'a,b\n1,2\n1,"2\n3,4\n', ENDLESS.format(3)),
     ("a.csv", b"a,b\n1,2\n" + b"x" * 30 + b",1\n", LARGE),
     ("a.csv", b'a,b\n1,2\n1,"' + b"xxx,\n" * 9 + b'"\n', LARGE),  # a cell of many short lines
-    ("a.parquet", b"PAR1 and more", "E-TAB-FORMAT a.parquet: is no Parquet file (Parquet magic"),
+    ("a.parquet", b"PAR1 and more", "E-TAB-FORMAT a.parquet: cannot be read as Parquet (Parquet m"),
     (
         "a.parquet",
         parquet(pa.Table.from_arrays([[1], [2]], names=["a", "a"])),
@@ -115,7 +110,7 @@ BAD_FILES = [
     (
         "a.parquet",
         DAMAGED[:4] + b"\xff" * 56 + DAMAGED[60:],
-        "E-TAB-FORMAT a.parquet: row group 0 cannot be read (",
+        "E-TAB-FORMAT a.parquet: cannot be read as Parquet (",
     ),
 ]
 

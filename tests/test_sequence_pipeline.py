@@ -149,10 +149,10 @@ def test_columns_that_are_no_sequences_stop_the_run(
 
 
 REFUSED = [
-    (["--sequence", "a", "a"], "sequence must name each column once, got ['a', 'a']: remove one"),
     (
-        ["--sequence", "a", "--label_column", "a"],
-        "sequence must not name a label_column, got 'a': leave one out",
+        ["--sequence", "a", "a"],
+        "label_column must name each column once, and none of types or sequence, got 'a': leave it"
+        " out of one",
     ),
     (
         ["--sequence", "a", "--types", "b=int64[][]"],

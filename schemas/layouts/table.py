@@ -44,14 +44,11 @@ class TableLayout(Layout):
 
     def __post_init__(self) -> None:
         """Refuse columns that are named twice, and types that only sequences can have."""
-        named = {"label_column": self.label_columns, "sequence": self.sequence_columns}
-        for option, names in named.items():
-            if len(set(names)) < len(names):
-                raise ValueError(f"{option} must name each column once, got {[*names]}: remove one")
-        for option, others in {"types": self.types, "sequence": self.sequence_columns}.items():
-            if both := sorted({*others} & {*self.label_columns}):
-                what = f"{option} must not name a label_column, got {both[0]!r}"
-                raise ValueError(f"{what}: leave one out")
+        names = [*self.label_columns, *self.sequence_columns]
+        for name in names:
+            if names.count(name) > 1 or (name in self.types and name in self.label_columns):
+                what = "label_column must name each column once, and none of types or sequence"
+                raise ValueError(f"{what}, got {name!r}: leave it out of one")
         for name, wanted in self.types.items():
             if wanted.nested and name not in self.sequence_columns:
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,16 +29,7 @@ from transforms.sources.list_blobs import (
 )
 from transforms.sources.read_blobs import NPY, NPZ, UNPACKED, Member, read_blob, read_members
 from transforms.sources.read_samples import Item, SplitSource
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Entry,
-    Storage,
-    find_uri,
-    join_uri,
-    open_storage,
-    open_stored,
-)
+from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage, open_stored
 
 STAGE = "read_arrays"
 
@@ -120,7 +111,7 @@ class ArrayReader:
 
     splitting: Splitting
     sources: Mapping[str, "ArraySource"]
-    access: Access = DEFAULT_ACCESS
+    access: Access
 
     def __call__(self, piece: ArrayPiece) -> Iterator[Item]:
         """Yield the samples of a piece, pinned, and what they hold."""
@@ -204,10 +195,9 @@ class ArraySource:
     @property
     def files(self) -> list[str]:
         """URIs of single files that it is known to be read from."""
-        own = [self.uri] if self.is_file else []
         all_apart = self.uri.endswith(NPY)
         apart = [self.side_uri(n) for n in self.sides if all_apart or n.endswith(NPY)]
-        return [*dict.fromkeys([*own, *apart])]
+        return [*dict.fromkeys([self.uri, *apart] if self.is_file else apart)]
 
     def side_uri(self, name: str) -> str:
         """Return the URI of an array's `.npy` file next to the images."""
@@ -215,7 +205,7 @@ class ArraySource:
 
 
 def open_file(
-    file: ListedFile, sources: Mapping[str, ArraySource], access: Access = DEFAULT_ACCESS
+    file: ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
     """Yield a source's file as one piece with the arrays inside; none if it holds no images.
 
@@ -237,13 +227,12 @@ def open_file(
         images = _open_npy(source, open_storage(source.folder, access), entry)
     else:
         members = read_members(open_storage(source.folder, access), entry)
-        inside = [side for side in source.sides if not side.endswith(NPY)]
-        if missing := [side for side in inside if side not in members]:
-            what, remedy = "no such array", "name one that is there"
-            raise RuntimeError(fault_line("E-ARG", f"{where}:{missing[0]}", what, remedy))
-        names = [_image_of([*members], source, where), *inside]
-        opened = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
-        images, sides = opened[names[0]], {side: opened[side] for side in inside}
+        image, *inside = _names_in(members, source, where)
+        images, *others = (
+            _array_of(source, source.folder, entry, members[name], name)
+            for name in (image, *inside)
+        )
+        sides = dict(zip(inside, others, strict=True))
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
         shape = (1, *images.header.shape)
@@ -255,7 +244,7 @@ def open_file(
 def plan_pieces(
     group: tuple[str, Iterable[ArrayPiece]],
     sources: Mapping[str, ArraySource],
-    access: Access = DEFAULT_ACCESS,
+    access: Access,
 ) -> Iterator[ArrayPiece]:
     """Yield the pieces of a source's files, in the order of their names.
 
@@ -293,7 +282,7 @@ def plan_pieces(
         position += rows
 
 
-def read_rows(stored: StoredArray, access: Access = DEFAULT_ACCESS) -> list[int | float | str]:
+def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
     """Return the values of an array of single values, numbers or text.
 
     Raises:
@@ -309,7 +298,8 @@ def read_rows(stored: StoredArray, access: Access = DEFAULT_ACCESS) -> list[int 
         try:
             return [text.decode(codec).rstrip("\0") for text in texts]
         except ValueError as error:
-            raise _type_fault(stored.where, f"text that cannot be decoded ({error})") from None
+            what, remedy = f"text that cannot be decoded ({error})", "convert it"
+            raise RuntimeError(fault_line("E-ARR-TYPE", stored.where, what, remedy)) from None
     import numpy  # which costs a tenth of a second
 
     dtype = numpy.dtype(header.dtype).newbyteorder(">" if header.big_endian else "<")
@@ -330,12 +320,11 @@ def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) ->
         RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
     """
     dtype, shape = side.header.dtype, side.header.shape
-    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
-        what = f"{dtype} of shape {shape}, and not one number or text a row"
-        raise _type_fault(side.where, what)
-    if name == source.label and dtype.startswith("float"):
-        what = f"labels of {dtype}, and not whole numbers or text"
-        remedy = "convert them, or name the array with --feature_arrays"
+    number = "whole number" if name == source.label else "number"
+    is_real_label = name == source.label and dtype.startswith("float")
+    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or is_real_label:
+        what = f"{dtype} of shape {shape}, and not one {number} or text a row"
+        remedy = "convert it, or give labels that are no whole numbers as --feature_arrays"
         raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
     if side.rows != rows:
         what = f"{side.rows} rows, the images have {rows}"
@@ -397,16 +386,18 @@ def _is_meant(file: ListedFile, folder: str) -> bool:
     raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
 
 
-def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:
-    """Return the name of an archive's image array."""
-    wanted = [source.image] if source.image else []
-    others = [name for name in names if name not in source.sides]
-    wanted = wanted or (others if len(others) == 1 else [n for n in USUAL_NAMES if n in others])
-    if len(wanted) != 1 or wanted[0] not in names:
-        what = f"{'no' if source.image else 'no one'} array {source.image or 'of images'} among"
-        what = f"{what} {', '.join(names[:20]) or 'none'}"
-        raise RuntimeError(fault_line("E-ARG", where, what, "name it with --image_array"))
-    return wanted[0]
+def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
+    """Return the names of the image array in an archive, and of those that belong to it."""
+    sides = [side for side in source.sides if not side.endswith(NPY)]
+    others = [name for name in members if name not in sides]
+    usual = [name for name in USUAL_NAMES if name in others]
+    images = [source.image] if source.image else others if len(others) == 1 else usual
+    if len(images) != 1 or not {*images, *sides}.issubset(members):
+        wanted = ", ".join([source.image or "one of images", *sides])
+        what = f"wanted are the arrays {wanted}, it has {', '.join([*members][:20]) or 'none'}"
+        remedy = "name them with --image_array and --label_array"
+        raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+    return [*images, *sides]
 
 
 def _open_npy(source: ArraySource, storage: Storage, entry: Entry) -> StoredArray:
@@ -436,11 +427,6 @@ def _array_of(
     return StoredArray(folder, entry, moved, member.packed)
 
 
-def _type_fault(where: str, what: str) -> RuntimeError:
-    remedy = "convert it, one number or text a row"
-    return RuntimeError(fault_line("E-ARR-TYPE", where, what, remedy))
-
-
 @dataclass(eq=False)
 class PlanArrays(beam.PTransform):
     """Root -> the pieces of sources' arrays, in any order; only headers are read.
@@ -451,7 +437,7 @@ class PlanArrays(beam.PTransform):
     """
 
     sources: Mapping[str, ArraySource]
-    access: Access = DEFAULT_ACCESS
+    access: Access
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, open files and divide arrays."""
@@ -466,8 +452,6 @@ class PlanArrays(beam.PTransform):
             listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
             tallies = listed.tallies
             files = (files, listed.files) | "AllFiles" >> beam.Flatten()
-        if not is_in_process(root.pipeline):
-            files |= "SpreadFiles" >> beam.Reshuffle()
         pieces = (
             files
             | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)

@@ -20,18 +20,12 @@ from schemas.columns import (
     matches,
     text_of,
 )
-from schemas.faults import Rejected
+from schemas.faults import Rejected, fault_line
 from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import (
-    HIDDEN,
-    ListedFile,
-    ListFiles,
-    SourcePieces,
-    why_skipped,
-)
+from transforms.sources.list_blobs import HIDDEN, ListedFile, ListFiles, SourcePieces, why_skipped
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -41,14 +35,8 @@ from transforms.sources.table_rows import (
     TableFile,
     divide_file,
     open_table,
-    table_fault,
 )
-from transforms.storage import (
-    Access,
-    find_uri,
-    is_local,
-    split_uri,
-)
+from transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
 
@@ -99,7 +87,7 @@ class TableReader:
         if table.columns and missing:
             what = f"has no column {min(missing)!r}"
             remedy = f"name one of {', '.join(table.columns[:20])}"
-            raise table_fault("E-TAB-HEADER", file.where, what, remedy)
+            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
             yield self._read_row(row, file, table, notes)
@@ -211,15 +199,12 @@ def name_in_root(cell: str, root: str) -> str:
     Raises:
         ValueError: when it lies elsewhere, or could be no file's.
     """
-    for prefix in _prefixes(root):
-        if cell.startswith(prefix):
-            cell = cell[len(prefix) :]
-            break
+    prefix = next((prefix for prefix in _prefixes(root) if cell.startswith(prefix)), "")
+    if not prefix and (cell.startswith("/") or "://" in cell):
+        raise ValueError(f"{cell!r} does not lie below {root}: give --image_root")
     try:
-        return blob_name(cell)
+        return blob_name(cell.removeprefix(prefix))
     except ValueError as error:
-        if cell.startswith("/") or "://" in cell:
-            raise ValueError(f"{cell!r} does not lie below {root}: give --image_root") from None
         raise ValueError(f"{cell!r} {error}") from None
 
 
@@ -253,7 +238,7 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
         yield file
     elif called:
         what, remedy = f"a {entry.kind}", "mend it, or take it away"
-        raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
+        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
 
 
 def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
@@ -335,10 +320,7 @@ class PlanTables(beam.PTransform):
             tallies = listed.tallies
             picked = listed.files | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
-        in_process = is_in_process(root.pipeline)
-        if not in_process:
-            files |= "OneByOne" >> beam.Reshuffle()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access)
-        if not in_process:
+        if not is_in_process(root.pipeline):
             pieces |= "Spread" >> beam.Reshuffle()
         return SourcePieces(pieces, tallies)

@@ -4,7 +4,9 @@ A file of lines is read as a stream by one worker; a Parquet file is divided int
 """
 
 import codecs
+import contextlib
 import csv
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +31,8 @@ _PARQUET_BUFFER_BYTES = 64 << 10
 _PARQUET_BATCH_ROWS = 64  # at most, since all of them may hold one large value of a dictionary
 _KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
 """Types of Parquet's values that stay; no feature can hold the last two."""
+
+_DECODE_JSON: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
 
@@ -86,11 +90,6 @@ class OpenTable(NamedTuple):
     columns: tuple[str, ...]
     has_text_cells: bool
     rows: Iterator[Row]
-
-
-def table_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
-    """Return the fault of a table as a whole."""
-    return RuntimeError(fault_line(code, where, what, remedy))
 
 
 def divide_file(file: TableFile, access: Access) -> Iterator[TableFile]:
@@ -157,29 +156,32 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     _, _, first = next(rows, (0, 1, list[str]()))
     if isinstance(first, BadRow):
         what = f"its first line is no header of a {file.format} file ({first.detail})"
-        raise table_fault("E-TAB-FORMAT", file.where, what, _REWRITE)
-    if not "".join(first).strip():
-        what = "has no header: its first line is empty"
-        raise table_fault("E-TAB-FORMAT", file.where, what, "name its columns there")
+        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, _REWRITE))
+    header_rows, columns = 1, tuple(first)
+    read_cells: Callable[[list[str]], Any] = functools.partial(_csv_row, columns=columns)
     if any(cell.strip().startswith(_SCHEMES) for cell in first[:2]):
-        all_rows = itertools.chain([(0, 1, first)], rows)
-        found = ((number, line, _automl_row(cells)) for number, line, cells in all_rows if cells)
-        return OpenTable(AUTOML_COLUMNS, False, found)
+        rows = itertools.chain([(0, 1, first)], rows)
+        header_rows, columns, read_cells = 0, AUTOML_COLUMNS, _automl_row
     separator = "tab" if file.format == "tsv" else "comma"
-    if len(first) == 1 and (others := [other for other in ";\t|" if other in first[0]]):
-        what = f"has one column, {first[0]!r}: {others[0]!r} where a {separator} should be"
+    if len(columns) == 1 and (others := [other for other in ";\t|" if other in columns[0]]):
+        what = f"has one column, {columns[0]!r}: {others[0]!r} where a {separator} should be"
         remedy = "write the file anew, or take that out of the column's name"
-        raise table_fault("E-TAB-HEADER", file.where, what, remedy)
-    _check_names(first, file.where)
-    found = ((number - 1, line, _csv_row(first, cells)) for number, line, cells in rows if cells)
-    return OpenTable(tuple(first), True, found)
+        raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
+    _check_names(columns or [""], file.where)
+    found = (
+        (number - header_rows, line, cells if isinstance(cells, BadRow) else read_cells(cells))
+        for number, line, cells in rows
+        if cells
+    )
+    return OpenTable(columns, header_rows == 1, found)
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
     for place, name in enumerate(names, start=1):
         if not name.strip() or names.index(name) + 1 < place:
             what = f"column {place} of {len(names)} has no name of its own, but {name!r}"
-            raise table_fault("E-TAB-HEADER", where, what, "give each column its own name")
+            remedy = "name each column in the first line"
+            raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
 def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
@@ -188,17 +190,16 @@ def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
 
 
 def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
-    decode = msgspec.json.Decoder().decode
     for number, line in enumerate(lines):
         if line is None:
             yield number, number + 1, _too_large(max_bytes)
         elif line.strip():
-            yield number, number + 1, _json_row(line, decode)
+            yield number, number + 1, _json_row(line)
 
 
-def _json_row(line: bytes, decode: Callable[[bytes], Any]) -> dict[str, Cell] | BadRow:
+def _json_row(line: bytes) -> dict[str, Cell] | BadRow:
     try:
-        value = decode(line)
+        value = _DECODE_JSON(line)
         if not isinstance(value, dict):
             return BadRow("E-ROW-JSON", f"no object but {type(value).__name__}")
         if line.count(b":") > len(value) and STRING.sub(b"", line).count(b":") > _count_keys(value):
@@ -253,7 +254,7 @@ def _csv_rows(
                 if file.format != "tsv":  # a quote in it may decide where the row ends
                     what = f"the row of line {first_line} has more than {max_bytes} bytes"
                     remedy = "close its quotes, or raise --max_cell_bytes"
-                    raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
+                    raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
                 bad, line = _too_large(max_bytes), b"\n"
             try:
                 yield line.decode()
@@ -273,23 +274,19 @@ def _csv_rows(
             if str(error) == "unexpected end of data":
                 what = f"the quotes that open in line {first_line} or below it are never closed"
                 remedy = "close them, or double those that belong to a cell"
-                raise table_fault("E-TAB-FORMAT", file.where, what, remedy) from None
+                raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
             bad = BadRow("E-ROW-CSV", str(error))
         yield number, first_line, bad or cells
 
 
-def _csv_row(columns: Sequence[str], cells: list[str] | BadRow) -> dict[str, Cell] | BadRow:
-    if isinstance(cells, BadRow):
-        return cells
+def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | BadRow:
     if len(cells) != len(columns):
         return BadRow("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
     return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def _automl_row(cells: list[str] | BadRow) -> dict[str, Cell] | BadRow:
+def _automl_row(cells: list[str]) -> dict[str, Cell] | BadRow:
     """Return a row of AutoML Vision's table: a set, which may be left out, a URI, and labels."""
-    if isinstance(cells, BadRow):
-        return cells
     found = [cell.strip() for cell in cells]
     if "://" in found[0]:
         found.insert(0, "")
@@ -303,29 +300,28 @@ def _automl_row(cells: list[str] | BadRow) -> dict[str, Cell] | BadRow:
     return {"split": split or None, "uri": uri, "label": label}
 
 
-def _open_parquet(file: TableFile, storage: Storage) -> Any:
-    """Return pyarrow's `ParquetFile`.
-
-    Raises:
-        RuntimeError: `E-TAB-FORMAT` when the file is none.
-    """
+@contextlib.contextmanager
+def _parquet_faults(file: TableFile) -> Iterator[None]:
+    """Raise what pyarrow says of a file as its fault, but not the machine's errors."""
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
-        return pyarrow.parquet.ParquetFile(stored)
+        yield
     except (pyarrow.ArrowException, OSError) as error:
-        what, remedy = "is no Parquet file", "give a Parquet file"
-        raise _parquet_fault(error, file.where, what, remedy) from None
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+            raise
+        what = f"cannot be read as Parquet ({str(error).splitlines()[0][:120]})"
+        remedy = "give a Parquet file, or write it anew"
+        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
 
 
-def _parquet_fault(error: Exception, where: str, what: str, remedy: str) -> Exception:
-    """Return the fault of a file that pyarrow cannot read, or the error if it is the machine's."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-        return error
-    why = str(error).splitlines()[0][:120]
-    return table_fault("E-TAB-FORMAT", where, f"{what} ({why})", remedy)
+def _open_parquet(file: TableFile, storage: Storage) -> Any:
+    """Return pyarrow's `ParquetFile`."""
+    import pyarrow.parquet
+
+    stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
+    with _parquet_faults(file):
+        return pyarrow.parquet.ParquetFile(stored)
 
 
 def _parquet_rows(file: TableFile, storage: Storage, max_bytes: int) -> Iterator[Row]:
@@ -334,8 +330,6 @@ def _parquet_rows(file: TableFile, storage: Storage, max_bytes: int) -> Iterator
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is damaged.
     """
-    import pyarrow
-
     parquet = _open_parquet(file, storage)
     group = parquet.metadata.row_group(file.row_group)
     rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -343,14 +337,11 @@ def _parquet_rows(file: TableFile, storage: Storage, max_bytes: int) -> Iterator
         max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[file.row_group], use_threads=False
     )
     number = itertools.count(file.first_row)
-    try:
+    with _parquet_faults(file):
         for batch in batches:
             limit = max_bytes if batch.nbytes > max_bytes else sys.maxsize
             for cells in _cells_of(batch):
                 yield next(number), 0, _parquet_row(cells, limit)
-    except (pyarrow.ArrowException, OSError) as error:
-        what = f"row group {file.row_group} cannot be read"
-        raise _parquet_fault(error, file.where, what, "write it anew") from None
 
 
 def _parquet_row(cells: dict[str, Any] | Exception, max_bytes: int) -> dict[str, Cell] | BadRow:
@@ -385,25 +376,21 @@ def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
 
 
 def _unpacked(batch: Any) -> Any:
-    """Return a batch whose times are Python's, which have no nanoseconds.
+    """Return a batch whose times are in microseconds, as Python has them.
 
     Raises:
         ValueError: when that would round one.
     """
     import pyarrow
-    import pyarrow.types as arrow
 
-    columns = []
-    for column in batch.columns:
-        kind = column.type
-        if arrow.is_timestamp(kind):
-            column = column.cast(pyarrow.timestamp("us", kind.tz))
-        elif arrow.is_time64(kind):
-            column = column.cast(pyarrow.time64("us"))
-        elif arrow.is_duration(kind):
-            column = column.cast(pyarrow.duration("us"))
-        columns.append(column)
-    return pyarrow.record_batch(columns, names=batch.schema.names)
+    us = {make("ns"): make("us") for make in (pyarrow.time64, pyarrow.duration)}
+    fields = []
+    for field in batch.schema:
+        kind = us.get(field.type, field.type)
+        if pyarrow.types.is_timestamp(kind):
+            kind = pyarrow.timestamp("us", kind.tz)
+        fields.append(field.with_type(kind))
+    return batch.cast(pyarrow.schema(fields))
 
 
 def _plain(value: Any) -> Any:
