@@ -133,8 +133,7 @@ class ArrayReader:
                 label=features.pop(source.label, None),
                 features=features,
             )
-            number = "" if source.one_sample_per_file else piece.start + row
-            key = f"{piece.prefix}{number}"
+            key = f"{piece.prefix}{'' if source.one_sample_per_file else piece.start + row}"
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
             if fault := _fault_of(fields, header.item_bytes):
@@ -339,17 +338,15 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
         RuntimeError: `E-ARR-TYPE`.
     """
     header = images.header
+    has_items = header.shape and (header.item_bytes or not images.rows)
     if source.dtype is not None and header.dtype != source.dtype:
         what = f"values of {header.dtype}, and --dtype {source.dtype}"
         remedy = "leave --dtype out: it says what two bytes without a type are"
     elif header.dtype in NPY_TEXT_TYPES:
         what, remedy = "text", "name the image array with --image_array"
-    elif not header.shape:
-        what = "an array of no axes, and so of no items"
-        remedy = "give --one_sample_per_file if it is one"
-    elif images.rows and not (header.item_bytes or source.one_sample_per_file):
-        # A short header may name any number of rows.
-        what, remedy = f"items of no values, its shape is {header.shape}", "save it again"
+    elif not (has_items or source.one_sample_per_file):  # a short header may name endless rows
+        what = f"no items with values along a first axis, its shape is {header.shape}"
+        remedy = "give --one_sample_per_file if it is one sample, or save it again"
     else:
         return
     raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))

@@ -74,8 +74,6 @@ class UnpackedMembers:
 
     def _unpacked(self, storage: Storage, entry: Entry, member: str) -> IO[bytes]:
         key = (storage.root, entry.name, entry.pin, member)
-        if (found := self._files.get(key)) is not None:
-            return found
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:

@@ -40,9 +40,6 @@ from transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
 
-NOT_A_TABLE = "not_called_a_table"
-"""Why a file in a folder of tables is left out."""
-
 _ROW_BITS = 40  # of a position: a trillion rows a file, eight million files
 
 
@@ -79,7 +76,7 @@ class TableReader:
         """
         if not file.format:
             split = self.splitting.split_of_other(file.split, file.entry.name)
-            yield SplitSource(split, listed=1, skipped={NOT_A_TABLE: 1})
+            yield SplitSource(split, listed=1, skipped={"not_called_a_table": 1})
             return
         table = open_table(file, self.access, self.max_cell_bytes)
         wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
@@ -199,7 +196,11 @@ def name_in_root(cell: str, root: str) -> str:
     Raises:
         ValueError: when it lies elsewhere, or could be no file's.
     """
-    prefix = next((prefix for prefix in _prefixes(root) if cell.startswith(prefix)), "")
+    prefixes = [f"{root.rstrip('/')}/"]
+    if is_local(root):
+        path = posixpath.abspath(root.removeprefix("file://") or "/").rstrip("/")
+        prefixes = [f"file://{path}/", f"{path}/"]
+    prefix = next((prefix for prefix in prefixes if cell.startswith(prefix)), "")
     if not prefix and (cell.startswith("/") or "://" in cell):
         raise ValueError(f"{cell!r} does not lie below {root}: give --image_root")
     try:
@@ -244,15 +245,6 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
 def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
     """Return whether a listed file is one that is read as a table."""
     return any(file.format for file in pick_table(listed, folders))
-
-
-@functools.lru_cache(maxsize=64)
-def _prefixes(root: str) -> tuple[str, ...]:
-    """Return what full paths below a root may begin with."""
-    if not is_local(root):
-        return (f"{root.rstrip('/')}/",)
-    path = posixpath.abspath(root.removeprefix("file://") or "/").rstrip("/")
-    return (f"file://{path}/", f"{path}/")
 
 
 def _typed(
