@@ -247,12 +247,6 @@ def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
         read(ArraySource(f"{tmp_path}/a.npz"))
 
 
-def test_hidden_files_are_left_alone(tmp_path: Path) -> None:
-    save(tmp_path, a=IMAGES)
-    (tmp_path / "._a.npy").write_bytes(b"of another system")
-    assert len(samples(ArraySource(str(tmp_path)))) == 5
-
-
 @pytest.mark.parametrize(
     ("name", "line"),
     [

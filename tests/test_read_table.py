@@ -304,16 +304,6 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(
     assert note == SplitSource("train", columns=facts, rows=2)
 
 
-def test_positions_follow_files_and_rows(tmp_path: Path) -> None:
-    (piece,) = pieces_of(tmp_path / "t.csv", "a\n1\n2\n", place=3, prefix="t.csv:")
-    found = [*TableReader(GIVEN, DEFAULT_ACCESS)(piece)]
-
-    assert [(item.position, item.key) for item in found if isinstance(item, Sample)] == [
-        ((3 << 40) + 0, "t.csv:0"),
-        ((3 << 40) + 1, "t.csv:1"),
-    ]
-
-
 def test_large_rows_are_payloads(tmp_path: Path) -> None:
     small, large = samples(tmp_path / "t.csv", f"a,b\n1,x\n2,{'y' * 300}\n")
 
@@ -339,6 +329,9 @@ def test_keys_from_a_column(tmp_path: Path) -> None:
     ]
 
 
+STEPS = {"sequence_columns": ("a",)}
+
+
 def test_values_that_no_feature_can_hold(tmp_path: Path) -> None:
     data = '{"a": [[1]]}\n{"a": [null]}\n{"a": [{"b": 1}]}\n'
     what = ("a list of lists", "a list that holds null", "a value of the type dict")
@@ -346,6 +339,11 @@ def test_values_that_no_feature_can_hold(tmp_path: Path) -> None:
     assert rejects(tmp_path / "t.jsonl", data) == [
         (f"{row}", "E-ROW-TYPE", f"t.jsonl line {row + 1}: column 'a' holds {found}")
         for row, found in enumerate(what)
+    ]
+    data = '{"a": [[null]]}\n{"a": [[[1]]]}\n'
+    assert [detail for _, _, detail in rejects(tmp_path / "t.jsonl", data, **STEPS)] == [
+        "t.jsonl line 1: column 'a' holds a list that holds null",
+        "t.jsonl line 2: column 'a' holds a list of lists",
     ]
     a_map = parquet({"m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))})
     detail = "t.parquet row 0: column 'm' holds a value of the type tuple"
