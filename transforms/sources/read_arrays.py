@@ -226,12 +226,9 @@ def open_file(
         images = _open_npy(source, open_storage(source.folder, access), entry)
     else:
         members = read_members(open_storage(source.folder, access), entry)
-        image, *inside = _names_in(members, source, where)
-        images, *others = (
-            _array_of(source, source.folder, entry, members[name], name)
-            for name in (image, *inside)
-        )
-        sides = dict(zip(inside, others, strict=True))
+        names = _names_in(members, source, where)
+        sides = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+        images = sides.pop(names[0])
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
         shape = (1, *images.header.shape)

@@ -20,8 +20,6 @@ NPY, NPZ = ".npy", ".npz"
 
 _LENGTHS_OFFSET = 26  # in a member's own header, of the lengths of its name and extra field
 
-_ENCRYPTED = 1
-
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _DIRECTORY_BUFFER_BYTES = 64 << 10
@@ -65,21 +63,18 @@ class UnpackedMembers:
             RuntimeError: `E-ARR-ZIP` when its bytes are not those that the archive names, or a
                 storage fault.
         """
-        file = self._unpacked(storage, entry, member)
-        start, end = span
-        data = os.pread(file.fileno(), end - start, start)
-        if len(data) != end - start:
-            raise _bad_zip(storage, entry, f"{member} ends before byte {end}")
-        return data
-
-    def _unpacked(self, storage: Storage, entry: Entry, member: str) -> IO[bytes]:
         key = (storage.root, entry.name, entry.pin, member)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._files:
                 self._files[key] = _unpack(storage, entry, member, self._folder)
-            return self._files[key]
+            file = self._files[key]
+        start, end = span
+        data = os.pread(file.fileno(), end - start, start)
+        if len(data) != end - start:
+            raise _bad_zip(storage, entry, f"{member} ends before byte {end}")
+        return data
 
 
 UNPACKED = UnpackedMembers()
@@ -129,7 +124,7 @@ def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
             name = info.filename.removesuffix(NPY)
             if name in members:
                 raise zipfile.BadZipFile(f"several arrays {name}")
-            if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
+            if info.flag_bits & 1 or info.compress_type not in _METHODS:  # 1: encrypted
                 raise zipfile.BadZipFile(f"{name} is encrypted, or packed by another method")
             with archive.open(info) as member:  # after a look at the member's own header
                 head = member.read(HEAD_BYTES)

@@ -127,8 +127,7 @@ class TableReader:
         notes[split] = seen
         seen.add(kept, kinds, names)
         fields, payload = fields_of_row(kept, self.sequence_columns)
-        position = file.place << _ROW_BITS | number
-        return Sample(split, key, position, blobs, fields, payload=payload)
+        return Sample(split, key, file.place << _ROW_BITS | number, blobs, fields, payload=payload)
 
     @functools.cached_property
     def _used_up(self) -> frozenset[str]:
@@ -148,8 +147,7 @@ class TableReader:
             for name in self.splitting.fields.values()
             if cells.get(name) is not None and not isinstance(cells[name], list)
         }
-        where = f"{file.where} {_place_of(row)}"
-        return self.splitting.split_for(file.split, key, fields, where)
+        return self.splitting.split_for(file.split, key, fields, f"{file.where} {_place_of(row)}")
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
         """Return the images that a row names: one, or none where there are no images."""

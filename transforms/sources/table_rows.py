@@ -22,11 +22,7 @@ from transforms.storage import Access, Entry, Storage, join_uri, open_storage, o
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000
 """Largest cell of Parquet, and largest row of a file of lines; BigQuery accepts no larger row."""
-AUTOML_COLUMNS = ("split", "uri", "label")
-"""Columns of AutoML Vision's table, whose files have no header."""
 
-_SCHEMES = ("gs://", "s3://", "az://", "file://")
-_REWRITE = "write the file anew, in UTF-8"
 _PARQUET_BUFFER_BYTES = 64 << 10
 _PARQUET_BATCH_ROWS = 64  # at most, since all of them may hold one large value of a dictionary
 _KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
@@ -156,12 +152,13 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     _, _, first = next(rows, (0, 1, list[str]()))
     if isinstance(first, BadRow):
         what = f"its first line is no header of a {file.format} file ({first.detail})"
-        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, _REWRITE))
+        remedy = "write the file anew, in UTF-8"
+        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
     header_rows, columns = 1, tuple(first)
     read_cells: Callable[[list[str]], Any] = functools.partial(_csv_row, columns=columns)
-    if any(cell.strip().startswith(_SCHEMES) for cell in first[:2]):
+    if any("://" in cell for cell in first[:2]):  # AutoML Vision's table, which has no header
         rows = itertools.chain([(0, 1, first)], rows)
-        header_rows, columns, read_cells = 0, AUTOML_COLUMNS, _automl_row
+        header_rows, columns, read_cells = 0, ("split", "uri", "label"), _automl_row
     separator = "tab" if file.format == "tsv" else "comma"
     if len(columns) == 1 and (others := [other for other in ";\t|" if other in columns[0]]):
         what = f"has one column, {columns[0]!r}: {others[0]!r} where a {separator} should be"
@@ -191,10 +188,8 @@ def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
 
 def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
     for number, line in enumerate(lines):
-        if line is None:
-            yield number, number + 1, _too_large(max_bytes)
-        elif line.strip():
-            yield number, number + 1, _json_row(line)
+        if line is None or line.strip():
+            yield number, number + 1, _json_row(line) if line else _too_large(max_bytes)
 
 
 def _json_row(line: bytes) -> dict[str, Cell] | BadRow:
