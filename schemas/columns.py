@@ -7,7 +7,7 @@ add up to its types in the one pass that reads it.
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,7 +218,7 @@ def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:
     Raises:
         ValueError: when the cell does not fit the type.
     """
-    convert = _CONVERT[wanted.kind]
+    convert: Callable[[Cell], Any] = _CONVERT[wanted.kind]
     if cell is None:
         return [] if wanted.repeated else None
     if not isinstance(cell, list):
@@ -306,11 +306,7 @@ def _shown(value: Cell) -> str:
     return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
-_CONVERT: Mapping[Kind, Any] = {
-    Kind.BYTES: _to_bytes,
-    Kind.FLOAT: _to_float,
-    Kind.INT64: _to_int64,
-}
+_CONVERT = {Kind.BYTES: _to_bytes, Kind.FLOAT: _to_float, Kind.INT64: _to_int64}
 
 
 def format_of(name: str) -> str:

@@ -19,7 +19,6 @@ LABELS = np.random.default_rng(1).integers(0, 10, 60)
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder of `x.npy` and `y.npy`."""
     folder = tmp_path / "arrays"
     folder.mkdir()
     np.save(folder / "x.npy", IMAGES)
@@ -28,7 +27,6 @@ def source(tmp_path: Path) -> Path:
 
 
 def committed(out: Path, *arguments: object) -> dict[str, Any]:
-    """Run the command, and return its manifest."""
     run = run_arrays(*arguments, "--output", out)
     assert run.code == 0, run.err
     return json.loads((out / "manifest.json").read_bytes())

@@ -29,12 +29,11 @@ from schemas.features import Kind
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])
 def test_other_types_are_refused(text: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"^types must be int64, float or bytes, with \[\] for"
-    ) as e:
+    message = (
+        rf"^types must be int64, float or bytes, .* got {re.escape(repr(text))} of 'age': give"
+    )
+    with pytest.raises(ValueError, match=message):
         parse_type("age", text)
-
-    assert str(e.value).endswith(f"got {text!r} of 'age': give such as age=float or age=bytes[]")
 
 
 TEXTS = {

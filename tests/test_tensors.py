@@ -22,7 +22,6 @@ from tests.array_runs import npy_bytes
 
 
 def bits(name: str) -> np.dtype:
-    """Return NumPy's type that holds values of a tensor's type."""
     return np.dtype("uint16" if name == "bfloat16" else name)
 
 
@@ -72,7 +71,6 @@ def test_bad_tensors_are_refused(encode: object, message: str) -> None:
 
 
 def npy(header: str, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
-    """Return a file that begins with any header."""
     data = header.encode("utf-8")
     form = "<H" if version[0] == 1 else "<I"
     size = len(data) if length is None else length
