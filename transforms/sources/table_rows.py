@@ -371,7 +371,7 @@ def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
 
 
 def _unpacked(batch: Any) -> Any:
-    """Return a batch whose times are in microseconds, as Python has them.
+    """Return the table of a batch, its times in microseconds, as Python has them.
 
     Raises:
         ValueError: when that would round one.
@@ -385,7 +385,7 @@ def _unpacked(batch: Any) -> Any:
         if pyarrow.types.is_timestamp(kind):
             kind = pyarrow.timestamp("us", kind.tz)
         fields.append(field.with_type(kind))
-    return batch.cast(pyarrow.schema(fields))
+    return pyarrow.Table.from_batches([batch]).cast(pyarrow.schema(fields))
 
 
 def _plain(value: Any) -> Any:
