@@ -25,7 +25,6 @@ LABELS = np.arange(50)
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """Of three archives of two arrays."""
     np.savez(tmp_path / "stored.npz", x=IMAGES, y=LABELS)
     np.savez_compressed(tmp_path / "packed.npz", x=IMAGES, y=LABELS)
     with zipfile.ZipFile(tmp_path / "zip64.npz", "w") as archive:

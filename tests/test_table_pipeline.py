@@ -402,7 +402,6 @@ def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
 
 
 def test_a_shard_s_size_is_foreseen() -> None:
-    """So that shards of sequences are about as large as `--shard_size` asks for."""
     tokens = [*range(100, 1100)]
     layout = TableLayout(sequence_columns=("tokens",)).resolved(["int64[] tokens"])
     fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))
