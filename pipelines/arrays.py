@@ -59,10 +59,6 @@ class ArraysConfig(DataSetConfig):
                     f" {', '.join(sorted(FEATURE_KEYS))}, got {name!r}: rename it"
                 )
         for source in self.sources.values():
-            if self.one_sample_per_file and source.is_file:
-                raise ValueError(
-                    f"one_sample_per_file needs folders, got {source.uri!r}: give its folder"
-                )
             if source.image and source.uri.endswith(NPY):
                 raise ValueError(
                     f"image_array must come with a folder or an .npz file, got {source.image!r}"
@@ -110,8 +106,7 @@ class ArraysConfig(DataSetConfig):
         of_split = {split: [*self.files, *s.files] for split, s in self.sources.items()}
         if self.splitting.by == GIVEN:
             return of_split
-        every = tuple(uri for uris in of_split.values() for uri in uris)
-        return dict.fromkeys(self.splits, every)
+        return dict.fromkeys(self.splits, next(iter(of_split.values())))  # of the one source
 
     @property
     def keeps_on_disk(self) -> bool:
@@ -144,10 +139,10 @@ class ArraysConfig(DataSetConfig):
 
 def _keys_of(source: ArraySource) -> str:
     """Return what keys are made of besides the number of a row, as far as its name tells."""
-    if source.is_file:
-        return ""
     if source.one_sample_per_file:
         return "file"
+    if source.is_file:
+        return ""
     return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
@@ -155,24 +150,16 @@ def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
     paths = ".npy or .npz file per split, or a folder of either; samples lie along the first axis"
     group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
-    group.several(
-        "--image_array",
-        "array of an .npz file, or .npy file of a folder, that holds the images (default: the only"
-        " one, else the one called x, images or image)",
-        "[SPLIT=]NAME",
-    )
-    group.several(
-        "--label_array", "array or .npy file of labels: numbers or names", "[SPLIT=]NAME|FILE.npy"
-    )
+    images = "array of an .npz file, or .npy file of a folder, that holds the images"
+    default = "(default: the only one, else the one called x, images or image)"
+    group.several("--image_array", f"{images} {default}", "[SPLIT=]NAME")
+    labels = "array or .npy file of labels: numbers or names"
+    group.several("--label_array", labels, "[SPLIT=]NAME|FILE.npy")
     group.text("--feature_arrays", "arrays of a number or text a sample, for features", "NAME,NAME")
     group.switch("--one_sample_per_file", "each file of a folder is a sample")
     group.choice("--dtype", "what values of two bytes without a type, V2, are", [BFLOAT16])
-    group.choice(
-        "--encoding",
-        "of raw_image: tensor, for tf.io.parse_tensor; raw, for tf.io.decode_raw",
-        Encoding,
-        "tensor",
-    )
+    encoding = "of raw_image: tensor, for tf.io.parse_tensor; raw, for tf.io.decode_raw"
+    group.choice("--encoding", encoding, Encoding, "tensor")
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

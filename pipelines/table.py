@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -19,16 +19,11 @@ from pipelines.flags import (
     parse_types,
 )
 from pipelines.run import Command
-from schemas.columns import (
-    FORMATS,
-    is_called_another_file,
-    is_table_file,
-    root_and_pattern,
-)
+from schemas.columns import FORMATS, is_table_file, root_and_pattern
 from schemas.layouts.table import TableLayout
 from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_table import PlanTables, TableFolder, TableReader
+from transforms.sources.read_table import PlanTables, TableReader
 from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from transforms.storage import split_uri
 
@@ -60,19 +55,12 @@ class TableConfig(DataSetConfig):
         """Refuse what does not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
-        if bool(self.image_column) != self.layout.with_image:
-            raise ValueError(
-                f"image_column must come with a layout with_image, got {self.image_column!r} and"
-                f" {self.layout.with_image}: give both or none"
-            )
+        layout = replace(self.layout, with_image=bool(self.image_column))
+        object.__setattr__(self, "layout", layout)
         if self.image_root and not self.image_column:
             raise ValueError(
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
-            )
-        if self.max_cell_bytes < 1:
-            raise ValueError(
-                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
             )
         check_splits_named("image_root", self.image_root, "--table", self.given)
         super().__post_init__()
@@ -93,10 +81,10 @@ class TableConfig(DataSetConfig):
         return {split: uris for split, uris in self.tables.items() if is_table_file(uris[0])}
 
     @property
-    def table_folders(self) -> Mapping[str, TableFolder]:
-        """Folders whose tables are listed, by the names of their roots."""
+    def table_folders(self) -> Mapping[str, tuple[str, str]]:
+        """Folders whose tables are listed, and globs, by the names of their roots."""
         return {
-            f"{split}/tables": TableFolder(split, *root_and_pattern(uris[0]))
+            f"{split}/tables": root_and_pattern(uris[0])
             for split, uris in self.tables.items()
             if not is_table_file(uris[0])
         }
@@ -107,7 +95,7 @@ class TableConfig(DataSetConfig):
         if not self.image_column:
             return {}
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
-        folders |= {folder.split: folder.uri for folder in self.table_folders.values()}
+        folders |= {name.rpartition("/")[0]: uri for name, (uri, _) in self.table_folders.items()}
         for_all = self.image_root.get("", "")
         return {
             split: self.image_root.get(split, for_all) or folders[split] for split in self.given
@@ -116,8 +104,7 @@ class TableConfig(DataSetConfig):
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of what the sources' listings show, by which they are recognised."""
-        folders = {name: folder.uri for name, folder in self.table_folders.items()}
-        return {**self.roots, **folders}
+        return {**self.roots, **{name: uri for name, (uri, _) in self.table_folders.items()}}
 
     @property
     def files(self) -> Sequence[str]:
@@ -134,7 +121,7 @@ class TableConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
-        plan = PlanTables(self.table_files, self.table_folders, self.access)
+        plan = PlanTables(self.table_files, self.table_folders, self.access, self.in_order)
         pieces, tallies = root | "PlanTables" >> plan
         reader = TableReader(
             self.splitting,
@@ -167,20 +154,12 @@ class TableConfig(DataSetConfig):
 def _check_tables(split: str, uris: Sequence[str]) -> None:
     if not uris or isinstance(uris, str):
         raise ValueError(f"tables of {split} must be a list of paths, got {uris!r}: give one")
-    for uri in uris:
-        if is_called_another_file(uri):
-            raise ValueError(
-                f"tables of {split} must be files that end in {', '.join(FORMATS)}, got {uri!r}:"
-                " write it as one of these, or end the path of a folder with a slash"
-            )
-    if len(uris) == 1:
-        return
-    for uri in uris:
-        if not is_table_file(uri):
-            raise ValueError(
-                f"tables of {split} must be files, or one folder or glob, got {uri!r} among"
-                f" {len(uris)}: give a glob that matches all, in quotes"
-            )
+    others = [uri for uri in uris if not is_table_file(uri)]
+    if others and len(uris) > 1:
+        raise ValueError(
+            f"tables of {split} must be {', '.join(FORMATS)} files, or one folder or glob, got"
+            f" {others[0]!r} among {len(uris)}: give a glob that matches all, in quotes"
+        )
     names = [split_uri(uri)[1] for uri in uris]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(
@@ -194,39 +173,24 @@ def add_flags(parser: FlagParser) -> None:
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob of such"
     group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     group.text("--image_column", "column that names each row's image", "COLUMN")
-    group.several(
-        "--image_root",
-        "folder or URI that images lie below, per split or for all (default: the table's folder)",
-        "[SPLIT=]DIR",
-    )
-    group.text(
-        "--key_column",
-        "column of unique texts or whole numbers (default: numbers of rows)",
-        "COLUMN",
-    )
-    group.several(
-        "--types",
-        "int64, float or bytes, with [] for lists, ? where cells may be missing (default: from all"
-        " cells)",
-        "COLUMN=TYPE,...",
-    )
-    group.text(
-        "--max_cell_bytes",
-        "largest cell of Parquet, or row of other tables; a larger one rejects its row, and ends"
-        " the run in CSV",
-        "SIZE",
-        f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
-    )
+    below = "folder or URI that images lie below, per split or all (default: the table's folder)"
+    group.several("--image_root", below, "[SPLIT=]DIR")
+    keys = "column of unique texts or whole numbers (default: numbers of rows)"
+    group.text("--key_column", keys, "COLUMN")
+    types = "int64, float or bytes, with [] for lists, ? where cells may be missing"
+    group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
+    largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
+    default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
+    group.text("--max_cell_bytes", f"{largest}, and ends the run in CSV", "SIZE", default)
     classes = "column of classes, or one of several: image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
-    group.several(
-        "--sequence", "columns of lists, a value a step: makes SequenceExamples", "COLUMN,..."
-    )
+    steps = "columns of lists, a value a step: makes SequenceExamples"
+    group.several("--sequence", steps, "COLUMN,...")
     add_class_flags(parser)
 
 
-def layout_of(flags: argparse.Namespace) -> TableLayout:
-    """Return the layout that the flags ask for.
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own.
 
     Raises:
         ValueError: when flags number classes that there are none of.
@@ -236,24 +200,18 @@ def layout_of(flags: argparse.Namespace) -> TableLayout:
             raise ValueError(
                 f"{name} must come with label_column, got {getattr(flags, name)}: name the column"
             )
-    return TableLayout(
-        types=parse_types(flags.types),
-        label_columns=tuple(flags.label_column),
-        with_image=bool(flags.image_column),
-        first_label=first_label_of(flags),
-        sequence_columns=tuple(n.strip() for given in flags.sequence for n in given.split(",")),
-    )
-
-
-def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the configuration that are the source's own."""
     return {
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
         "image_column": flags.image_column or "",
         "image_root": parse_per_split("image_root", flags.image_root),
         "key_column": flags.key_column or "",
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
-        "layout": layout_of(flags),
+        "layout": TableLayout(
+            types=parse_types(flags.types),
+            label_columns=tuple(flags.label_column),
+            first_label=first_label_of(flags),
+            sequence_columns=tuple(n.strip() for given in flags.sequence for n in given.split(",")),
+        ),
     }
 
 

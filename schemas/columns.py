@@ -7,7 +7,7 @@ add up to its types in the one pass that reads it.
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +41,7 @@ _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 """Ends of tables' names, in lower case; a format is called as its end without the dot."""
 
-_OTHER_FILES = (
-    *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),
-    *(".bz2", ".gz", ".xls", ".xlsx", ".zip", ".zst"),
-)
+_DOT = re.compile(r"\.")
 _GLOB = re.compile(r"[*?]")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
@@ -197,17 +194,13 @@ def found_of_columns(facts: Iterable[ColumnFacts], rows: int) -> list[str]:
     ['int64? a.b']
     """
     columns = add_facts(facts)
-    objects = {outer for column in columns for outer in _outer_names(column.name)}
+    dots = ((column.name, dot.start()) for column in columns for dot in _DOT.finditer(column.name))
+    objects = {name[:end] for name, end in dots}
     return [
         f"{type_of(column, rows)} {column.name}"
         for column in columns
         if column.kinds or column.name not in objects
     ]
-
-
-def _outer_names(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def columns_of_found(found: Iterable[str]) -> dict[str, ColumnType]:
@@ -225,7 +218,7 @@ def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:
     Raises:
         ValueError: when the cell does not fit the type.
     """
-    convert = _CONVERT[wanted.kind]
+    convert: Callable[[Cell], Any] = _CONVERT[wanted.kind]
     if cell is None:
         return [] if wanted.repeated else None
     if not isinstance(cell, list):
@@ -281,16 +274,18 @@ def _to_int64(value: Cell) -> int:
 def _to_float(value: Cell) -> float:
     if isinstance(value, (int, float)):  # bools too
         number = float(value)
-        return number if math.isinf(number) else _in_float32(number, value)
-    if isinstance(value, str):
-        cell = value.strip()
-        if cell.lower().lstrip("+-") in _SPELT_FLOATS:
+        if math.isinf(number):
+            return number
+    else:
+        cell = value.strip().lower() if isinstance(value, str) else ""
+        if cell.lstrip("+-") in _SPELT_FLOATS:
             return float(cell)
-        if _NUMBER.fullmatch(cell):
-            return _in_float32(float(cell), value)
-        if (flag := _BOOLS.get(cell.lower())) is not None:
-            return float(flag)
-    raise ValueError(f"{_shown(value)}, no number")
+        if not (_NUMBER.fullmatch(cell) or cell in _BOOLS):
+            raise ValueError(f"{_shown(value)}, no number")
+        number = float(_BOOLS.get(cell, cell))
+    if abs(number) >= _BEYOND_FLOAT32:
+        raise ValueError(f"{_shown(value)}, beyond float32")
+    return number
 
 
 def is_beyond_float32(number: float) -> bool:
@@ -302,12 +297,6 @@ def is_beyond_float32(number: float) -> bool:
     return abs(number) >= _BEYOND_FLOAT32 and not math.isinf(number)
 
 
-def _in_float32(number: float, value: Cell) -> float:
-    if abs(number) >= _BEYOND_FLOAT32:
-        raise ValueError(f"{_shown(value)}, beyond float32")
-    return number
-
-
 def _to_bytes(value: Cell) -> bytes:
     return value if isinstance(value, bytes) else text_of(value).encode()
 
@@ -317,11 +306,7 @@ def _shown(value: Cell) -> str:
     return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
-_CONVERT: Mapping[Kind, Any] = {
-    Kind.BYTES: _to_bytes,
-    Kind.FLOAT: _to_float,
-    Kind.INT64: _to_int64,
-}
+_CONVERT = {Kind.BYTES: _to_bytes, Kind.FLOAT: _to_float, Kind.INT64: _to_int64}
 
 
 def format_of(name: str) -> str:
@@ -331,24 +316,6 @@ def format_of(name: str) -> str:
     ('csv', '')
     """
     return next((end[1:] for end in FORMATS if name.lower().endswith(end)), "")
-
-
-def is_called_a_table(name: str) -> bool:
-    """Return whether a file of a folder is meant as a table; hidden ones are not.
-
-    >>> is_called_a_table("a/b.csv"), is_called_a_table("a/._b.csv")
-    (True, False)
-    """
-    return bool(format_of(name)) and not name.startswith(".") and "/." not in name
-
-
-def is_called_another_file(uri: str) -> bool:
-    """Return whether a path names a file of a format that is not read, by its form alone.
-
-    >>> is_called_another_file("a.csv.gz"), is_called_another_file("a.json/")
-    (True, False)
-    """
-    return uri.lower().endswith(_OTHER_FILES)
 
 
 def is_table_file(uri: str) -> bool:

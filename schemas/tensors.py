@@ -9,7 +9,6 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,23 +21,21 @@ if TYPE_CHECKING:
 BFLOAT16 = "bfloat16"
 """The one type that NumPy lacks: arrays hold its bits, as uint16."""
 
-TENSOR_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "float32": (1, 4),
-        "float64": (2, 8),
-        "int32": (3, 4),
-        "uint8": (4, 1),
-        "int16": (5, 2),
-        "int8": (6, 1),
-        "int64": (9, 8),
-        "bool": (10, 1),
-        BFLOAT16: (14, 2),
-        "uint16": (17, 2),
-        "float16": (19, 2),
-        "uint32": (22, 4),
-        "uint64": (23, 8),
-    }
-)
+TENSOR_TYPES: Mapping[str, tuple[int, int]] = {
+    "float32": (1, 4),
+    "float64": (2, 8),
+    "int32": (3, 4),
+    "uint8": (4, 1),
+    "int16": (5, 2),
+    "int8": (6, 1),
+    "int64": (9, 8),
+    "bool": (10, 1),
+    BFLOAT16: (14, 2),
+    "uint16": (17, 2),
+    "float16": (19, 2),
+    "uint32": (22, 4),
+    "uint64": (23, 8),
+}
 """Per NumPy's name of a type its number in TensorFlow's `DataType` and its bytes a value."""
 
 MAX_HEADER_BYTES = 10_000

@@ -11,12 +11,10 @@ from tests.coco_command import Run, run_pipeline
 
 
 def run_arrays(*arguments: object) -> Run:
-    """Run the command in this process."""
     return run_pipeline(arrays.run, *arguments)
 
 
 def npy_bytes(values: Any) -> bytes:
-    """Return the `.npy` file of an array."""
     file = io.BytesIO()
     np.save(file, values)
     return file.getvalue()

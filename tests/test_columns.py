@@ -14,7 +14,6 @@ from schemas.columns import (
     ColumnFacts,
     ColumnType,
     columns_of_found,
-    format_of,
     found_of_columns,
     is_table_file,
     kind_of_text,
@@ -30,12 +29,11 @@ from schemas.features import Kind
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])
 def test_other_types_are_refused(text: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"^types must be int64, float or bytes, with \[\] for"
-    ) as e:
+    message = (
+        rf"^types must be int64, float or bytes, .* got {re.escape(repr(text))} of 'age': give"
+    )
+    with pytest.raises(ValueError, match=message):
         parse_type("age", text)
-
-    assert str(e.value).endswith(f"got {text!r} of 'age': give such as age=float or age=bytes[]")
 
 
 TEXTS = {
@@ -68,21 +66,12 @@ VALUES = [
     (b"\xff", TEXT),
     ([], LIST),
     ([1, 2.5], LIST | INT | FLOAT),
-    ({"a": 1}, "a value of the type dict"),
-    ([[1]], "a list of lists"),
-    ([1, None], "a list that holds null"),
-    ([{"a": 1}], "a value of the type dict"),
-    ((1, 2), "a value of the type tuple"),
 ]
 
 
 @pytest.mark.parametrize(("value", "kind"), VALUES)
-def test_kind_of_value(value: object, kind: int | str) -> None:
-    if isinstance(kind, int):
-        assert kind_of_value(value) == kind
-        return
-    with pytest.raises(ValueError, match=f"^{kind}$"):
-        kind_of_value(value)
+def test_kind_of_value(value: object, kind: int) -> None:
+    assert kind_of_value(value) == kind
 
 
 RULES = [
@@ -155,15 +144,6 @@ MISFITS = [
 def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
         values_of(cell, parse_type("a", wanted))
-
-
-NAMES = {"a.csv": "csv", "b/c.TSV": "tsv", "x.jsonl": "jsonl", "y.parquet": "parquet"}
-OTHERS = dict.fromkeys(["z.json", "csv", "a.csv/b", "a.csv.gz"], "")
-
-
-@pytest.mark.parametrize(("name", "name_says"), [*NAMES.items(), *OTHERS.items(), (".csv", "csv")])
-def test_formats_are_told_by_names(name: str, name_says: str) -> None:
-    assert format_of(name) == name_says
 
 
 @pytest.mark.parametrize(

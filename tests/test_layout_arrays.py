@@ -15,7 +15,6 @@ LABELS = labels_by_category([Label(0, "cat"), Label(1, "dog")])
 
 
 def built(layout: ArraysLayout, fields: ArrayFields, data: bytes) -> dict:
-    """Return the values of an item, by a layout that is resolved for it."""
     sample = Sample("train", "0", 0, (Blob("train", "x.npy", length=len(data)),), pack(fields))
     image = EncodedImage("x.npy", data, "00", RAW)
     made = layout.resolved(sorted(found_in(fields))).build(sample, [image], LABELS)

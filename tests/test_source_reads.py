@@ -1,5 +1,6 @@
 """Which listed files a source reads, and how many bytes that is."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from transforms.sources import list_blobs, read_arrays
 from transforms.sources.list_blobs import MAX_IMAGE_BYTES, ListedFile, ListFiles, is_file
 from transforms.sources.read_sidecar import SideNames
-from transforms.sources.read_table import TableFolder, is_table
+from transforms.sources.read_table import is_table
 from transforms.storage import Entry
 
 
@@ -31,6 +32,15 @@ def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> L
 )
 def test_a_folder_s_images_are_read(listed: ListedFile, is_read: bool) -> None:
     assert list_blobs.is_read(listed) is is_read
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "csv", "parquet"])
+def test_arrays_and_tables_are_read(ending: str) -> None:
+    is_table_here = functools.partial(is_table, folders={"train": ("", "")})
+    reads = is_table_here if ending in ("csv", "parquet") else read_arrays.is_read
+    assert reads(file(f"a.{ending}", 2**40))
+    for other in (file("a.txt"), file(f".a.{ending}"), file(f"a.{ending}", kind="directory")):
+        assert not reads(other)
 
 
 JSON = "train/annotations"
@@ -61,31 +71,6 @@ def test_a_folder_that_cannot_be_listed_is_named_as_an_annotation_file() -> None
     folder = file("\\xff", kind="directory whose name is no UTF-8", root=JSON)
     (named,) = SideNames({"train": "a/*.json"})(folder)
     assert (named.name, named.side) == ("\\xff", 1)
-
-
-@pytest.mark.parametrize(
-    ("listed", "is_read"),
-    [
-        (file("a.npy", 2**40), True),
-        (file("a.npz"), True),
-        (file("a.txt"), False),
-        (file(".a.npy"), False),
-    ],
-)
-def test_arrays_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert read_arrays.is_read(listed) is is_read
-
-
-@pytest.mark.parametrize(
-    ("listed", "is_read"),
-    [
-        (file("a.csv", 2**40), True),
-        (file("a.txt"), False),
-        (file("a.csv", kind="directory"), False),
-    ],
-)
-def test_tables_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert is_table(listed, {"train": TableFolder("train", "", "")}) is is_read
 
 
 def test_a_listing_counts_what_its_reader_reads(

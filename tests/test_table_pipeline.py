@@ -1,5 +1,6 @@
-"""Tables to records, end to end: as tutorials read them, from every format; what is refused."""
+"""Tables to Examples and SequenceExamples, end to end, and what is refused."""
 
+import csv
 import json
 import os
 import re
@@ -7,11 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from pipelines.table import COMMAND, TableConfig, run
-from schemas.features import RepeatedAs
+from schemas.example import encode_sequence_example
+from schemas.features import FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
+from schemas.fields import fields_of_row
+from schemas.layouts.table import TableLayout
 from schemas.manifest import Manifest, read_manifest
+from schemas.samples import Sample
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 
@@ -28,14 +35,16 @@ def records(output: Path, split: str = "train") -> list[bytes]:
     return [record.numpy() for record in tf.data.TFRecordDataset(files)]
 
 
+def spec_of(output: Path) -> FeatureSpec:
+    manifest = read_manifest((output / "manifest.json").read_bytes(), "manifest.json")
+    return FeatureSpec("table", tuple(manifest.features))
+
+
 def parsed(output: Path, split: str = "train", spec: Any = None) -> dict[str, list]:
     """Return the values of every feature as TensorFlow reads them, by default with the manifest."""
     import tensorflow as tf
 
-    from schemas.features import FeatureSpec, parse_spec
-
-    manifest = read_manifest((output / "manifest.json").read_bytes(), "manifest.json")
-    spec = spec or parse_spec(FeatureSpec("table", tuple(manifest.features)), RepeatedAs.RAGGED)
+    spec = spec or parse_spec(spec_of(output), RepeatedAs.RAGGED)
     found = tf.io.parse_example(records(output, split), spec)
     return {
         key: value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()
@@ -89,19 +98,13 @@ ROWS: list[dict[str, Any]] = [
 
 
 def write_csv(path: Path, delimiter: str) -> Path:
-    import csv
-
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*ROWS[0]], delimiter=delimiter, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(ROWS)
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerows([[*ROWS[0]], *(row.values() for row in ROWS)])
     return path
 
 
 def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
     parquet = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), parquet, row_group_size=64)
     tables = [
@@ -175,9 +178,7 @@ def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Pat
         day.mkdir()
         (day / f"{day.name}.csv").write_text(rows)
     later = ("--table", str(tuesday / "tuesday.csv"))
-    with pytest.raises(
-        ValueError, match=r"^since must come with key_column where tables are given"
-    ):
+    with pytest.raises(ValueError, match=r"^since must come with key_column where tables are"):
         COMMAND.configure([*later, "--since", "a", "--output", "out"])
     convert(tmp_path / "one", "--table", monday / "monday.csv", "--key_column", "k")
 
@@ -225,16 +226,11 @@ def test_what_cannot_say_its_split_makes_none(other: str, tmp_path: Path) -> Non
 # --- images and classes ---
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    (folder / "x").mkdir(parents=True)
-    for place in range(4):
-        (folder / "x" / f"{place}.jpg").write_bytes(jpeg_bytes(color=place))
-    return folder
-
-
-def test_images_beside_columns(photos: Path, tmp_path: Path) -> None:
+def test_images_with_columns(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    (photos / "x").mkdir(parents=True)
+    for place in range(3):
+        (photos / "x" / f"{place}.jpg").write_bytes(jpeg_bytes(color=place))
     (photos / "t.csv").write_text(
         f"image,age,kind\nx/0.jpg,7,dog\n{photos}/x/1.jpg,8,cat\n./x/2.jpg,,cat\n"
     )
@@ -252,19 +248,22 @@ def test_images_beside_columns(photos: Path, tmp_path: Path) -> None:
     assert "image" not in found and "kind" not in found
 
 
-def test_automls_table_as_it_is(photos: Path, tmp_path: Path) -> None:
-    uri = f"file://{photos}/x"
-    (photos / "t.csv").write_text(
-        f"TRAIN,{uri}/0.jpg,cat\nTRAINING,{uri}/1.jpg,dog\nVALIDATION,{uri}/2.jpg,cat\n"
-        f"TEST,{uri}/3.jpg,dog\n"
-    )
-    argv = ["--image_column", "uri", "--label_column", "label", "--split_by", "split"]
-    made = convert(tmp_path / "out", "--table", photos / "t.csv", *argv)
+def test_automls_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = ["TRAIN", "VALIDATION", "TRAINING"]
+    rows = [f"{of},gs://b/photos/{place}.jpg,cat\n" for place, of in enumerate(sets)]
+    flags = "--image_column uri --image_root gs://b --label_column label --split_by split"
+    with GcsStandIn() as gcs:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        for place in range(3):
+            gcs.put("b", f"photos/{place}.jpg", jpeg_bytes(color=place))
+        gcs.put("b", "tables/t.csv", "".join(rows).encode())
+        for name, table in (("file", "gs://b/tables/t.csv"), ("folder", "gs://b/tables")):
+            convert(tmp_path / name, "--table", table, *flags.split())
+            train, val = (parsed(tmp_path / name, split) for split in ("train", "validation"))
 
-    records = {split: summary.records for split, summary in made.splits.items()}
-    assert records == {"test": 1, "train": 2, "validation": 1}
-    assert parsed(tmp_path / "out", "validation")["image/class/text"] == [b"cat"]
-    assert sorted(parsed(tmp_path / "out")["image/filename"]) == [b"x/0.jpg", b"x/1.jpg"]
+            assert sorted(train["image/filename"]) == [b"photos/0.jpg", b"photos/2.jpg"]
+            assert val["image/encoded"] == [jpeg_bytes(color=1)]
+            assert val["image/class/text"] == [b"cat"]
 
 
 # --- types and rejects ---
@@ -284,33 +283,30 @@ def test_given_types(tmp_path: Path) -> None:
     assert manifest.plan.options["types"] == "n=int64,tag=bytes[],zip=bytes"
 
 
-def test_bad_rows_are_rejects_that_tell_their_line(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"a": 1}\nnone\n{"a": 2}\n')
-    table = ["--table", tmp_path / "t.jsonl"]
-    manifest = convert(tmp_path / "out", *table, "--max_rejected", 1)
-    (line,) = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
-
-    assert json.loads(line)["detail"].startswith("t.jsonl line 2: no JSON: ")
-    assert manifest.splits["train"].listed == 3
-    without = convert(tmp_path / "without", *table, "--exclude", tmp_path / "out/rejected.jsonl")
-    assert without.splits["train"].excluded == 1
-
-
+ONCE = "label_column must name each column once, and none of types or sequence"
+FILES = "tables of train must be .csv, .tsv, .jsonl, .parquet files,"
 REFUSED = [
-    ("a.csv b*.csv", "tables of train must be files, or one folder or glob, got 'b*.csv' among 2:"),
+    ("a.csv b*.csv", f"{FILES} or one folder or glob, got 'b*.csv' among 2: "),
     ("x/a.csv y/a.csv", "tables of train must have names of their own, which their rows' keys"),
     ("a.csv --image_root x", "image_root must come with image_column, got ['x'] alone: name the"),
     (
         "a.csv --image_column f --image_root val=x",
         "image_root must name splits of --table, got ['val']: give ['train']",
     ),
-    ("a.csv b.ndjson", "tables of train must be files that end in .csv, .tsv, .jsonl, .parquet,"),
+    ("a.csv b.ndjson", f"{FILES} or one folder or glob, got 'b.ndjson' among 2: "),
     ("a.csv --types a", "types must be COLUMN=TYPE, each column once, got 'a': give such as age="),
     ("a.csv --label_file x", "label_file must come with label_column, got x: name the column"),
     ("a.csv --first_label 1", "first_label must come with label_column, got 1: name the column"),
     (
         "train=a.csv val=b.csv --split_by part",
         "split_by part divides one source, got sources of train and val: give one, without SPLIT=",
+    ),
+    ("a.csv --sequence a a", f"{ONCE}, got 'a': leave it out of one"),
+    ("a.csv --sequence a --label_column a", f"{ONCE}, got 'a': leave it out of one"),
+    (
+        "a.csv --sequence a --types b=int64[][]",
+        "types must be of lists of lists for columns of sequence alone, got int64[][] of 'b':"
+        " give such as b=int64[], or name it there",
     ),
 ]
 
@@ -322,30 +318,94 @@ def test_flags_that_do_not_fit_together(argv: str, message: str) -> None:
 
 
 def test_a_program_gives_lists_of_tables() -> None:
-    message = r"^tables of train must be a list of paths, got 'a.csv': give one$"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"^tables of train must be a list of paths, got 'a.csv'"):
         TableConfig(tables={"train": "a.csv"}, output="out")
 
 
-def test_a_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [f"TRAIN,gs://b/photos/{place}.jpg,cat\n" for place in range(3)]
-    flags = "--image_column uri --image_root gs://b --label_column label --split_by split"
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for place in range(3):
-            gcs.put("b", f"photos/{place}.jpg", jpeg_bytes(color=place))
-        gcs.put("b", "tables/t.csv", "".join(rows).encode())
-        for name, table in (("file", "gs://b/tables/t.csv"), ("folder", "gs://b/tables")):
-            made = convert(tmp_path / name, "--table", table, *flags.split())
-            found = parsed(tmp_path / name)
-
-            assert made.splits["train"].records == 3
-            assert sorted(found["image/encoded"]) == sorted(jpeg_bytes(color=n) for n in range(3))
-            assert sorted(found["image/filename"]) == [b"photos/%d.jpg" % n for n in range(3)]
+# --- sequences ---
 
 
-def test_keys_that_come_twice_stop_the_run(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("k\nx\ny\nx\n")
+CLIPS: list[dict[str, Any]] = [
+    {"id": 0, "tags": ["a"], "tokens": [5, 300, -1], "boxes": [[0.5, 1.5], [], [2.5]]},
+    {"id": 1, "tags": [], "tokens": [7], "boxes": None},
+    {"id": 2, "tags": ["b", "c"], "tokens": None, "boxes": [[3.5]]},
+    {"id": 3, "tags": None, "tokens": [], "boxes": []},
+]
 
-    line = fault(tmp_path / "out", "--table", tmp_path / "t.csv", "--key_column", "k")
-    assert line.startswith("E-SET-DUPLICATE split train: key 'x' stands for two samples")
+
+def plain(tensor: Any) -> Any:
+    if hasattr(tensor, "to_list"):
+        return tensor.to_list()
+    value = tensor.numpy()
+    return value if isinstance(value, bytes) else value.tolist()
+
+
+def parsed_singly(output: Path) -> list[dict[str, Any]]:
+    import tensorflow as tf
+
+    given = parse_sequence_spec(spec_of(output), RepeatedAs.RAGGED)
+    found = [tf.io.parse_single_sequence_example(record, *given) for record in records(output)]
+    return [
+        {key: plain(value) for key, value in {**context, **steps}.items()}
+        for context, steps in found
+    ]
+
+
+def test_rows_become_sequence_examples(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    table = write_json(tmp_path / "t.jsonl", CLIPS)
+    flags = ("--sequence", "tokens,boxes", "--order", "input")
+    manifest = convert(tmp_path / "out", "--table", table, *flags)
+
+    assert manifest.layout == "sequence"
+    assert manifest.plan.options["sequence"] == "boxes,tokens"
+    assert {f.key: (f.kind.value, f.repeated, f.per_step) for f in manifest.features} == {
+        "boxes": ("float", True, True),
+        "id": ("int64", False, False),
+        "tags": ("bytes", True, False),
+        "tokens": ("int64", False, True),
+    }
+    assert parsed_singly(tmp_path / "out") == [
+        {
+            "id": row["id"],
+            "tags": [tag.encode() for tag in row["tags"] or []],
+            "tokens": row["tokens"] or [],
+            "boxes": row["boxes"] or [],
+        }
+        for row in CLIPS
+    ]
+    given = parse_sequence_spec(spec_of(tmp_path / "out"), RepeatedAs.RAGGED)
+    context, steps, lengths = tf.io.parse_sequence_example(records(tmp_path / "out"), *given)
+    assert plain(context["id"]) == [0, 1, 2, 3]
+    assert plain(context["tags"]) == [[b"a"], [], [b"b", b"c"], []]
+    assert plain(steps["tokens"]) == [[5, 300, -1], [7, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert plain(lengths["tokens"]) == [3, 1, 0, 0]
+    assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
+
+
+def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())
+    frames = [[jpeg_bytes(color=color) for color in range(count)] for count in (3, 0, 1)]
+    rows = [{"image": "0.jpg", "kind": "cat", "frames": each} for each in frames]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    argv = ["--image_column", "image", "--label_column", "kind", "--sequence", "frames"]
+    argv += ["--image_root", tmp_path / "photos"]
+    table = ["--table", tmp_path / "t.parquet", "--order", "input"]
+    convert(tmp_path / "out", *table, *argv)
+
+    found = parsed_singly(tmp_path / "out")
+    assert [row["frames"] for row in found] == frames
+    assert {row["image/encoded"] for row in found} == {jpeg_bytes()}
+    assert (found[0]["image/class/label"], found[0]["image/class/text"]) == (0, b"cat")
+
+
+def test_a_shard_s_size_is_foreseen() -> None:
+    tokens = [*range(100, 1100)]
+    layout = TableLayout(sequence_columns=("tokens",)).resolved(["int64[] tokens"])
+    fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))
+    sample = Sample("train", "0", 0, (), fields, payload=payload)
+    record = encode_sequence_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
+
+    assert len(record) == pytest.approx(layout.record_bytes(sample), rel=0.15)

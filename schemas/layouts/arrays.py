@@ -18,7 +18,7 @@ from schemas.tensors import TENSOR_TYPES, serialize_tensor
 _FIELDS = msgspec.msgpack.Decoder(ArrayFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing
 _DTYPE, _RANK, _LABEL, _FEATURE = "dtype", "rank", "label", "feature"
-_PICTURE_RANKS = {2, 3}
+_KINDS = {str: Kind.BYTES, float: Kind.FLOAT}
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 _SHAPE = (
     Feature("height", Kind.INT64, False, "length of the item's first axis"),
@@ -50,9 +50,7 @@ def found_in(fields: ArrayFields) -> frozenset[str]:
 
 
 def _kind_of_value(value: Scalar) -> Kind:
-    if isinstance(value, str):
-        return Kind.BYTES
-    return Kind.FLOAT if isinstance(value, float) else Kind.INT64
+    return _KINDS.get(type(value), Kind.INT64)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class ArraysLayout(Layout):
         return replace(
             self,
             dtype="".join(dtypes),
-            pictures=ranks <= _PICTURE_RANKS,
+            pictures=ranks <= {2, 3},
             label=next(iter(labels), None),
             others=tuple(sorted(others.items())),
         )
@@ -132,9 +130,8 @@ class ArraysLayout(Layout):
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
         """Return the Example's values."""
-        (image,) = images
         fields = _FIELDS.decode(sample.fields)
-        data = _little_endian(image.data, fields)
+        data = _little_endian(images[0].data, fields)
         if self.encoding is Encoding.TENSOR:
             data = serialize_tensor(fields.shape, fields.dtype, data)
         ids: list[int] = []

@@ -44,14 +44,11 @@ class TableLayout(Layout):
 
     def __post_init__(self) -> None:
         """Refuse columns that are named twice, and types that only sequences can have."""
-        named = {"label_column": self.label_columns, "sequence": self.sequence_columns}
-        for option, names in named.items():
-            if len(set(names)) < len(names):
-                raise ValueError(f"{option} must name each column once, got {[*names]}: remove one")
-        for option, others in {"types": self.types, "sequence": self.sequence_columns}.items():
-            if both := sorted({*others} & {*self.label_columns}):
-                what = f"{option} must not name a label_column, got {both[0]!r}"
-                raise ValueError(f"{what}: leave one out")
+        names = [*self.label_columns, *self.sequence_columns]
+        for name in names:
+            if names.count(name) > 1 or (name in self.types and name in self.label_columns):
+                what = "label_column must name each column once, and none of types or sequence"
+                raise ValueError(f"{what}, got {name!r}: leave it out of one")
         for name, wanted in self.types.items():
             if wanted.nested and name not in self.sequence_columns:
                 raise ValueError(
@@ -141,10 +138,8 @@ class TableLayout(Layout):
             if not named and not self.many_labels:
                 return Unfit("E-SRC-LABEL", f"column {self.label_columns[0]!r} names no class")
             features[LABEL_KEY] = Kind.INT64, [label.id for label in named]
-            features[TEXT_KEY] = (
-                Kind.BYTES,
-                [(label.text or label.name).encode() for label in named],
-            )
+            texts = [(label.text or label.name).encode() for label in named]
+            features[TEXT_KEY] = Kind.BYTES, texts
         for image in images:
             values_of_image = IMAGE_VALUES(image)
             features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_VALUES.features}
@@ -153,13 +148,11 @@ class TableLayout(Layout):
 
     def _refuse_unknown(self, columns: Collection[str]) -> None:
         """Refuse names of columns that the table does not have."""
-        named = {"types": self.types, "label_column": self.label_columns}
-        for option, names in {**named, "sequence": self.sequence_columns}.items():
-            for name in names:
-                if name not in columns:
-                    shown = ", ".join(sorted(columns)[:20])
-                    what = f"{option} must name a column, got {name!r}"
-                    raise ValueError(f"{what}: give one of {shown}")
+        for name in (*self.types, *self.label_columns, *self.sequence_columns):
+            if name not in columns:
+                shown = ", ".join(sorted(columns)[:20])
+                what = "types, label_column and sequence must name columns"
+                raise ValueError(f"{what}, got {name!r}: give one of {shown}")
 
     def _refuse_keys(self, columns: Collection[str]) -> None:
         """Refuse columns whose names cannot be keys, or are those of an image or a label."""
@@ -167,15 +160,10 @@ class TableLayout(Layout):
         if self.with_image or self.label_columns:
             own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_VALUES.features)}
         for name in columns:
-            if name in own:
+            if name in own or not all(name.split("/")):
                 raise ValueError(
-                    f"a column must not be called as a feature of images is, got {name!r}: rename"
-                    " it"
-                )
-            if not all(name.split("/")):
-                raise ValueError(
-                    f"a column must be called by names with single slashes between, got {name!r}:"
-                    " rename it, as in 'a/b'"
+                    "a column must have a name such as a or a/b, and not that of an image's"
+                    f" feature, got {name!r}: rename it"
                 )
 
     def _column_feature(self, name: str) -> Feature:

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,32 +27,13 @@ from transforms.sources.list_blobs import (
     is_folder,
     why_skipped,
 )
-from transforms.sources.read_blobs import (
-    NPY,
-    NPZ,
-    SAVE_AGAIN,
-    UNPACKED,
-    Member,
-    find_member,
-    list_members,
-    read_blob,
-)
+from transforms.sources.read_blobs import NPY, NPZ, UNPACKED, Member, read_blob, read_members
 from transforms.sources.read_samples import Item, SplitSource
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Entry,
-    find_uri,
-    join_uri,
-    open_storage,
-    open_stored,
-)
+from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage, open_stored
 
 STAGE = "read_arrays"
 
-MAX_PIECE_ROWS = 65_536
-
-_MAX_PIECE_SIDE_BYTES = 16 << 20
+MAX_PIECE_ROWS = 16_384
 
 USUAL_NAMES = ("x", "images", "image")
 """Names of image arrays, where an archive has several arrays and none is asked for."""
@@ -85,18 +66,17 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
         return f"{where}:{self.packed}" if self.packed else where
 
     def part(self, start: int, rows: int) -> "StoredArray":
-        """Return the array of some of its rows."""
+        """Return the array of some of its rows, at most so many."""
+        shape = (min(rows, self.rows - start), *self.header.shape[1:])
         begin = self.header.start + start * self.header.item_bytes
-        shape = (rows, *self.header.shape[1:])
         header = msgspec.structs.replace(self.header, start=begin, shape=shape)
         return msgspec.structs.replace(self, header=header)
 
-    def blob(self, root: str, offset: int, length: int) -> Blob:
-        """Return some of its bytes as a blob of a root."""
-        file = self.entry
-        return Blob(
-            root, file.name, file.size_bytes, file.pin, file.crc32c, offset, length, self.packed
-        )
+    def blob(self, root: str, row: int, rows: int = 1) -> Blob:
+        """Return some of its rows as a blob of a root."""
+        file, item_bytes = self.entry, self.header.item_bytes
+        place = (self.header.start + row * item_bytes, rows * item_bytes, self.packed)
+        return Blob(root, file.name, file.size_bytes, file.pin, file.crc32c, *place)
 
 
 class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
@@ -104,23 +84,19 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         root: name of the root that its file is in.
-        images: the whole array.
-        key: of its only sample; empty where its rows are samples.
-        prefix: of its rows' keys; the row's number follows.
-        start: first row.
-        rows: their number.
-        position: of the first row among those of the source.
+        images: the rows; a file that is one sample is one row.
+        prefix: of the rows' keys, whose numbers follow; the whole key of such a file.
         sides: the rows of arrays that belong to it, by their names.
+        start: number of the first row in the file.
+        position: of the first row among those of the source.
     """
 
     root: str
     images: StoredArray
-    key: str
     prefix: str
-    start: int
-    rows: int
-    position: int
     sides: dict[str, StoredArray]
+    start: int = 0
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,41 +111,32 @@ class ArrayReader:
 
     splitting: Splitting
     sources: Mapping[str, "ArraySource"]
-    access: Access = DEFAULT_ACCESS
+    access: Access
 
     def __call__(self, piece: ArrayPiece) -> Iterator[Item]:
         """Yield the samples of a piece, pinned, and what they hold."""
-        label = self.sources[piece.root].label
+        source = self.sources[piece.root]
         UNPACKED.enter(self.access.spool_dir)
         try:
             values = {name: read_rows(side, self.access) for name, side in piece.sides.items()}
         finally:
             UNPACKED.leave()
         images, header = piece.images, piece.images.header
-        item_bytes = header.end - header.start if piece.key else header.item_bytes
-        too_large = None
-        if item_bytes > MAX_EXAMPLE_BYTES:
-            too_large = "E-EX-TOO-LARGE", f"{item_bytes} bytes, the limit is {MAX_EXAMPLE_BYTES}"
         classes: dict[str, set[str]] = {}
         found: frozenset[str] = frozenset()  # the same of all rows
-        for row in range(piece.rows):
+        for row in range(images.rows):
             features: dict[str, Any] = {name: column[row] for name, column in values.items()}
             fields = ArrayFields(
-                shape=header.shape if piece.key else header.shape[1:],
+                shape=header.shape[1:],
                 dtype=header.dtype,
                 big_endian=header.big_endian,
-                label=features.pop(label, None),
+                label=features.pop(source.label, None),
                 features=features,
             )
-            key = piece.key or f"{piece.prefix}{piece.start + row}"
+            key = f"{piece.prefix}{'' if source.one_sample_per_file else piece.start + row}"
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
-            if (fault := _fault_of(fields)) is None:
-                names = [fields.label] if isinstance(fields.label, str) else []
-                classes.setdefault(split, set()).update(names)
-                found = found or found_in(fields)
-                fault = too_large
-            if fault:
+            if fault := _fault_of(fields, header.item_bytes):
                 code, detail = fault
                 yield Rejected(
                     code=code,
@@ -180,9 +147,11 @@ class ArrayReader:
                     detail=detail,
                 )
                 continue
-            offset = header.start + (piece.start + row) * item_bytes
-            blob = images.blob(piece.root, offset, item_bytes)
-            yield Sample(split, key, piece.position + row, (blob,), pack(fields))
+            names = [fields.label] if isinstance(fields.label, str) else []
+            classes.setdefault(split, set()).update(names)
+            found = found or found_in(fields)
+            blobs = (images.blob(piece.root, row),)
+            yield Sample(split, key, piece.position + row, blobs, pack(fields))
         for split, of_split in classes.items():
             yield SplitSource(split, class_names=sorted(of_split), found=sorted(found))
 
@@ -225,10 +194,9 @@ class ArraySource:
     @property
     def files(self) -> list[str]:
         """URIs of single files that it is known to be read from."""
-        own = [self.uri] if self.is_file else []
         all_apart = self.uri.endswith(NPY)
         apart = [self.side_uri(n) for n in self.sides if all_apart or n.endswith(NPY)]
-        return [*dict.fromkeys([*own, *apart])]
+        return [*dict.fromkeys([self.uri, *apart] if self.is_file else apart)]
 
     def side_uri(self, name: str) -> str:
         """Return the URI of an array's `.npy` file next to the images."""
@@ -236,7 +204,7 @@ class ArraySource:
 
 
 def open_file(
-    file: ListedFile, sources: Mapping[str, ArraySource], access: Access = DEFAULT_ACCESS
+    file: ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
     """Yield a source's file as one piece with the arrays inside; none if it holds no images.
 
@@ -246,7 +214,7 @@ def open_file(
     """
     source, entry = sources[file.root], file.entry
     name = entry.name
-    if not (source.is_file or _is_meant(entry, source.folder)):
+    if not (source.is_file or _is_meant(file, source.folder)):
         return
     where = join_uri(source.folder, name)
     sides: dict[str, StoredArray] = {}
@@ -255,33 +223,24 @@ def open_file(
         is_image = not source.image or name.removesuffix(NPY) == source.image
         if not source.is_file and (where in apart or not is_image):
             return
-        images = _open(source, source.folder, entry, access)
+        images = _open_npy(source, open_storage(source.folder, access), entry)
     else:
-        names = list_members(open_storage(source.folder, access), entry)
-        image = _image_of(names, source, where)
-        inside = [side for side in source.sides if not side.endswith(NPY)]
-        if missing := [side for side in inside if side not in names]:
-            what, remedy = "no such array", "name one that is there"
-            raise RuntimeError(fault_line("E-ARG", f"{where}:{missing[0]}", what, remedy))
-        images = _open(source, source.folder, entry, access, image)
-        sides = {side: _open(source, source.folder, entry, access, side) for side in inside}
-    is_alone = source.is_file or (source.image and name.endswith(NPY))
-    yield ArrayPiece(
-        root=file.root,
-        images=images,
-        key=name if source.one_sample_per_file else "",
-        prefix="" if is_alone else f"{name}:",
-        start=0,
-        rows=1 if source.one_sample_per_file else images.rows,
-        position=0,
-        sides=sides,
-    )
+        members = read_members(open_storage(source.folder, access), entry)
+        names = _names_in(members, source, where)
+        sides = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+        images = sides.pop(names[0])
+    prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
+    if source.one_sample_per_file:
+        shape = (1, *images.header.shape)
+        header = msgspec.structs.replace(images.header, shape=shape)
+        images, prefix = msgspec.structs.replace(images, header=header), name
+    yield ArrayPiece(file.root, images, prefix, sides)
 
 
 def plan_pieces(
     group: tuple[str, Iterable[ArrayPiece]],
     sources: Mapping[str, ArraySource],
-    access: Access = DEFAULT_ACCESS,
+    access: Access,
 ) -> Iterator[ArrayPiece]:
     """Yield the pieces of a source's files, in the order of their names.
 
@@ -300,40 +259,48 @@ def plan_pieces(
     for name in source.sides if files else ():
         if name not in files[0].sides:
             storage, entry = find_uri(source.side_uri(name), access)
-            apart[name] = _open(source, storage.root, entry, access)
-            _check_side(source, name, apart[name], sum(file.rows for file in files))
+            apart[name] = _open_npy(source, storage, entry)
+            _check_side(source, name, apart[name], sum(file.images.rows for file in files))
     position = 0
     for file in files:
+        rows = file.images.rows
         for name, side in file.sides.items():
-            _check_side(source, name, side, file.rows)
-        sides = file.sides | {n: side.part(position, file.rows) for n, side in apart.items()}
-        widest = max([side.header.item_bytes for side in sides.values()], default=0)
-        at_once = max(1, min(MAX_PIECE_ROWS, _MAX_PIECE_SIDE_BYTES // max(widest, 1)))
-        for start in range(0, file.rows, at_once):
-            rows = min(at_once, file.rows - start)
+            _check_side(source, name, side, rows)
+        sides = file.sides | {name: side.part(position, rows) for name, side in apart.items()}
+        for start in range(0, rows, MAX_PIECE_ROWS):
             yield msgspec.structs.replace(
                 file,
+                images=file.images.part(start, MAX_PIECE_ROWS),
+                sides={name: side.part(start, MAX_PIECE_ROWS) for name, side in sides.items()},
                 start=start,
-                rows=rows,
                 position=position + start,
-                sides={name: side.part(start, rows) for name, side in sides.items()},
             )
-        position += file.rows
+        position += rows
 
 
-def read_rows(stored: StoredArray, access: Access = DEFAULT_ACCESS) -> list[int | float | str]:
+def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
     """Return the values of an array of single values, numbers or text.
 
     Raises:
         RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
     """
-    header = stored.header
-    blob = stored.blob("", header.start, header.end - header.start)
+    header, width = stored.header, stored.header.value_bytes
+    blob = stored.blob("", 0, stored.rows)
     data = read_blob(open_storage(stored.folder, access), blob)
-    try:
-        return _values(header, data, stored.rows)
-    except ValueError as error:
-        raise _type_fault(stored.where, f"text that cannot be decoded ({error})") from None
+    if header.dtype in NPY_TEXT_TYPES:
+        codec = "utf-32-be" if header.big_endian else "utf-32-le"
+        codec = codec if header.dtype == TEXT else "utf-8"
+        texts = (data[row * width : (row + 1) * width] for row in range(stored.rows))
+        try:
+            return [text.decode(codec).rstrip("\0") for text in texts]
+        except ValueError as error:
+            what, remedy = f"text that cannot be decoded ({error})", "convert it"
+            raise RuntimeError(fault_line("E-ARR-TYPE", stored.where, what, remedy)) from None
+    import numpy  # which costs a tenth of a second
+
+    dtype = numpy.dtype(header.dtype).newbyteorder(">" if header.big_endian else "<")
+    values = numpy.frombuffer(data, dtype)
+    return (values.astype("uint8") if header.dtype == "bool" else values).tolist()
 
 
 def is_read(file: ListedFile) -> bool:
@@ -349,12 +316,11 @@ def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) ->
         RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
     """
     dtype, shape = side.header.dtype, side.header.shape
-    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
-        what = f"{dtype} of shape {shape}, and not one number or text a row"
-        raise _type_fault(side.where, what)
-    if name == source.label and dtype.startswith("float"):
-        what = f"labels of {dtype}, and not whole numbers or text"
-        remedy = "convert them, or name the array with --feature_arrays"
+    number = "whole number" if name == source.label else "number"
+    is_real_label = name == source.label and dtype.startswith("float")
+    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or is_real_label:
+        what = f"{dtype} of shape {shape}, and not one {number} or text a row"
+        remedy = "convert it, or give labels that are no whole numbers as --feature_arrays"
         raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
     if side.rows != rows:
         what = f"{side.rows} rows, the images have {rows}"
@@ -369,30 +335,29 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
         RuntimeError: `E-ARR-TYPE`.
     """
     header = images.header
+    has_items = header.shape and (header.item_bytes or not images.rows)
     if source.dtype is not None and header.dtype != source.dtype:
         what = f"values of {header.dtype}, and --dtype {source.dtype}"
         remedy = "leave --dtype out: it says what two bytes without a type are"
     elif header.dtype in NPY_TEXT_TYPES:
         what, remedy = "text", "name the image array with --image_array"
-    elif source.one_sample_per_file:
-        return
-    elif not header.shape:
-        what = "an array of no axes, and so of no items"
-        remedy = "give --one_sample_per_file if it is one"
-    elif images.rows and not header.item_bytes:  # a short header may name any number of rows
-        what, remedy = f"items of no values, its shape is {header.shape}", "save it again"
+    elif not (has_items or source.one_sample_per_file):  # a short header may name endless rows
+        what = f"no items with values along a first axis, its shape is {header.shape}"
+        remedy = "give --one_sample_per_file if it is one sample, or save it again"
     else:
         return
     raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))
 
 
-def _fault_of(fields: ArrayFields) -> tuple[str, str] | None:
-    """Return (code, detail) of a row whose label or features no Example can hold."""
+def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
+    """Return (code, detail) of a row that no Example can hold."""
     if fields.label == "":
         return "E-SRC-LABEL", "its label is an empty text"
     for name, value in fields.features.items():
         if isinstance(value, float) and is_beyond_float32(value):
             return "E-ROW-TYPE", f"{name}: {value!r}, beyond float32"
+    if item_bytes > MAX_EXAMPLE_BYTES:
+        return "E-EX-TOO-LARGE", f"{item_bytes} bytes, the limit is {MAX_EXAMPLE_BYTES}"
     return None
 
 
@@ -400,50 +365,46 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
     return ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
-def _is_meant(entry: Entry, folder: str) -> bool:
+def _is_meant(file: ListedFile, folder: str) -> bool:
     """Return whether what a folder holds is meant as a file of arrays, by its name.
 
     Raises:
         RuntimeError: when it is, and cannot be read as one: none may be missed.
     """
-    name = entry.name
-    if entry.kind == "directory" or why_skipped(name) == HIDDEN:
-        return False
-    if not (is_folder(entry) or name.lower().endswith((NPY, NPZ))):
-        return False
-    if entry.kind != "file":
-        what, remedy = f"a {entry.kind}", "take it out of the folder, or mend it"
-        raise RuntimeError(fault_line("E-ARR-HEADER", join_uri(folder, name), what, remedy))
-    if not name.endswith((NPY, NPZ)):
-        what, remedy = "its name does not end in .npy or .npz, in small letters", "rename it"
-        raise RuntimeError(fault_line("E-ARG", join_uri(folder, name), what, remedy))
-    return True
+    entry, name = file.entry, file.entry.name
+    is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
+    if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
+        return is_read(file)
+    what = f"a {entry.kind}, not a file that ends in .npy or .npz, in small letters"
+    where, remedy = join_uri(folder, name), "rename it, mend it, or take it out of the folder"
+    raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
 
 
-def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:
-    """Return the name of an archive's image array."""
-    wanted = [source.image] if source.image else []
-    others = [name for name in names if name not in source.sides]
-    wanted = wanted or (others if len(others) == 1 else [n for n in USUAL_NAMES if n in others])
-    if len(wanted) != 1 or wanted[0] not in names:
-        what = f"{'no' if source.image else 'no one'} array {source.image or 'of images'} among"
-        what = f"{what} {', '.join(names[:20]) or 'none'}"
-        raise RuntimeError(fault_line("E-ARG", where, what, "name it with --image_array"))
-    return wanted[0]
+def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
+    """Return the names of the image array in an archive, and of those that belong to it."""
+    sides = [side for side in source.sides if not side.endswith(NPY)]
+    others = [name for name in members if name not in sides]
+    usual = [name for name in USUAL_NAMES if name in others]
+    images = [source.image] if source.image else others if len(others) == 1 else usual
+    if len(images) != 1 or not {*images, *sides}.issubset(members):
+        wanted = ", ".join([source.image or "one of images", *sides])
+        what = f"wanted are the arrays {wanted}, it has {', '.join([*members][:20]) or 'none'}"
+        remedy = "name them with --image_array and --label_array"
+        raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+    return [*images, *sides]
 
 
-def _open(
-    source: ArraySource, folder: str, entry: Entry, access: Access, name: str = ""
+def _open_npy(source: ArraySource, storage: Storage, entry: Entry) -> StoredArray:
+    with open_stored(storage, entry, 1) as file:
+        member = Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))
+    return _array_of(source, storage.root, entry, member)
+
+
+def _array_of(
+    source: ArraySource, folder: str, entry: Entry, member: Member, name: str = ""
 ) -> StoredArray:
-    """Return the array of a file, or the named one of an archive."""
-    storage = open_storage(folder, access)
-    where = join_uri(folder, entry.name)
-    if name:
-        where = f"{where}:{name}"
-        member = find_member(storage, entry, name)
-    else:
-        with open_stored(storage, entry, 1) as file:
-            member = Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))
+    """Return the array of a file, or of the named member of an archive."""
+    where = join_uri(folder, entry.name) + (f":{name}" if name else "")
     try:
         header = parse_npy_header(member.head, source.dtype)
     except ValueError as error:
@@ -451,34 +412,13 @@ def _open(
         code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
         raise RuntimeError(fault_line(code, where, what, remedy)) from None
     size_bytes = member.end - member.start
-    if header.end > size_bytes:
+    # All of a packed member would be unpacked.
+    if header.end > size_bytes or (member.packed and header.end != size_bytes):
         what = f"{size_bytes} bytes, its header says {header.end}"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, "copy the file again"))
-    if member.packed and header.end != size_bytes:  # all of which would be unpacked
-        what = f"{size_bytes} bytes unpacked, its header says {header.end}"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, SAVE_AGAIN))
+        remedy = "copy the file again, or save it again"
+        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
     moved = msgspec.structs.replace(header, start=header.start + member.start)
     return StoredArray(folder, entry, moved, member.packed)
-
-
-def _values(header: NpyHeader, data: bytes, rows: int) -> list[int | float | str]:
-    import numpy  # which costs a tenth of a second
-
-    if header.dtype in NPY_TEXT_TYPES:
-        width, codec = header.value_bytes, "utf-8"
-        if header.dtype == TEXT:
-            codec = "utf-32-be" if header.big_endian else "utf-32-le"
-        texts = (data[row * width : (row + 1) * width] for row in range(rows))
-        return [text.decode(codec).rstrip("\0") for text in texts]
-    values = numpy.frombuffer(data, header.dtype)
-    if header.big_endian:
-        values = values.view(values.dtype.newbyteorder(">"))
-    return (values.astype("uint8") if header.dtype == "bool" else values).tolist()
-
-
-def _type_fault(where: str, what: str) -> RuntimeError:
-    remedy = "convert it, one number or text a row"
-    return RuntimeError(fault_line("E-ARR-TYPE", where, what, remedy))
 
 
 @dataclass(eq=False)
@@ -491,7 +431,7 @@ class PlanArrays(beam.PTransform):
     """
 
     sources: Mapping[str, ArraySource]
-    access: Access = DEFAULT_ACCESS
+    access: Access
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, open files and divide arrays."""
@@ -506,8 +446,6 @@ class PlanArrays(beam.PTransform):
             listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
             tallies = listed.tallies
             files = (files, listed.files) | "AllFiles" >> beam.Flatten()
-        if not is_in_process(root.pipeline):
-            files |= "SpreadFiles" >> beam.Reshuffle()
         pieces = (
             files
             | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)

@@ -6,7 +6,6 @@ import struct
 import tempfile
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
@@ -19,28 +18,15 @@ from transforms.storage.disk import coded
 
 NPY, NPZ = ".npy", ".npz"
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of name and extra field
+_LENGTHS_OFFSET = 26  # in a member's own header, of the lengths of its name and extra field
 
-_LOCAL_SIGNATURE = b"PK\3\4"
-
-_ENCRYPTED = 1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _DIRECTORY_BUFFER_BYTES = 64 << 10
 
 _PIECE_BYTES = 8 << 20  # each is asked of the store alone
 
-_BAD_ZIP = (
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-    NotImplementedError,
-    EOFError,
-    ValueError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-)
-
-SAVE_AGAIN = "save it again with numpy.savez or numpy.savez_compressed"
+_SAVE_AGAIN = "save it again with numpy.savez or numpy.savez_compressed"
 
 
 class UnpackedMembers:
@@ -77,23 +63,18 @@ class UnpackedMembers:
             RuntimeError: `E-ARR-ZIP` when its bytes are not those that the archive names, or a
                 storage fault.
         """
-        file = self._unpacked(storage, entry, member)
-        start, end = span
-        data = os.pread(file.fileno(), end - start, start)
-        if len(data) != end - start:
-            raise _bad_zip(storage, entry, f"{member} ends before byte {end}")
-        return data
-
-    def _unpacked(self, storage: Storage, entry: Entry, member: str) -> IO[bytes]:
         key = (storage.root, entry.name, entry.pin, member)
-        if (found := self._files.get(key)) is not None:
-            return found
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._files:
                 self._files[key] = _unpack(storage, entry, member, self._folder)
-            return self._files[key]
+            file = self._files[key]
+        start, end = span
+        data = os.pread(file.fileno(), end - start, start)
+        if len(data) != end - start:
+            raise _bad_zip(storage, entry, f"{member} ends before byte {end}")
+        return data
 
 
 UNPACKED = UnpackedMembers()
@@ -129,40 +110,33 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
     return storage.read(blob.name, listed, span)
 
 
-def list_members(storage: Storage, entry: Entry) -> list[str]:
-    """Return the names of the arrays of an archive, as its directory has them.
-
-    Raises:
-        RuntimeError: `E-ARR-ZIP` when it is none, or a storage fault.
-    """
-    with _archive(storage, entry) as archive:
-        return [
-            info.filename.removesuffix(NPY)
-            for info in archive.infolist()
-            if info.filename.endswith(NPY)
-        ]
-
-
-def find_member(storage: Storage, entry: Entry, name: str) -> Member:
-    """Return where an array of an archive lies, and how it begins.
+def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
+    """Return where each array of an archive lies, and how it begins, by its name.
 
     Raises:
         RuntimeError: `E-ARR-ZIP` when it cannot be read, or a storage fault.
     """
-    with _archive(storage, entry) as archive:
-        info = _info_of(archive, f"{name}{NPY}")
-        if info.compress_type == zipfile.ZIP_STORED:
-            start = _data_start(archive, info)
-            end = start + info.file_size
-            if end > entry.size_bytes:
-                raise zipfile.BadZipFile(f"{name} ends after the file's end")
-            file = _stream(archive)
-            file.seek(start)
-            head = file.read(min(HEAD_BYTES, end - start))
-            return Member("", start, end, head)
-        with archive.open(info) as packed:
-            head = packed.read(HEAD_BYTES)
-        return Member(info.filename, 0, info.file_size, head)
+    members: dict[str, Member] = {}
+    with _archive(storage, entry) as (archive, file):
+        for info in archive.infolist():
+            if not info.filename.endswith(NPY):
+                continue
+            name = info.filename.removesuffix(NPY)
+            if name in members:
+                raise zipfile.BadZipFile(f"several arrays {name}")
+            if info.flag_bits & 1 or info.compress_type not in _METHODS:  # 1: encrypted
+                raise zipfile.BadZipFile(f"{name} is encrypted, or packed by another method")
+            with archive.open(info) as member:  # after a look at the member's own header
+                head = member.read(HEAD_BYTES)
+            if info.compress_type == zipfile.ZIP_DEFLATED:
+                members[name] = Member(info.filename, 0, info.file_size, head)
+                continue
+            file.seek(info.header_offset + _LENGTHS_OFFSET)
+            lengths = struct.unpack("<HH", file.read(4))
+            start = file.tell() + sum(lengths)
+            end = min(start + info.file_size, entry.size_bytes)
+            members[name] = Member("", start, end, head)
+    return members
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
@@ -170,7 +144,7 @@ def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[byte
     where = folder or tempfile.gettempdir()
     try:
         file = tempfile.TemporaryFile(dir=folder or None)
-        with _archive(storage, entry) as archive, archive.open(_info_of(archive, member)) as packed:
+        with _archive(storage, entry) as (archive, _), archive.open(member) as packed:
             while piece := packed.read(_PIECE_BYTES):
                 file.write(piece)
         file.flush()
@@ -180,53 +154,22 @@ def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[byte
 
 
 @contextmanager
-def _archive(storage: Storage, entry: Entry) -> Iterator[zipfile.ZipFile]:
+def _archive(storage: Storage, entry: Entry) -> Iterator[tuple[zipfile.ZipFile, IO[bytes]]]:
     """Open an archive; whatever is wrong with it becomes its fault."""
     try:
         with (
             open_stored(storage, entry, _DIRECTORY_BUFFER_BYTES) as file,
             zipfile.ZipFile(file) as archive,
         ):
-            yield archive
-    except _BAD_ZIP as error:
+            yield archive, file
+    except Exception as error:  # whatever zipfile makes of damaged bytes
+        is_fault = type(error) in (RuntimeError, MemoryError)
+        if is_fault or getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise _bad_zip(storage, entry, what) from error
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # else an offset before the beginning
-            raise
-        raise _bad_zip(storage, entry, "a place before its beginning") from error
-
-
-def _info_of(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
-    try:
-        info = archive.getinfo(member)
-    except KeyError:
-        raise zipfile.BadZipFile(f"no array {member}") from None
-    if sum(other.filename == member for other in archive.infolist()) > 1:
-        raise zipfile.BadZipFile(f"several arrays {member}")
-    if info.flag_bits & _ENCRYPTED:
-        raise zipfile.BadZipFile(f"{member} is encrypted")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise zipfile.BadZipFile(f"{member} is compressed by method {info.compress_type}")
-    return info
-
-
-def _data_start(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Return where a member's bytes begin: after its header, which gives its own lengths."""
-    file = _stream(archive)
-    file.seek(info.header_offset)
-    header = file.read(_LOCAL_HEADER.size)
-    if len(header) < _LOCAL_HEADER.size or not header.startswith(_LOCAL_SIGNATURE):
-        raise zipfile.BadZipFile(f"no header of {info.filename} where it should be")
-    _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
-    return info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
-
-
-def _stream(archive: zipfile.ZipFile) -> IO[bytes]:
-    assert archive.fp is not None, "the archive is open"
-    return archive.fp
 
 
 def _bad_zip(storage: Storage, entry: Entry, what: str) -> RuntimeError:
     where = join_uri(storage.root, entry.name)
-    return RuntimeError(fault_line("E-ARR-ZIP", where, what, SAVE_AGAIN))
+    return RuntimeError(fault_line("E-ARR-ZIP", where, what, _SAVE_AGAIN))

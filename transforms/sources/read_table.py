@@ -1,15 +1,12 @@
 """Samples from the rows of tables, with what is seen of their columns."""
 
 import functools
-import operator
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import apache_beam as beam
-import msgspec
 
 from schemas.annotations.coco_file import blob_name
 from schemas.columns import (
@@ -17,18 +14,18 @@ from schemas.columns import (
     TEXT,
     Cell,
     ColumnFacts,
-    is_called_a_table,
+    format_of,
     kind_of_text,
     kind_of_value,
     matches,
     text_of,
 )
-from schemas.faults import Rejected
+from schemas.faults import Rejected, fault_line
 from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import ListedFile, ListFiles, SourcePieces
+from transforms.sources.list_blobs import HIDDEN, ListedFile, ListFiles, SourcePieces, why_skipped
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -36,22 +33,12 @@ from transforms.sources.table_rows import (
     OpenTable,
     Row,
     TableFile,
-    TablePiece,
     divide_file,
-    open_piece,
-    table_fault,
+    open_table,
 )
-from transforms.storage import (
-    Access,
-    find_uri,
-    is_local,
-    split_uri,
-)
+from transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
-
-NOT_A_TABLE = "not_called_a_table"
-"""Why a file in a folder of tables is left out."""
 
 _ROW_BITS = 40  # of a position: a trillion rows a file, eight million files
 
@@ -80,37 +67,29 @@ class TableReader:
     sequence_columns: tuple[str, ...] = ()
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 
-    def __call__(self, piece: TablePiece) -> Iterator[Item]:
+    def __call__(self, file: TableFile) -> Iterator[Item]:
         """Yield the sample of every row, or why there is none, and what its columns hold.
 
         Raises:
             RuntimeError: `E-TAB-HEADER` when a column is not there that an option names,
                 `E-SRC-SPLIT` when a row does not say its split.
         """
-        if not piece.file.format:
-            split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
-            yield SplitSource(split, listed=1, skipped={NOT_A_TABLE: 1})
+        if not file.format:
+            split = self.splitting.split_of_other(file.split, file.entry.name)
+            yield SplitSource(split, listed=1, skipped={"not_called_a_table": 1})
             return
-        table = open_piece(piece, self.access, self.max_cell_bytes)
-        self._check_header(table.columns, piece.file.where)
+        table = open_table(file, self.access, self.max_cell_bytes)
+        wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
+        missing = wanted.union(self.label_columns).difference(table.columns, {""})
+        if table.columns and missing:
+            what = f"has no column {min(missing)!r}"
+            remedy = f"name one of {', '.join(table.columns[:20])}"
+            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
-            yield self._read_row(row, piece.file, table, notes)
+            yield self._read_row(row, file, table, notes)
         for split, found in notes.items():
             yield found.note(split)
-
-    def _check_header(self, columns: Sequence[str], where: str) -> None:
-        needed = [
-            ("image_column", self.image_column),
-            ("key_column", self.key_column),
-            *(("label_column", name) for name in self.label_columns),
-            *self.splitting.fields.items(),
-        ]
-        for option, name in needed:
-            if name and columns and name not in columns:
-                what = f"has no column {name!r}, which {option} names"
-                remedy = f"name one of {', '.join(columns[:20])}"
-                raise table_fault("E-TAB-HEADER", where, what, remedy)
 
     def _read_row(
         self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, "_ColumnNotes"]
@@ -139,9 +118,7 @@ class TableReader:
                 unsure = (name for name in cells if not seen.kinds[name] & TEXT)
                 kinds = {name: kind_of_text(cells[name]) for name in unsure}
             else:
-                kinds = _kinds(cells, self.sequence_columns)
-                there = {name: cell for name, cell in cells.items() if cell is not None}
-                kept = _packable(there, kinds)
+                kept, kinds = _typed(cells, self.sequence_columns)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(file.split, key)
@@ -150,8 +127,7 @@ class TableReader:
         notes[split] = seen
         seen.add(kept, kinds, names)
         fields, payload = fields_of_row(kept, self.sequence_columns)
-        position = file.place << _ROW_BITS | number
-        return Sample(split, key, position, blobs, fields, payload=payload)
+        return Sample(split, key, file.place << _ROW_BITS | number, blobs, fields, payload=payload)
 
     @functools.cached_property
     def _used_up(self) -> frozenset[str]:
@@ -171,8 +147,7 @@ class TableReader:
             for name in self.splitting.fields.values()
             if cells.get(name) is not None and not isinstance(cells[name], list)
         }
-        where = f"{file.where} {_place_of(row)}"
-        return self.splitting.split_for(file.split, key, fields, where)
+        return self.splitting.split_for(file.split, key, fields, f"{file.where} {_place_of(row)}")
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
         """Return the images that a row names: one, or none where there are no images."""
@@ -210,20 +185,6 @@ class _ColumnNotes:
         return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
 
-class TableFolder(NamedTuple):
-    """A folder of tables.
-
-    Attributes:
-        split: that it is given for.
-        uri: of the folder.
-        pattern: glob of the names below it that are meant; empty for all.
-    """
-
-    split: str
-    uri: str
-    pattern: str
-
-
 def name_in_root(cell: str, root: str) -> str:
     """Return an image's name below its root: a relative path is one, a full one must lie below.
 
@@ -233,89 +194,76 @@ def name_in_root(cell: str, root: str) -> str:
     Raises:
         ValueError: when it lies elsewhere, or could be no file's.
     """
-    for prefix in _prefixes(root):
-        if cell.startswith(prefix):
-            cell = cell[len(prefix) :]
-            break
+    prefixes = [f"{root.rstrip('/')}/"]
+    if is_local(root):
+        path = posixpath.abspath(root.removeprefix("file://") or "/").rstrip("/")
+        prefixes = [f"file://{path}/", f"{path}/"]
+    prefix = next((prefix for prefix in prefixes if cell.startswith(prefix)), "")
+    if not prefix and (cell.startswith("/") or "://" in cell):
+        raise ValueError(f"{cell!r} does not lie below {root}: give --image_root")
     try:
-        return blob_name(cell)
+        return blob_name(cell.removeprefix(prefix))
     except ValueError as error:
-        if cell.startswith("/") or "://" in cell:
-            raise ValueError(f"{cell!r} does not lie below {root}: give --image_root") from None
         raise ValueError(f"{cell!r} {error}") from None
 
 
 def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[TableFile]:
-    """Yield the files of a split that are given by name.
+    """Yield the files of a split that are given by name, in the order of their names.
 
     Raises:
         RuntimeError: `E-ARG` when one of them is not there.
     """
     split, uris = given
-    for uri in uris:
-        root, name = split_uri(uri)
-        prefix = f"{name}:" if len(uris) > 1 else ""
-        yield TableFile(split, root, find_uri(uri, access)[1], prefix=prefix)
+    for place, uri in enumerate(sorted(uris, key=lambda uri: split_uri(uri)[1])):
+        storage, entry = find_uri(uri, access)
+        prefix = f"{entry.name}:" if len(uris) > 1 else ""
+        yield TableFile(split, storage.root, entry, format_of(uri), prefix, place)
 
 
-def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterator[TableFile]:
+def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> Iterator[TableFile]:
     """Yield a listed file that is meant, as a table or to be counted.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when it is called a table, and is no file.
     """
-    entry, folder = listed.entry, folders[listed.root]
-    name = entry.name
-    if entry.kind == "directory" or not matches(name, folder.pattern):
+    entry, name = listed.entry, listed.entry.name
+    uri, pattern = folders[listed.root]
+    if entry.kind == "directory" or not matches(name, pattern):
         return
-    is_table = is_called_a_table(name)
-    file = TableFile(folder.split, folder.uri, entry, prefix=f"{name}:", is_table=is_table)
+    called = "" if why_skipped(name) == HIDDEN else format_of(name)
+    place = max(listed.position, 0)
+    file = TableFile(listed.root.rpartition("/")[0], uri, entry, called, f"{name}:", place)
     if entry.kind == "file":
         yield file
-    elif is_table:
+    elif called:
         what, remedy = f"a {entry.kind}", "mend it, or take it away"
-        raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
+        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
 
 
-def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
+def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
     """Return whether a listed file is one that is read as a table."""
-    return any(file.is_table for file in pick_table(listed, folders))
+    return any(file.format for file in pick_table(listed, folders))
 
 
-def number_tables(files: Iterable[TableFile]) -> list[TableFile]:
-    """Return a split's files, the tables first and each with its place by name."""
-    in_order = sorted(files, key=lambda file: (not file.is_table, file.entry.name))
-    return [msgspec.structs.replace(file, place=place) for place, file in enumerate(in_order)]
-
-
-@functools.lru_cache(maxsize=64)
-def _prefixes(root: str) -> tuple[str, ...]:
-    """Return what full paths below a root may begin with."""
-    if not is_local(root):
-        return (f"{root.rstrip('/')}/",)
-    path = root.removeprefix("file://").rstrip("/")
-    absolute = posixpath.abspath(path or "/").rstrip("/")
-    return (f"file://{absolute}/", f"{absolute}/")
-
-
-def _kinds(cells: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[str, int]:
-    """Return what the typed cells of a row are, 0 for missing ones."""
+def _typed(
+    cells: Mapping[str, Cell], sequence_columns: Sequence[str]
+) -> tuple[dict[str, Cell], dict[str, int]]:
+    """Return the typed cells that are there, as MessagePack has them, and what all of them are."""
+    kept: dict[str, Cell] = {}
     kinds: dict[str, int] = {}
     for name, cell in cells.items():
         try:
-            kinds[name] = kind_of_value(cell, may_nest=name in sequence_columns)
-        except ValueError as error:
+            kind = kind_of_value(cell, may_nest=name in sequence_columns)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"column {name!r} holds {error}") from None
-    return kinds
-
-
-def _packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
-    """Return cells as MessagePack has them: whole numbers beyond int64 go as text."""
-    big = [name for name, kind in kinds.items() if kind & BIG_INT]
-    return kept | {name: _without_big(kept[name]) for name in big}
+        kinds[name] = kind
+        if cell is not None:
+            kept[name] = _without_big(cell) if kind & BIG_INT else cell
+    return kept, kinds
 
 
 def _without_big(cell: Cell) -> Cell:
+    """Return a cell with whole numbers beyond int64 as text."""
     if isinstance(cell, list):
         return [_without_big(value) for value in cell]
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
@@ -336,13 +284,15 @@ class PlanTables(beam.PTransform):
 
     Attributes:
         files: URIs per split whose tables are given as files.
-        folders: by the names of their roots.
+        folders: URIs of folders and globs of the names in them, by the names of their roots.
         access: how stores are reached.
+        in_order: whether positions matter.
     """
 
     files: Mapping[str, Sequence[str]]
-    folders: Mapping[str, TableFolder]
+    folders: Mapping[str, tuple[str, str]]
     access: Access
+    in_order: bool = False
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find and divide the files, one by one on a cluster."""
@@ -353,23 +303,14 @@ class PlanTables(beam.PTransform):
         )
         tallies = None
         if self.folders:
-            uris = {name: folder.uri for name, folder in self.folders.items()}
+            uris = {name: uri for name, (uri, _) in self.folders.items()}
             is_read = functools.partial(is_table, folders=self.folders)
-            listed = root | "ListFiles" >> ListFiles(uris, self.access, is_read=is_read)
+            listing = ListFiles(uris, self.access, self.in_order, is_read)
+            listed = root | "ListFiles" >> listing
             tallies = listed.tallies
             picked = listed.files | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
-        files = (
-            files
-            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "GroupSplits" >> beam.GroupByKey()
-            | "Grouped" >> beam.Values()
-            | "NumberFiles" >> beam.FlatMap(number_tables)
-        )
-        in_process = is_in_process(root.pipeline)
-        if not in_process:
-            files |= "OneByOne" >> beam.Reshuffle()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access)
-        if not in_process:
+        if not is_in_process(root.pipeline):
             pieces |= "Spread" >> beam.Reshuffle()
         return SourcePieces(pieces, tallies)
