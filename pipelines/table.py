@@ -63,6 +63,10 @@ class TableConfig(DataSetConfig):
                 " alone: name the column"
             )
         check_splits_named("image_root", self.image_root, "--table", self.given)
+        if self.max_cell_bytes < 1:
+            raise ValueError(
+                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
+            )
         super().__post_init__()
 
     @property

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from pipelines.table import COMMAND, TableConfig, run
-from schemas.example import encode_sequence_example
+from schemas.example import encode_example
 from schemas.features import FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
 from schemas.fields import fields_of_row
 from schemas.layouts.table import TableLayout
@@ -406,6 +406,6 @@ def test_a_shard_s_size_is_foreseen() -> None:
     layout = TableLayout(sequence_columns=("tokens",)).resolved(["int64[] tokens"])
     fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))
     sample = Sample("train", "0", 0, (), fields, payload=payload)
-    record = encode_sequence_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
+    record = encode_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
 
     assert len(record) == pytest.approx(layout.record_bytes(sample), rel=0.15)
