@@ -5,10 +5,10 @@ import random
 import msgspec
 from apache_beam import coders
 
-from schemas.samples import Sample, pack_each, pack_rounded, shuffle_keys
+from schemas.samples import Order, Sample, pack
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
-from transforms.plan_shards import BucketBatch, ShardRun
+from transforms.plan_shards import BucketBatch, ShardRun, order_keys
 from transforms.shard_table import Tally
 from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
 
@@ -51,11 +51,12 @@ def grouped_bytes() -> float:
     """Return what a sample of a batch takes over all group-bys."""
     samples = [boxes_only(number) for number in range(BATCH)]
     tally = Tally(BATCH, BATCH * 190_123, "f" * 64)
-    rounded = pack_rounded(shuffle_keys("train", [sample.key for sample in samples], 0))
+    keys = order_keys("train", samples, Order.SHUFFLED, 0)
+    packed = [msgspec.Raw(pack(sample)) for sample in samples]
     batches = (  # of the three
         pin_blobs._JoinBatch(samples=samples),
-        BucketBatch(pack_each(samples), rounded, tally),
-        ShardRun(1000, pack_each(samples)),
+        BucketBatch(packed, keys, tally),
+        ShardRun(1000, packed),
     )
     get_coder = coders.registry.get_coder
     return sum(len(get_coder(type(batch)).encode(batch)) for batch in batches) / BATCH

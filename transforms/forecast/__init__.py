@@ -16,7 +16,7 @@ import msgspec
 from schemas.faults import Rejected, Scope, reject_order
 from schemas.layouts import Layout, Unfit
 from schemas.manifest import JobPlan
-from schemas.samples import Sample, is_panoptic
+from schemas.samples import Sample, is_panoptic_root
 from schemas.shards import ShardPlan
 from transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
@@ -265,7 +265,7 @@ def needs_images(job: ShardJob, samples: Iterable[Sample]) -> bool:
     """Return whether the size of records depends on pixels."""
     if job.conversion.changes or job.conversion.turns:
         return True
-    return any(is_panoptic(blob) for sample in samples for blob in sample.blobs)
+    return any(is_panoptic_root(blob.root) for sample in samples for blob in sample.blobs)
 
 
 def try_records(
