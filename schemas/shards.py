@@ -15,7 +15,6 @@ PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
 NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
-_MAX_NAME_BYTES = 255  # of a file on most disks
 _FIELD = re.compile(r"\{(split(?=\})|index|num_shards|records)(?::(0[0-9]{1,2})?d?)?\}")
 _NUMBER_AFTER_FIELD = re.compile(r"\}[0-9]*\{(?:index|num_shards|records)")
 _SPLIT_NAME = "[a-z][a-z0-9_]*"
@@ -213,10 +212,6 @@ class ShardNames(msgspec.Struct, frozen=True):
             raise self._refused("must hold {index} for several shards", remedy)
         if len(splits) > 1 and "split" not in self._fields():
             raise self._refused(f"must hold {{split}} for splits {sorted(splits)}", "add it")
-        longest = max(splits, key=len, default="")
-        if len(self.file_name(longest, 0, 1, 10**9).encode()) > _MAX_NAME_BYTES:
-            what = f"must make names of at most {_MAX_NAME_BYTES} bytes for split {longest}"
-            raise self._refused(what, "give a shorter template or split")
 
     def file_name(self, split: str, index: int, num_shards: int, records: int) -> str:
         """Return a shard's file name.
