@@ -81,7 +81,6 @@ SAMPLES = Program(
 )
 PLAN = Program("plan", (Figure("s", r"s, peak", 8), Figure("peak MB", "MB", 1000)))
 COST = Program(
-    "sample_cost",
     (
         Figure("bytes encoded", "bytes encoded", 450),
         Figure("bytes over all group-bys", "bytes over all", 1300),

@@ -8,7 +8,6 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import msgspec
 
@@ -143,13 +142,11 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     },
 }
 
-FAULTS: Mapping[str, Fault] = MappingProxyType(
-    {
-        code: Fault(scope, meaning, exit_code)
-        for (scope, exit_code), meanings in _MEANINGS.items()
-        for code, meaning in meanings.items()
-    }
-)
+FAULTS: Mapping[str, Fault] = {
+    code: Fault(scope, meaning, exit_code)
+    for (scope, exit_code), meanings in _MEANINGS.items()
+    for code, meaning in meanings.items()
+}
 
 _CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
 

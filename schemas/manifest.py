@@ -1,7 +1,7 @@
 """`Manifest`: the committed description of a whole data set, and the plan that precedes it."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 3
 """Raised by every change of output bytes; readers accept older versions and refuse newer ones."""
-
-_FIRST_VERSION_WITH_SUMS = 3
 
 MANIFEST_NAME = "manifest.json"
 PLAN_NAME = "_plan.json"
@@ -268,6 +266,11 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
 
 
+def to_json_lines(values: Iterable[Any]) -> bytes:
+    """Return structs as lines of JSON."""
+    return msgspec.json.Encoder().encode_lines(values)
+
+
 def from_json(data: bytes, into: type[T]) -> T:
     """Return what a JSON file of ours holds.
 
@@ -327,7 +330,7 @@ def order_of(plan: JobPlan, split: str) -> Order:
 
 def has_sums(manifest: Manifest) -> bool:
     """Return whether its run wrote sums of all files, as from format version 3 on."""
-    return manifest.format_version >= _FIRST_VERSION_WITH_SUMS
+    return manifest.format_version >= 3
 
 
 def refuse_contradictions(manifest: Manifest, where: str) -> None:
@@ -360,7 +363,11 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         by_split.setdefault(entry.split, []).append(entry)
     for split, summary in manifest.splits.items():
         entries = by_split[split]
-        planned = manifest.plan.splits.get(split)
+        planned, fate = manifest.plan.splits.get(split), summary.annotations
+        samples = [summary.excluded, summary.rejected_before_planning, summary.planned]
+        samples += [summary.earlier, *summary.skipped.values()]
+        annotations = [fate.written, fate.lost, fate.excluded, fate.earlier]
+        annotations += [*fate.dropped.values(), *fate.skipped.values()]
         sums = {
             "shards": (len(entries), summary.shards),
             "planned shards": (len(entries), planned and planned.shards),
@@ -369,17 +376,15 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
             "planned samples": (sum(entry.planned for entry in entries), summary.planned),
             "samples of the plan": (summary.planned, planned and planned.samples),
             "rejects of shards": (summary.planned - summary.records, summary.rejected_in_shards),
-            "listed samples": (_listed_samples(summary), summary.listed),
-            "listed annotations": (_listed_annotations(summary), summary.annotations.listed),
+            "listed samples": (sum(samples), summary.listed),
+            "listed annotations": (sum(annotations), fate.listed),
         }
         for what, (found, said) in sums.items():
             if found != said:
                 yield f"{what} of split {split} are {found} by its entries, {said} by its sums"
         yield from _misnamed(entries, manifest.plan)
-    for split in sorted(by_split.keys() - manifest.splits.keys()):
-        yield f"shards are of split {split}, which it does not tell of"
-    for split in sorted(manifest.plan.splits.keys() - manifest.splits.keys()):
-        yield f"its plan has a split {split}, which it does not tell of"
+    for split in sorted((by_split.keys() | manifest.plan.splits.keys()) - manifest.splits.keys()):
+        yield f"its plan or shards have a split {split}, which it does not sum up"
 
 
 def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
@@ -397,17 +402,6 @@ def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
             shard = f"shard {index} of split {entry.split}"
             yield f"{shard} is the file {entry.file!r}, by place and records it is {wanted!r}"
             return
-
-
-def _listed_samples(summary: SplitSummary) -> int:
-    fates = summary.excluded, summary.rejected_before_planning, summary.planned, summary.earlier
-    return sum(fates) + sum(summary.skipped.values())
-
-
-def _listed_annotations(summary: SplitSummary) -> int:
-    fate = summary.annotations
-    known = fate.written, fate.lost, fate.excluded, fate.earlier
-    return sum(known) + sum(fate.dropped.values()) + sum(fate.skipped.values())
 
 
 def index_names_of(manifest: Manifest) -> list[tuple[str, str]]:

@@ -6,19 +6,16 @@ shard writer opens.
 """
 
 import enum
-import functools
 import hashlib
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-DIGEST_BITS = 128
+ORDER_BYTES = 16
+"""Size of a sample's place in the order of its split."""
 
 _PACK = msgspec.msgpack.Encoder()
-
-_EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 
 _PANOPTIC_SUFFIX = "/panoptic"
 
@@ -79,14 +76,6 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload_place: bytes = b""
 
 
-class SampleStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a `Sample`, by which it is ordered; read from a whole one's bytes."""
-
-    split: str
-    key: str
-    position: int
-
-
 class Order(enum.Enum):
     """A split's order: a seeded uniform shuffle, or the order of the annotation file."""
 
@@ -94,19 +83,12 @@ class Order(enum.Enum):
     INPUT = "input"
 
 
-read_start = msgspec.msgpack.Decoder(SampleStart).decode
-
 read_sample = msgspec.msgpack.Decoder(Sample).decode
 
 
 def pack(value: Any) -> bytes:
     """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
     return _PACK.encode(value)
-
-
-def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:
-    """Return samples as `read_sample` reads them, and `read_start` their first fields."""
-    return [msgspec.Raw(_PACK.encode(sample)) for sample in samples]
 
 
 def digest_payload(payload: bytes) -> bytes:
@@ -136,47 +118,29 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
         parts = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
         if sample.payload_digest or sample.payload:
             parts.append(sample.payload_digest or digest_payload(sample.payload))
-        digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
-        digest.update(_PACK.encode(parts))
+        digest = hashlib.blake2b(_PACK.encode(parts), digest_size=32)
         total += int.from_bytes(digest.digest(), "big")
     return total
 
 
-def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[int]:
-    """Return the numbers that a shuffled split is sorted by; ties go by key. They decide bytes.
+def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
+    """Return the places of a shuffled split's keys in its order. They decide bytes.
 
-    Each is the first 128 bits of a keyed hash of split and key, hence a uniform order that no
-    runner, worker or arrival order changes.
+    Each is a keyed hash of split and key, hence a uniform order that no runner, worker or arrival
+    order changes.
     """
-    begun = _begun_hash(split, seed)
-    numbers = []
+    begun = hashlib.blake2b(
+        f"{split}\0".encode(),
+        key=str(seed).encode(),
+        digest_size=ORDER_BYTES,
+        person=b"tfrec-order",
+    )
+    places = []
     for key in keys:
         digest = begun.copy()
         digest.update(key.encode())
-        numbers.append(int.from_bytes(digest.digest(), "big"))
-    return numbers
-
-
-def pack_rounded(keys: Sequence[int]) -> bytes:
-    """Return order keys rounded to floats, 8 bytes each, for `places_in_order`."""
-    return struct.pack(f"<{len(keys)}d", *keys)
-
-
-def places_in_order(rounded: bytes) -> list[int] | None:
-    """Return the places of what is sorted by its order key; None where two keys round to one.
-
-    Those may be one key twice, or too close to tell apart. Rounding never swaps two keys. It
-    decides bytes.
-
-    >>> places_in_order(pack_rounded([2**100, 7, 2**99])), places_in_order(pack_rounded([7, 7]))
-    ([1, 2, 0], None)
-    """
-    import numpy as np  # late: who only verifies an order has no use for it
-
-    numbers = np.frombuffer(rounded, "<f8")
-    places = numbers.argsort()
-    in_order = numbers[places]
-    return None if (in_order[1:] == in_order[:-1]).any() else places.tolist()
+        places.append(digest.digest())
+    return places
 
 
 def panoptic_root(split: str) -> str:
@@ -187,18 +151,3 @@ def panoptic_root(split: str) -> str:
 def is_panoptic_root(root: str) -> bool:
     """Return whether `panoptic_root` gave a root its name."""
     return root.endswith(_PANOPTIC_SUFFIX)
-
-
-def is_panoptic(blob: Blob) -> bool:
-    """Return whether a blob is a panoptic image, which lies on another's pixels."""
-    return is_panoptic_root(blob.root)
-
-
-@functools.cache
-def _begun_hash(split: str, seed: int) -> "hashlib.blake2b":
-    """Return the hash of what all keys of a split have in common: half of all there is to hash."""
-    begun = hashlib.blake2b(
-        key=str(seed).encode(), digest_size=DIGEST_BITS // 8, person=b"tfrec-order"
-    )
-    begun.update(f"{split}\0".encode())
-    return begun

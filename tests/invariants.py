@@ -1,15 +1,9 @@
 """The one oracle: what an output may hold after whatever happened to the runs that made it.
 
 It looks at stored state alone, a mapping of names to bytes, be it of a folder, of a bucket or of
-the store in memory; and it reads with code of its own. The numbers are those of the invariants:
-
-1. nothing is lost silently: all sums of the manifest, and of every receipt;
-2. the same bytes: whatever is there is what an undisturbed build makes;
-3. shards are exact: planned counts differ by at most one, the larger shards first;
-4. the manifest commits: files are whole, a manifest comes with all of them, foreign files stay;
-5. bounded memory: `test_gate`, `test_resource_limits`;
-6. no TensorFlow: `test_imports`;
-7. transient trouble is never a reject: every reject's code says something of a sample's own.
+the store in memory; and it reads with code of its own. The numbers in messages:
+1. nothing is lost silently; 2. the same bytes; 3. shards are exact; 4. the manifest commits;
+7. transient trouble is never a reject. Other tests look at 5 (memory) and 6 (no TensorFlow).
 """
 
 import hashlib
@@ -25,7 +19,6 @@ import google_crc32c
 import pyarrow.parquet as pq
 
 Files = Mapping[str, bytes]
-
 MANIFEST = "manifest.json"
 _COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
 _OF_THE_SAMPLE = (
@@ -47,15 +40,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def check_output(files: Files, undisturbed: Files, foreign: Files | None = None) -> bool:
-    """Check an output against the undisturbed build of the same plan and sources.
+    """Check an output against the undisturbed build; return whether it is committed.
 
     Args:
         files: what is there now.
-        undisturbed: what a build makes that nothing happened to.
+        undisturbed: what a build of this plan makes that nothing happened to.
         foreign: what the user had there before; it stays.
-
-    Returns:
-        Whether the data set is committed.
     """
     for name, data in (foreign or {}).items():
         assert files.get(name) == data, f"4: {name} of the user is gone or changed"
@@ -72,11 +62,7 @@ def check_output(files: Files, undisturbed: Files, foreign: Files | None = None)
 
 
 def check_visible(files: Files) -> int:
-    """Check that every shard file a glob finds is whole and agrees with its receipt.
-
-    Returns:
-        How many there are.
-    """
+    """Check that every shard that a glob finds is as its receipt says; return how many."""
     receipts = {receipt["file"]: receipt for receipt in _receipts(files).values()}
     for name in data_files(files):
         data = files[name]
@@ -130,13 +116,7 @@ def _documented(section: str) -> set[str]:
 def check_growth(days: Sequence[Files]) -> dict[tuple[str, str], bytes]:
     """Check data sets that grew one by the other, each by itself and all together.
 
-    A sample is in one of them alone, and a class keeps its id and its name.
-
-    Args:
-        days: their files, the first one first.
-
-    Returns:
-        The Example of every sample, by its split and key.
+    A sample is in one of them alone, and a class keeps its id and its name. Return all Examples.
     """
     examples: dict[tuple[str, str], bytes] = {}
     labels: list[dict[str, Any]] = []
@@ -245,14 +225,12 @@ def _check_sums(
     dropped = [line for line in mine if not _is_of_sample(line["code"])]
     fate = split["annotations"]
     left_out = split["excluded"] + split.get("earlier", 0) + sum(split.get("skipped", {}).values())
-    assert split["listed"] == left_out + split["rejected_before_planning"] + split["planned"], (
-        f"1: samples of {name}"
-    )
+    early = split["rejected_before_planning"]
+    assert split["listed"] == left_out + early + split["planned"], f"1: samples of {name}"
     assert split["planned"] == split["records"] + split["rejected_in_shards"], f"1: plan of {name}"
     assert split["planned"] == sum(shard["planned"] for shard in shards), f"1: plan of {name}"
     assert split["records"] == sum(shard["records"] for shard in shards), f"1: records of {name}"
-    early_and_late = split["rejected_before_planning"] + split["rejected_in_shards"]
-    assert len(samples) == early_and_late, f"1: rejects of {name}"
+    assert len(samples) == early + split["rejected_in_shards"], f"1: rejects of {name}"
     assert sum(split["rejected"].values()) == len(samples), f"1: rejects of {name}"
     assert sum(fate["dropped"].values()) == len(dropped), f"1: dropped of {name}"
     lost = sum(len(line["annotation_ids"]) for line in samples)

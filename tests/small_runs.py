@@ -1,11 +1,6 @@
-"""A whole run in plain functions, without Beam: plan, build and commit a small COCO set.
-
-What the transforms wire is composed here from their public functions, one after the other, so that
-tests can stop, kill and repeat each step.
-"""
+"""A whole run in plain functions, without Beam, whose steps tests can stop, kill and repeat."""
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +18,7 @@ from schemas.shards import ShardInfo, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.coco_texts import read_counted
 from tests.conftest import coco_dict, jpeg_bytes
+from tests.invariants import files_of
 from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
 from transforms.commit import commit
@@ -41,6 +37,7 @@ from transforms.sources.read_coco import CocoRules
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
 
+contents = files_of
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
@@ -103,9 +100,8 @@ def plan_run(
     **job: object,
 ) -> SmallRun:
     """Read, pin, rank and group; splits as the mappings have them, else `train`."""
-    roots = {
-        k: str(v) for k, v in (images if isinstance(images, Mapping) else {"train": images}).items()
-    }
+    folders = images if isinstance(images, Mapping) else {"train": images}
+    roots = {split: str(folder) for split, folder in folders.items()}
     uris = annotations if isinstance(annotations, Mapping) else {"train": annotations}
     layout = layout or DetectionLayout()
     sharding = Sharding(num_shards={"": num_shards}, seed=seed)
@@ -129,7 +125,7 @@ def plan_run(
         (root, PinTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]
     return SmallRun(
-        shards=place_samples(batches, table, sharding),
+        shards=place_samples(batches, table),
         table=table,
         files=files,
         rejected=rejected,
@@ -153,13 +149,11 @@ def batch_samples(
     return dict(make_bucket_batches(samples, sharding, layout.record_bytes, 4096))
 
 
-def place_samples(
-    batches: Mapping[Bucket, BucketBatch], table: ShardTable, sharding: Sharding
-) -> list[ShardPlan]:
+def place_samples(batches: Mapping[Bucket, BucketBatch], table: ShardTable) -> list[ShardPlan]:
     """Return the shards of samples whose buckets were counted for the table."""
     placed: dict[Shard, list[ShardRun]] = {}
     for bucket, batch in batches.items():
-        for shard, run in rank_bucket((bucket, [batch]), table, sharding):
+        for shard, run in rank_bucket((bucket, [batch]), table):
             placed.setdefault(shard, []).append(run)
     return [make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)]
 
@@ -173,16 +167,14 @@ class SmallSet(NamedTuple):
     num_shards: int
 
     def plan(self, **options: Any) -> SmallRun:
-        """Return a run of the set."""
         return plan_run(self.images, self.annotations, self.out, self.num_shards, **options)
 
     def image(self, number: int) -> Path:
-        """Return the path of `a000.jpg`, `a001.jpg` …."""
         return self.images / f"a{number:03}.jpg"
 
-    def made(self) -> dict[str, str]:
-        """Return the digests of the output's files, without the plan that claims it."""
-        return {name: sha for name, sha in contents(self.out).items() if name != PLAN_NAME}
+    def made(self) -> dict[str, bytes]:
+        """Return the output's files, without the plan that claims it."""
+        return {name: data for name, data in files_of(self.out).items() if name != PLAN_NAME}
 
     def put(self, names: Iterable[str], data: bytes = b"of the user") -> None:
         """Put files into the output."""
@@ -213,7 +205,6 @@ def write_all(run: SmallRun) -> list[ShardInfo]:
 
 
 def commit_run(run: SmallRun, infos: Sequence[ShardInfo]) -> Manifest:
-    """Commit what was built."""
     return commit(run.plan, infos, run.files, run.rejected, run.tallies, run.commit_job)
 
 
@@ -225,33 +216,16 @@ def build_run(run: SmallRun) -> Manifest:
     return commit_run(run, write_all(run))
 
 
-def build_and_die(
-    images: Path, annotations: Path, output: Path, num_shards: int, nth: int, how: str
-) -> None:
-    """Run as the target of a child: plan, then build and commit until `die_at` ends it.
+def build_and_die(images: Path, annotations: Path, output: Path, nth: int, how: str) -> None:
+    """Run as the target of a child, until its nth call of the disk ends it.
 
-    Args:
-        images: image folder.
-        annotations: annotation file.
-        output: of the run.
-        num_shards: of the run.
-        nth: the call that is the last.
-        how: `torn` to let half of a write through; `named` for a disk without anonymous files.
+    `how` is `torn` to let half of a write through, or `named` on a disk without anonymous files.
     """
-    run = plan_run(images, annotations, output, num_shards)
+    run = plan_run(images, annotations, output)
     if how == "named":
         os.open = without_anonymous_files(os.open)
     die_at(nth, torn=how == "torn")
     build_run(run)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder, by its name."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def touch(path: Path, mtime_ns: int = 1_600_000_000_123_456_789) -> None:

@@ -150,7 +150,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     ),
     "a split is dropped": (
         lambda m: (m["splits"].clear(), m["shards"].clear()),
-        "its plan has a split train, which it does not tell of",
+        "its plan or shards have a split train, which it does not sum up",
     ),
     "a name template is none": (
         lambda m: m["plan"]["options"].update(shard_names="{other}"),

@@ -3,8 +3,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.manifest import SharedContents
 from tests.coco_command import DATA, MakeCoco, digests, manifest_of, run_coco
@@ -58,14 +56,12 @@ def test_contents_of_several_splits() -> None:
 def test_files_of_one_name_are_named_with_their_keys() -> None:
     found = find_duplicates([("train", A, "z.npz", "0"), ("val", A, "z.npz", "1")])
     assert found.pairs[0].names == ("z.npz (key 0)", "z.npz (key 1)")
-    found = find_duplicates([("train", A, "a/1.jpg", "a/1.jpg"), ("val", A, "a/1.jpg", "a/1.jpg")])
-    assert found.pairs[0].names == ("a/1.jpg", "a/1.jpg")
 
 
-@given(st.permutations(RECORDS), st.integers(1, 20))
-def test_neither_order_nor_partitions_matter(records: list, partitions: int) -> None:
+@pytest.mark.parametrize("partitions", [1, 2, 20])
+def test_neither_order_nor_partitions_matter(partitions: int) -> None:
     parts: dict[int, list] = {}
-    for record in records:
+    for record in reversed(RECORDS):
         parts.setdefault(record[1][0] % partitions, []).append(record)
     assert add_duplicates(map(find_duplicates, parts.values())) == FOUND
 
@@ -87,20 +83,13 @@ def test_lines_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -
     assert [record.key for record in found.lines[0].samples["val"]] == ["0", "1"]
 
 
-@pytest.fixture
-def both(make_coco: MakeCoco) -> tuple[list[object], Path]:
-    """Six photos of train, four of val; val's second is one of train's under another name."""
+def test_a_photo_in_two_splits_is_reported(make_coco: MakeCoco, tmp_path: Path) -> None:
     (train, train_json), (val, val_json) = make_coco(6), make_coco(4, name="val")
     for place, path in enumerate(sorted(val.iterdir())):
         path.write_bytes(path.read_bytes() + bytes([place + 1]))
     shutil.copy(sorted(train.iterdir())[4], sorted(val.iterdir())[1])
-    sources = ["--images", f"train={train}", f"val={val}"]
+    sources = ["--images", f"train={train}", f"val={val}", "--num_shards", "2"]
     sources += ["--annotations", f"train={train_json}", f"val={val_json}"]
-    return [*sources, "--num_shards", "2"], val
-
-
-def test_a_photo_in_two_splits_is_reported(both: tuple, tmp_path: Path) -> None:
-    sources, val = both
     out = tmp_path / "out"
     run = run_coco(*sources, "--output", out)
     assert run.code == 0, run.err
@@ -113,13 +102,8 @@ def test_a_photo_in_two_splits_is_reported(both: tuple, tmp_path: Path) -> None:
     (line,) = map(json.loads, (out / "duplicates.jsonl").read_bytes().splitlines())
     assert line["records"] == {"train": 1, "val": 1}
     assert line["samples"]["val"] == [{"name": val_name, "key": line["samples"]["val"][0]["key"]}]
-    _resumes(sources, out)
-
-
-def _resumes(sources: list[object], out: Path) -> None:
-    """A run whose shards are all there finds them again."""
     whole = digests(out, *DATA, "duplicates.jsonl")
     for name in ("manifest.json", "duplicates.jsonl"):
         (out / name).unlink()
-    assert run_coco(*sources, "--output", out).code == 0
+    assert run_coco(*sources, "--output", out).code == 0  # all shards are there
     assert digests(out, *DATA, "duplicates.jsonl") == whole

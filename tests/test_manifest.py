@@ -31,28 +31,18 @@ PLAN = JobPlan(
     samples="00ff",
     found=["boxes"],
 )
+SUMMARY = SplitSummary(
+    *(13, 1, 2, 10, 1, 9, 1, 1000),
+    annotations=Annotations(listed=20, written=15, dropped={"E-BOX-EMPTY": 2}, lost=2, excluded=1),
+    repeated_annotation_ids=0,
+    rejected={"E-IMG-EMPTY": 3},
+    repairs={"box_clipped": 4},
+    traits={"cmyk": 1},
+)
 MANIFEST = Manifest(
     layout="detection",
     plan=PLAN,
-    splits={
-        "train": SplitSummary(
-            listed=13,
-            excluded=1,
-            rejected_before_planning=2,
-            planned=10,
-            rejected_in_shards=1,
-            records=9,
-            shards=1,
-            bytes=1000,
-            annotations=Annotations(
-                listed=20, written=15, dropped={"E-BOX-EMPTY": 2}, lost=2, excluded=1
-            ),
-            repeated_annotation_ids=0,
-            rejected={"E-IMG-EMPTY": 3},
-            repairs={"box_clipped": 4},
-            traits={"cmyk": 1},
-        )
-    },
+    splits={"train": SUMMARY},
     shards=[ShardEntry("train-00000-of-00001-9.tfrec", "train", 10, 9, 1000, "deadbeef", "00")],
     features=[Feature("image/width", Kind.INT64, False, "image width in px")],
 )
@@ -62,33 +52,32 @@ def test_a_plan_s_digest_is_this_for_ever() -> None:
     assert plan_digest(PLAN) == "8f9f615c0f5ed0466287fcaf54f53a66"
 
 
-def changed(**fields: Any) -> JobPlan:
-    return msgspec.structs.replace(PLAN, **fields)
-
-
 BACKWARDS = {"a_val": PlannedSplit(3, 1), "train": PlannedSplit(10, 2)}
-PLANS = {
-    "the order of options": (changed(options={"layout": "detection", "seed": "0"}), True),
-    "the order of splits": (changed(splits=BACKWARDS), True),
-    "format version": (changed(format_version=3), False),
-    "an option": (changed(options={"seed": "1"}), False),
-    "a label": (changed(labels=PLAN.labels[:1]), False),
-    "a split": (changed(splits={"train": PlannedSplit(10, 2)}), False),
-    "what sources hold": (changed(found=["boxes", "captions"]), False),
-    "samples": (changed(samples="00fe"), False),
-}
 
 
-@pytest.mark.parametrize(("plan", "same"), PLANS.values(), ids=PLANS)
-def test_the_digest_covers_the_whole_plan(plan: JobPlan, same: bool) -> None:
-    assert (plan_digest(plan) == plan_digest(PLAN)) is same
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"options": {"layout": "detection", "seed": "0"}}, True),  # their order
+        ({"splits": BACKWARDS}, True),
+        ({"format_version": 3}, False),
+        ({"options": {"seed": "1"}}, False),
+        ({"labels": PLAN.labels[:1]}, False),
+        ({"splits": {"train": PlannedSplit(10, 2)}}, False),
+        ({"found": ["boxes", "captions"]}, False),
+        ({"samples": "00fe"}, False),
+    ],
+)
+def test_the_digest_covers_the_whole_plan(changes: dict[str, Any], same: bool) -> None:
+    assert (plan_digest(msgspec.structs.replace(PLAN, **changes)) == plan_digest(PLAN)) is same
 
 
 def test_a_manifest_survives_its_json() -> None:
     data = to_json(MANIFEST)
     assert read_manifest(data, "manifest.json") == MANIFEST
-    assert data.endswith(b"}\n")
-    assert json.loads(data)["format"] == "beam-tfrec"
+    schema = msgspec.json.schema(Manifest)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(data), schema)
     assert json.loads(data)["format_version"] == FORMAT_VERSION == 3
 
 
@@ -96,22 +85,16 @@ def edited(**fields: Any) -> bytes:
     return json.dumps({**json.loads(to_json(MANIFEST)), **fields}).encode()
 
 
-REFUSED = {
-    "newer": (edited(format_version=4), "format version 4, this program reads 3; upgrade"),
-    "another format": (edited(format="x"), "no manifest of beam-tfrec (format 'x'); give another"),
-    "cut off": (to_json(MANIFEST)[:-3], "no manifest of beam-tfrec (Input data was truncated);"),
-    "no UTF-8": (b'{"format": "\xff"}', "no manifest of beam-tfrec ('utf-8' codec can't decode"),
-    "nested without end": (b'{"x": ' + b"[" * 100_000, "no manifest of beam-tfrec (maximum rec"),
-}
+REFUSED = [
+    (edited(format_version=4), "format version 4, this program reads 3; upgrade"),
+    (edited(format="x"), "no manifest of beam-tfrec (format 'x'); give another"),
+    (to_json(MANIFEST)[:-3], "no manifest of beam-tfrec (Input data was truncated);"),
+    (b'{"format": "\xff"}', "no manifest of beam-tfrec ('utf-8' codec can't decode"),
+    (b'{"x": ' + b"[" * 100_000, "no manifest of beam-tfrec (maximum rec"),
+]
 
 
-@pytest.mark.parametrize(("data", "what"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("data", "what"), REFUSED, ids=range(len(REFUSED)))
 def test_other_files_are_refused(data: bytes, what: str) -> None:
     with pytest.raises(RuntimeError, match=f"^E-OUT-FOREIGN m.json: {re.escape(what)}"):
         read_manifest(data, "m.json")
-
-
-def test_the_json_schema_accepts_a_manifest() -> None:
-    schema = msgspec.json.schema(Manifest)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(json.loads(to_json(MANIFEST)), schema)

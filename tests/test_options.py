@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import google.auth
 import pytest
 
 from pipelines import coco
@@ -29,7 +28,7 @@ from tests.coco_command import (
 from tests.gcs_stand_in import GcsStandIn, Kind
 from transforms.earlier import Since
 from transforms.gate import GateLimits
-from transforms.storage import Access, gcs
+from transforms.storage import Access
 
 OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)
 SOURCES = ("--images", "i", "--annotations", "a.json")
@@ -45,8 +44,6 @@ def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConf
     return config
 
 
-# --- what is refused: flags, and how the message begins
-
 REFUSED = [
     ("--since ''", "argument --since: must not be empty: see --help"),
     (
@@ -60,25 +57,17 @@ REFUSED = [
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
     ("--split Train", "a split must be lower-case letters, digits and _, a letter first, at"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
-    ("--on_size_mismatch keep", "argument --on_size_mismatch: invalid choice: 'keep' (choose"),
     ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
-    ("--num_shards many", "num_shards must be a whole number, got 'many'"),
     ("--num_shards 4 5", "num_shards of all splits must come once, got '4' and '5': remove one"),
     ("--num_shards val=3", "num_shards must name splits of --images, got ['val']: give ['train']"),
     ("--num_shards 4 --hosts 3", "num_shards must be a multiple of hosts 3, got 4: give 3 or 6"),
-    ("--num_shards 2 --hosts 3", "num_shards must be a multiple of hosts 3, got 2: give 3"),
     (
         "--num_shards 4 --records_per_shard 2",
         "argument --records_per_shard: not allowed with argument --num_shards: see",
     ),
-    ("--num_shards 4 --shard_size 1MB", "argument --shard_size: not allowed with argument"),
-    ("--records_per_shard 0", "records_per_shard must be at least 1, got 0: give a larger number"),
     ("--records_per_shard x", "argument --records_per_shard: invalid int value: 'x': see --help"),
-    ("--hosts 0", "hosts must be at least 1, got 0: give a larger number"),
     ("--shard_size '5 parsecs'", "shard_size must be a size such as 150MB or 256MiB, got '5"),
     ("--shard_names all.tfrec", "shard_names must hold {index} for several shards, got"),
-    ("--shard_names '{index}-{host}'", "shard_names must be counted, plain or a template with"),
-    ("--shard_names 'a/{index}'", "shard_names must name files in the output itself, not hidden"),
     (
         "--shard_names '{index}' --images val=i --annotations val=a",
         "shard_names must hold {split} for splits ['train', 'val'], got '{index}': add",
@@ -92,16 +81,10 @@ REFUSED = [
     ("--since 'gs://b/x//coco-{date}'", "a path must not hold '//' after its store, got"),
     ("--max_reads_per_second=-1", "max_reads_per_second must be a number of requests, or 0 for"),
     ("--max_rejected some", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
-    ("--max_dropped all", "max_dropped must be a count such as 5 or a percentage such as 1%,"),
-    ("--max_rejected 101%", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
-    ("--max_rejected nan%", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
     ("--shards_in_flight 0", "shards_in_flight must be at least 1, got 0: give a larger number"),
-    ("--bytes_in_flight 0", "bytes_in_flight must be at least 1, got 0: give a larger number"),
     ("--report --no_report", "argument --no_report: not allowed with argument --report: see"),
-    ("stray", "unknown argument 'stray': see --help"),
     ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
-    ("--xyzzy 1", "unknown argument '--xyzzy': see --help"),
     ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
     (
         f"--split {201 * 's'}",
@@ -113,34 +96,19 @@ REFUSED = [
     ),
 ]
 ALONE = [
-    ("--images i --annotations a.json", "the following arguments are required: --output: see"),
-    (
-        "--images i --annotations a.json --output ''",
-        "argument --output: must not be empty: see",
-    ),
+    ("--images i --annotations a.json --output ''", "argument --output: must not be empty: see"),
     (
         "--images i --annotations a.json --output 'out-{date}' --date 2026-11-31",
         "date must be a day as YYYY-MM-DD, got '2026-11-31': give one such as",
     ),
-    (
-        "--images i --annotations a.json --output 'out-{date}' --date=",
-        "argument --date: must not be empty: see --help",
-    ),
     ("", "the following arguments are required: --images, --annotations, --output: see --help"),
     ("--images", "argument --images: expected at least one argument: see --help"),
-    (
-        "--images train= --annotations a.json --output o",
-        "images of train must not be empty: give a",
-    ),
-    (
-        "--images '' --annotations a.json --output o",
-        "argument --images: must not be empty",
-    ),
+    ("--images train= --annotations a --output o", "images of train must not be empty: give a"),
+    ("--images '' --annotations a.json --output o", "argument --images: must not be empty"),
     (
         "--images all=i --annotations all=a.json --output o",
         "a split must be lower-case letters, digits and _, a letter first, at most 200",
     ),
-    ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
 ]
 
 
@@ -168,27 +136,10 @@ def test_a_refused_flag_ends_the_command_before_anything_is_touched(
 
 
 @pytest.mark.parametrize(
-    ("flag", "number"),
-    [
-        ("--num_shards", 10**400),
-        ("--records_per_shard", 10**30),
-        ("--hosts", 10**30),
-        ("--shard_size", "9" * 300 + "TB"),
-        ("--seed", -(10**70)),
-    ],
-)
-def test_refuses_numbers_beyond_all_measure(flag: str, number: object) -> None:
-    """By name, and before the sources are read; no float's or hash's own words."""
-    with pytest.raises(ValueError, match=f"^{flag.strip('-')} must be "):
-        configured(f"{flag}={number}")
-
-
-@pytest.mark.parametrize(
     ("flags", "said"),
     [
         (("--hosts", 7), "--hosts 7 "),
-        (("--num_shards", 2**63 - 1), "give at most --num_shards 5"),
-        (("--shard_size", "100B"), "--shard_size"),
+        (("--num_shards", 10**400), "give at most --num_shards 5"),
         (("--runner", "NoSuchRunner"), "NoSuchRunner"),
     ],
 )
@@ -200,21 +151,14 @@ def test_refused_once_the_sources_are_read(
     assert said in run.fault
 
 
-# --- how values are parsed
-
-
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [
-        ("150MB", 150_000_000),
         ("150 MB", 150_000_000),
         ("1.1GB", 1_100_000_000),
         ("0.3kB", 300),
-        ("256MiB", 268_435_456),
         ("256Mi", 268_435_456),
         ("2T", 2 * 10**12),
-        ("1TiB", 2**40),
-        ("7", 7),
         ("7B", 7),
         ("1.9", 1),
         (" 5k ", 5000),
@@ -225,9 +169,7 @@ def test_parse_size(text: str, size_bytes: int) -> None:
     assert parse_size("shard_size", text) == size_bytes
 
 
-@pytest.mark.parametrize(
-    "text", ["", "MB", "-1", "1e6", "1.", ".5MB", "1MiBB", "1 M B", "1KB", "٣"]
-)
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "1.", ".5MB", "1MiBB", "1KB", "٣"])
 def test_parse_size_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"^shard_size must be a size such as 150MB"):
         parse_size("shard_size", text)
@@ -236,14 +178,11 @@ def test_parse_size_refuses(text: str) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([], {}),
-        (["a"], {"bare": "a"}),
         (["train=a", "val=b"], {"train": "a", "val": "b"}),
         (["/x/a=b"], {"bare": "/x/a=b"}),  # what stands before = can be no split
         (["Train=a"], {"bare": "Train=a"}),
         (["train=a=b"], {"train": "a=b"}),
         (["=a"], {"bare": "=a"}),
-        (["gs://b/o?x=1"], {"bare": "gs://b/o?x=1"}),
         (["./train=a"], {"bare": "./train=a"}),  # how a folder with = in its name is given
     ],
 )
@@ -286,15 +225,11 @@ def test_the_command_that_accepts_rejects_is_of_the_same_day(flags: str, again: 
 
 
 def test_the_day_is_in_the_output_before_anything_begins() -> None:
-    config, _ = COMMAND.configure(
-        [
-            *(*SOURCES, "--output", "gs://b/{date}/{x}"),
-            *("--since", "gs://b/{date}/{x}", "--date", "2026-11-20"),
-        ]
-    )
-
+    pattern = "gs://b/{date}/{x}"
+    given = f"--output {pattern} --since {pattern} --date 2026-11-20"
+    config = configured(given, SOURCES)
     assert config.output == "gs://b/2026-11-20/{x}"
-    assert config.since == Since(("gs://b/{date}/{x}",), datetime.date(2026, 11, 20))
+    assert config.since == Since((pattern,), datetime.date(2026, 11, 20))
     assert "{date}" not in str(config.options())
 
 
@@ -324,19 +259,6 @@ def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert text.isascii()
     assert [flag for flag in OUR_FLAGS if f"\n  {flag}" not in text] == []
-
-
-def test_what_a_layout_asks_for_of_annotation_files() -> None:
-    plain, masks, keras = (
-        configured(flags).reader().rules
-        for flags in ("", "--features boxes,masks", "--layout keras")
-    )
-    assert (plain.segmentations, plain.per_annotation) == (False, False)
-    assert masks.segmentations
-    assert keras.per_annotation
-
-
-# --- what they do, where no other file shows it
 
 
 def test_splits_shards_and_order(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -425,22 +347,9 @@ def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
             assert request.query["kmsKeyName"] == "projects/p/key"
 
 
-def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_credentials(**_: object) -> None:
-        raise AssertionError("credentials were looked for")
-
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    for made in (gcs.credentials, gcs.client, gcs.reader):
-        made.cache_clear()
-    monkeypatch.setattr(google.auth, "default", no_credentials)
-    gcs.client(Access(anonymous=True), "")
-    gcs.reader("b", Access(anonymous=True), "")
-    with pytest.raises(AssertionError, match="credentials were looked for"):
-        gcs.client(Access(), "")
-    assert configured("--anonymous", IN_BUCKET).access == Access(anonymous=True)
-
-
 def test_limits_reach_the_workers() -> None:
     """What each limit does is in `tests/test_gate.py`."""
     flags = "--shards_in_flight 3 --bytes_in_flight 700kB --readers 5 --workers 4"
-    assert configured(flags, IN_BUCKET).limits == GateLimits(3, 700_000, 5, 4)
+    config = configured(f"{flags} --anonymous", IN_BUCKET)
+    assert config.limits == GateLimits(3, 700_000, 5, 4)
+    assert config.access == Access(anonymous=True)

@@ -1,3 +1,4 @@
+import datetime
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from pipelines.verify import VerifyConfig, verify
 from schemas.manifest import Manifest, from_json
 from schemas.shards import ShardNames
 from tests.small_runs import SmallSet, build_run, contents, make_small
-from transforms.earlier import list_indexes, read_written
+from transforms.earlier import Since, find_earlier_sets, list_indexes, read_written
 from transforms.output_files import names_of_ours, refuse_foreign, remove_output
 from transforms.storage import DEFAULT_ACCESS, open_storage
 from transforms.verify.show_record import records_of_set
@@ -89,8 +90,13 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
     keys = [records.key(place) for place in range(len(records))]
     manifest = from_json(path.read_bytes(), Manifest)
     (shown,) = records_of_set(out, DEFAULT_ACCESS, manifest, "train", 0, keys[-1])
-    indexes = list_indexes(manifest, out, ["train"])
-    written = [key for index in indexes for key in read_written(index)]
+    (earlier,) = find_earlier_sets(Since([out], datetime.date.max), "", "detection").sets
+    parts = [
+        p
+        for index in list_indexes(earlier, ["train"])
+        for p in read_written(index, DEFAULT_ACCESS, 1)
+    ]
+    written = [key for _, batch in parts for key in batch.sources]
 
     assert sorted(keys) == sorted(written) == [str(number) for number in range(1, 7)]
     assert shown.key == keys[-1]

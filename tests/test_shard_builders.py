@@ -2,15 +2,25 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.metrics import MetricsFilter
 
+from pipelines import coco
 from pipelines import run as runner
 from tests.children import builders_beside
-from tests.coco_command import MakeCoco, command, committed, digests, run_coco, shard_paths
+from tests.coco_command import (
+    MakeCoco,
+    check_committed,
+    command,
+    committed,
+    digests,
+    run_coco,
+    shard_paths,
+)
 from transforms import builders
 from transforms.progress import PROGRESS
 
@@ -32,14 +42,6 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@contextlib.contextmanager
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have this process build all shards."""
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "builder_processes", lambda *_: contextlib.nullcontext())
-        yield
-
-
 def test_the_bytes_are_those_of_one_process(
     built_here: list[str],
     make_coco: MakeCoco,
@@ -55,9 +57,9 @@ def test_the_bytes_are_those_of_one_process(
     assert (PROGRESS.done, PROGRESS.planned, PROGRESS.rejected) == (24, 24, 1)
     assert PROGRESS.shards_done == PROGRESS.shards_planned == 12
     assert builders_beside(os.getpid()) == []
-    with alone(monkeypatch):
-        built_here.clear()
-        committed(sources, tmp_path / "alone", *flags)
+    built_here.clear()
+    monkeypatch.setattr(runner, "builder_processes", lambda *_: contextlib.nullcontext())
+    committed(sources, tmp_path / "alone", *flags)
     assert len(built_here) == 12
     assert digests(tmp_path / "both") == digests(tmp_path / "alone")
 
@@ -79,3 +81,31 @@ def test_where_none_can_start_a_run_builds_alone(
     monkeypatch.setattr("transforms.builders.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
+
+
+def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
+    (images, annotations), out = make_coco(12), tmp_path / "out"
+    (images / "a003.jpg").write_bytes(b"<html>")
+    (images / "a004.jpg").unlink()
+    given = ["--images", str(images), "--annotations", str(annotations), "--output", str(out)]
+    given += ["--num_shards", "3", "--max_rejected", "2"]
+    found = []
+    for _ in range(2):  # every shard is made, then kept
+        (out / "manifest.json").unlink(missing_ok=True)
+        pipeline = beam.Pipeline(runner="FnApiRunner")
+        coco.build(pipeline, coco.COMMAND.configure(given)[0])
+        result = pipeline.run()
+        result.wait_until_finish()
+        counters = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]
+        found.append({counter.key.metric.name: counter.committed for counter in counters})
+    split = check_committed(out)["splits"]["train"]
+    assert found[0] == found[1]
+    assert found[0] == {
+        "samples_planned": split["planned"],
+        "shards_planned": split["shards"],
+        "records": split["records"],
+        "rejected": split["rejected_in_shards"],
+        "bytes": split["bytes"],
+        "shards_done": split["shards"],
+    }
+    assert (split["planned"], split["records"], split["rejected_in_shards"]) == (11, 10, 1)

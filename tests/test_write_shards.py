@@ -23,7 +23,7 @@ from tests.children import KILLED, exit_code_of
 from tests.coco_command import source_ids
 from tests.conftest import jpeg_bytes
 from tests.invariants import check_output, files_of
-from tests.small_images import chunk, idat, ihdr, jpeg, png
+from tests.small_images import chunk, ihdr, jpeg, png
 from tests.small_runs import (
     SmallRun,
     SmallSet,
@@ -82,9 +82,7 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path) -> None:
         (images / name).write_bytes(image)
     annotations.write_text(json.dumps(GOLDEN_COCO))
     run = plan_run(images, annotations, out, num_shards=1)
-
     info = build(run)
-
     assert [sample.key for sample in run.shards[0].samples] == ["1", "2", "3"]
     assert info == ShardInfo(
         plan=plan_digest(run.plan),
@@ -117,9 +115,6 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path) -> None:
     )
 
 
-# --- rejects ---
-
-
 @dataclasses.dataclass(frozen=True)
 class OddLayout(DetectionLayout):
     """A layout of the user's that does something odd with the image of key 2."""
@@ -141,20 +136,13 @@ def raising(error: BaseException) -> Callable[[], Any]:
     return odd
 
 
-def too_large() -> Built:
-    """Return values beyond protobuf's limit, of one megabyte that stands in them many times."""
-    piece = bytes(2**20)
-    return Built({"huge": (Kind.BYTES, [piece] * 2048)}, [], [], [])
-
-
-def of_wrong_kind() -> Built:
-    return Built({"key": (Kind.INT64, [2**63])}, [], [], [])
+def built_of(kind: Kind, values: list) -> Callable[[], Built]:
+    return lambda: Built({"key": (kind, values)}, [], [], [])
 
 
 def check_that_key_2_is_rejected(small: SmallSet, code: str, detail: str, **planned: Any) -> None:
     run = small.plan(**planned)
     info = build(run)
-
     ids = {"key": "2", "annotation_ids": (101, 102), "file_name": "a001.jpg", "shard": STEM}
     rejected = Rejected(code=code, stage="write_shards", split="train", detail=detail, **ids)
     assert info.rejected == [rejected]
@@ -167,11 +155,8 @@ def check_that_key_2_is_rejected(small: SmallSet, code: str, detail: str, **plan
 
 
 CUT = jpeg_bytes(64, 48)[:-10]
-HUGE = png(ihdr(65_535, 65_535), idat())
 UNFIT_IMAGES = [
     (CUT, "E-IMG-TRUNCATED", f"no end marker in {len(CUT)} bytes"),
-    (b"<html>Not Found</html>", "E-IMG-TYPE", "HTML"),
-    (HUGE, "E-IMG-PIXELS", "65535 x 65535 = 4294836225 pixels, limit 178956970"),
     (jpeg_bytes(64, 40), "E-IMG-SIZE", "64 x 40 in the file, 64 x 48 annotated"),
 ]
 
@@ -186,12 +171,11 @@ def test_an_image_that_is_unfit_is_rejected(
 
 NOT_OURS = "no errno: not of the machine"
 TOO_LARGE = "OverflowError: int64 features take -2^63 to 2^63-1, got 9223372036854775808"
+HUGE = [bytes(2**20)] * 2048  # one megabyte that stands in them many times
 NOT_BUILT = [
-    (too_large, "E-EX-TOO-LARGE", "2147491870 bytes, the limit is 2147483647"),
-    (of_wrong_kind, "E-EX-FAILED", TOO_LARGE),
-    (raising(ValueError("no box")), "E-EX-FAILED", "ValueError: no box"),
+    (built_of(Kind.BYTES, HUGE), "E-EX-TOO-LARGE", "2147491869 bytes, the limit is 2147483647"),
+    (built_of(Kind.INT64, [2**63]), "E-EX-FAILED", TOO_LARGE),
     (raising(OSError(NOT_OURS)), "E-EX-FAILED", f"OSError: {NOT_OURS}"),
-    (raising(ValueError("x" * 999 + "\nlines")), "E-EX-FAILED", "ValueError: " + "x" * 188),
     # What differs from run to run, or from terminal to terminal, stays out of the receipt.
     (
         raising(ValueError("<object at 0x7fa3b2c4d5e6> \udcff\x1b[0m")),
@@ -210,21 +194,14 @@ def test_an_example_that_cannot_be_built_is_rejected(
     check_that_key_2_is_rejected(small, code, detail, layout=OddLayout(odd=odd))
 
 
-MACHINE_S = [
-    MemoryError("full"),
-    RecursionError("deep"),
-    OSError(errno.ENOSPC, "No space left on device"),
-    KeyboardInterrupt("now"),
-]
+MACHINE_S = [MemoryError(), RecursionError(), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("error", MACHINE_S)
 def test_trouble_of_the_machine_is_never_a_reject(small: SmallSet, error: BaseException) -> None:
     run = small.plan(layout=OddLayout(odd=raising(error)))
-
     with pytest.raises(type(error)) as raised:
         build(run)
-
     assert raised.value is error
     assert small.made() == {}
 
@@ -239,10 +216,8 @@ def test_a_source_that_changes_before_it_is_read_fails_the_shard(
 ) -> None:
     run = small.plan()
     change(small.image(2))
-
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*/a002\.jpg: .*; run again when"):
         build(run)
-
     assert small.made() == {}
 
 
@@ -257,18 +232,10 @@ class CodedLayout(DetectionLayout):
 
 def test_a_worker_with_another_codec_than_planned_writes_nothing(small: SmallSet) -> None:
     run = small.plan(layout=CodedLayout())
-
-    with ThreadPoolExecutor(1) as worker, pytest.raises(RuntimeError) as raised:
+    line = f"^E-ARG {small.out}: codec is 'coder 1' in the plan, 'coder 2' on this worker; give"
+    with ThreadPoolExecutor(1) as worker, pytest.raises(RuntimeError, match=line):
         worker.submit(build, run).result()
-
-    assert str(raised.value) == (
-        f"E-ARG {small.out}: codec is 'coder 1' in the plan, 'coder 2' on this worker;"
-        " give workers the packages of the machine that plans, best in an image"
-    )
     assert small.made() == {}
-
-
-# --- resuming ---
 
 
 def rebuild(run: SmallRun, caplog: pytest.LogCaptureFixture) -> tuple[str, ShardInfo]:
@@ -279,24 +246,7 @@ def rebuild(run: SmallRun, caplog: pytest.LogCaptureFixture) -> tuple[str, Shard
     return message.split()[0], info
 
 
-def test_a_finished_shard_is_kept_without_reading_an_image(
-    small: SmallSet, caplog: pytest.LogCaptureFixture
-) -> None:
-    small.image(1).write_bytes(b"<html>")
-    run = small.plan()
-    first = build(run)
-    before = small.made()
-    for image in small.images.iterdir():
-        image.unlink()
-
-    assert rebuild(run, caplog) == ("kept", first)
-    assert [reject.code for reject in first.rejected] == ["E-IMG-TYPE"]
-    assert small.made() == before
-
-
-@pytest.mark.parametrize(
-    "gone", [[DATA], [PARQUET], [IDX], [RECEIPT], [DATA, PARQUET, IDX], [PARQUET, IDX, RECEIPT]]
-)
+@pytest.mark.parametrize("gone", [[DATA], [PARQUET], [IDX, RECEIPT]])
 def test_what_is_missing_is_built_again_and_comes_out_equal(
     small: SmallSet, caplog: pytest.LogCaptureFixture, gone: list[str]
 ) -> None:
@@ -305,7 +255,6 @@ def test_what_is_missing_is_built_again_and_comes_out_equal(
     before = small.made()
     for name in gone:
         (small.out / name).unlink()
-
     assert rebuild(run, caplog) == ("wrote", first)
     assert small.made() == before
 
@@ -318,7 +267,6 @@ def test_a_touched_source_is_hashed_and_accepted(
     touch(small.image(1))
     run = small.plan()
     small.image(2).unlink()  # its pin is the index's, so that it is not read
-
     assert rebuild(run, caplog) == ("kept", first)
     assert small.made() == before
 
@@ -330,23 +278,14 @@ def flip(data: bytes, at: int = -1) -> bytes:
     return bytes(changed)
 
 
-def spoil(path: Path, edit: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(edit(path.read_bytes()))
-
-
 def test_a_source_with_other_bytes_stops_the_resumed_run(small: SmallSet) -> None:
     build(small.plan())
     before = small.made()
-    spoil(small.image(1), lambda data: flip(data, -3))
+    small.image(1).write_bytes(flip(small.image(1).read_bytes(), -3))
     touch(small.image(1))
-
-    with pytest.raises(RuntimeError) as raised:
+    line = f"^E-SRC-CHANGED {small.image(1)}: other bytes than when {STEM} was written; restore it"
+    with pytest.raises(RuntimeError, match=line):
         build(small.plan())
-
-    assert str(raised.value) == (
-        f"E-SRC-CHANGED {small.image(1)}: other bytes than when {STEM} was written;"
-        " restore it, or give another --output, or --overwrite"
-    )
     assert small.made() == before
 
 
@@ -354,23 +293,19 @@ def edit_receipt(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps({**json.loads(data), **changes}).encode()
 
 
-def rekeyed(data: bytes) -> bytes:
-    first, *rest = index_from_parquet(data)
-    return index_to_parquet([msgspec.structs.replace(first, key="77"), *rest])
+def edit_rows(edit: Callable[[list], list]) -> Callable[[bytes], bytes]:
+    return lambda data: index_to_parquet(edit(index_from_parquet(data)))
 
 
-def drop_last_row(data: bytes) -> bytes:
-    return index_to_parquet(index_from_parquet(data)[:-1])
-
-
+rekeyed = edit_rows(lambda rows: [msgspec.structs.replace(rows[0], key="77"), *rows[1:]])
+drop_last_row = edit_rows(lambda rows: rows[:-1])
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
 NO_PARQUET = "index must be a Parquet file of records, got"
 SPOILT = [
     (RECEIPT, edit_receipt(plan="00ff"), r"belongs to plan 00ff, this run's is"),
     (RECEIPT, edit_receipt(index=3), r"is the receipt of train-00003-of-00001"),
-    (RECEIPT, lambda _: b"{}", r"is no receipt \("),
     (RECEIPT, lambda _: NESTED, r"is no receipt \("),
-    (DATA, lambda data: data[:-1], r"has \d+ bytes, its receipt says \d+"),
+    (DATA, lambda data: data[:-1], "has CRC-32C"),
     (DATA, flip, "has CRC-32C"),
     (PARQUET, lambda _: b"garbage", NO_PARQUET),
     (PARQUET, rekeyed, "describes other records"),
@@ -378,7 +313,6 @@ SPOILT = [
 ]
 SPOILT_WITHOUT_DATA = [
     (RECEIPT, edit_receipt(sha256="00"), "has other content than this run's"),
-    (PARQUET, lambda _: b"garbage", NO_PARQUET),
     (PARQUET, drop_last_row, "describes other records"),
     (IDX, lambda data: data + b"9 9\n", "has other content than this run's"),
 ]
@@ -393,22 +327,19 @@ def test_what_is_there_and_disagrees_is_a_conflict(
 ) -> None:
     run = small.plan()
     build(run)
-    spoil(small.out / name, edit)
+    small.put([name], edit((small.out / name).read_bytes()))
     if gone:
         (small.out / DATA).unlink()
     before = small.made()
-
     fault = rf"^E-OUT-CONFLICT {small.out}/{name}: {what}.*; give another --output"
     with pytest.raises(RuntimeError, match=fault):
         build(run)
-
     assert small.made() == before
 
 
 def test_a_run_that_was_overwritten_claims_no_shard(small: SmallSet) -> None:
     with pytest.raises(RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json is gone since"):
         write_all(small.plan())
-
     assert small.made() == {}
 
 
@@ -418,46 +349,30 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(small: SmallSet) -> 
     for path in small.out.rglob("*.*"):
         path.unlink()
     small.put([DATA], foreign)
-
     for _ in range(2):  # a rerun does not take it for what the first run claimed
         with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {small.out}/{DATA}: has CRC-32C"):
             build(small.plan())
-
     assert list(small.made()) == [DATA]
     assert (small.out / DATA).read_bytes() == foreign
 
 
-# --- deaths ---
-
+# Of write, fsync and link, for two shards: a small file takes 4, a shard 1 + 3 and 3 small files,
+# the probe and the plan 1 small file each, the commit 9.
 CALLS_OF_A_RUN = 76
-"""Calls of write, fsync and link in a run of two shards with three images each.
-
-A small file takes 4 (write, sync, link, sync of the folder), a shard 1 + 3 and 3 small files, the
-probe and the plan 1 small file each, the commit 9.
-"""
 
 
 @pytest.mark.parametrize("how", ["whole", "torn", "named"])
-@pytest.mark.parametrize(
-    ("num_shards", "calls"),
-    [(2, CALLS_OF_A_RUN), pytest.param(4, CALLS_OF_A_RUN + 32, marks=pytest.mark.chaos)],
-)
-def test_a_run_killed_at_any_call_resumes_to_the_same_files(
-    tmp_path: Path, num_shards: int, calls: int, how: str
-) -> None:
-    images, annotations = write_set(tmp_path / "data", 3 * num_shards)
-    build_run(plan_run(images, annotations, tmp_path / "undisturbed", num_shards))
+def test_a_run_killed_at_any_call_resumes_to_the_same_files(tmp_path: Path, how: str) -> None:
+    images, annotations = write_set(tmp_path / "data", 6)
+    build_run(plan_run(images, annotations, tmp_path / "undisturbed"))
     undisturbed = files_of(tmp_path / "undisturbed")
-
     exit_codes = []
-    for nth in range(1, calls + 2):
+    for nth in range(1, CALLS_OF_A_RUN + 2):
         out = tmp_path / f"killed at {nth}"
-        planned = images, annotations, out, num_shards
+        planned = images, annotations, out
         exit_codes.append(exit_code_of(build_and_die, *planned, nth, how))
         visible = {n: d for n, d in files_of(out).items() if not n.startswith("_spool-")}
         check_output(visible, undisturbed)
-
         build_run(plan_run(*planned))
         assert check_output(files_of(out), undisturbed)
-
-    assert exit_codes == [KILLED] * calls + [0]
+    assert exit_codes == [KILLED] * CALLS_OF_A_RUN + [0]

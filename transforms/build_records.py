@@ -12,7 +12,7 @@ from schemas.features import BoxForm, Kind, Roles
 from schemas.fields import RAW, EncodedImage, ImageInfo
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan
-from schemas.samples import Blob, Sample, is_panoptic
+from schemas.samples import Blob, Sample, is_panoptic_root
 from schemas.shards import ShardNames
 from schemas.tensors import tensor_shape
 from schemas.tfrecord import frame_record
@@ -103,10 +103,7 @@ def record_maker(
                 raw = [_image(blob, data, RAW) for blob, data in files]
                 return build_record(sample, raw, layout, labels)
             images = check_all(sample, contents, job.check, job.conversion)
-            if isinstance(images, Unfit):
-                return images
-            pixels = num_decoded(images, job.conversion)
-            if pixels:
+            if not isinstance(images, Unfit) and (pixels := num_decoded(images, job.conversion)):
                 with gate.decoding(pixels):
                     images = convert_all(sample, images, job.conversion, job.check)
             if isinstance(images, Unfit):
@@ -128,7 +125,7 @@ def check_all(
     """
     images: list[EncodedImage] = []
     for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
-        takes_foreign = conversion.takes_foreign and not is_panoptic(blob)
+        takes_foreign = conversion.takes_foreign and not is_panoptic_root(blob.root)
         info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, Unfit):
             return info._replace(place=place)
@@ -162,7 +159,7 @@ def convert_all(
 
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
-        if is_panoptic(blob):
+        if is_panoptic_root(blob.root):
             found = _or_unfit(convert_along, image, converted[0])
         else:
             found = _or_unfit(convert_image, image, conversion)
@@ -182,24 +179,21 @@ def build_record(
     labels: Labels,
 ) -> Record | Unfit:
     """Return a sample's record, or why there is none."""
-    encoded = _or_unfit(_build, sample, images, layout, labels)
-    if isinstance(encoded, Unfit):
-        return encoded
-    parts, built = encoded
-    size = sum(map(len, parts))
-    if size > MAX_EXAMPLE_BYTES:
-        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
-    return Record(frame_record(parts), built, images)
+    return _or_unfit(_build, sample, images, layout, labels)
 
 
 def _build(
     sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
-) -> tuple[list[bytes], Built] | Unfit:
+) -> Record | Unfit:
     built = layout.build(sample, images, labels)
     if isinstance(built, Unfit):
         known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
         return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
-    return encode_example_parts(built.features, built.feature_lists), built
+    parts = encode_example_parts(built.features, built.feature_lists)
+    size = sum(map(len, parts))
+    if size > MAX_EXAMPLE_BYTES:
+        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
+    return Record(frame_record(parts), built, images)
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:

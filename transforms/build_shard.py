@@ -112,19 +112,15 @@ def find_written(
         raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
     if info.name != shard.name:
         raise conflict(where, f"is the receipt of {info.name}")
-    written = output.stat(info.file)
     parquet_name, text_name = index_names(index_stem(info.file))
-    if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
+    if None in (output.stat(name) for name in (info.file, parquet_name, text_name)):
         return None
-    if written.size_bytes != info.bytes:
-        what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
-        raise conflict(join_uri(output.root, info.file), what)
+    _compare_twin(info, output)
     rows = read_index(parquet_name, output)
     blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
     found = [len(row.sources) for row in rows]
     if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
-    _compare_twin(info, output)
     return info, rows
 
 
@@ -215,7 +211,7 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
     found = output.stat(info.file)
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
-        what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
+        what = f"has CRC-32C {crc32c}, its receipt says {info.bytes} bytes of {info.crc32c}"
         raise conflict(join_uri(output.root, info.file), what)
 
 
@@ -259,11 +255,9 @@ class GrowingShard:
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1
-        if built.repairs:
-            self._repairs.update(built.repairs)
+        self._repairs.update(built.repairs)
         for image in images:
-            if image.info.traits:
-                self._traits.update(image.info.traits)
+            self._traits.update(image.info.traits)
             if image.turned != 1:
                 self._repairs["image_turned"] += 1
             if self._converts:

@@ -28,15 +28,16 @@ from schemas.manifest import (
     Annotations,
     JobPlan,
     Manifest,
-    PlannedSplit,
     ShardEntry,
     SplitSummary,
+    contradictions,
     plan_digest,
     read_manifest,
     to_json,
+    to_json_lines,
 )
-from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem, shard_stem
-from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
+from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
+from transforms.find_duplicates import NO_DUPLICATES, Duplicates
 from transforms.output_files import (
     SOURCES_NOTE,
     beside_shard,
@@ -91,20 +92,20 @@ def commit(
     digest = plan_digest(plan)
     check_claim(output, digest)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
-    _check_output(shards, plan, output, job.names)
     rejects = sorted(
         [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
     )
     layout = job.layout.resolved(plan.found)
     manifest = make_manifest(shards, plan, files, rejects, layout, duplicates)
-    rejected_lines = b"".join(map(_json_line, rejects))
+    _check_output(shards, output, job.names)
+    rejected_lines = to_json_lines(rejects)
     create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     refuse_empty(files, plan, records, job)
     contents: dict[str, bytes] = {}
     if duplicates.lines:
-        contents[DUPLICATES_NAME] = duplicates_jsonl(duplicates.lines)
+        contents[DUPLICATES_NAME] = to_json_lines(duplicates.lines)
     has_names = layout.first_label_id == 0
     texts = metadata_files(manifest, layout.spec, has_names=has_names)
     contents |= {name: text.encode() for name, text in texts.items()}
@@ -141,13 +142,13 @@ def make_manifest(
     splits = {
         file.split: _summarize(
             file,
-            plan.splits[file.split],
+            plan.splits[file.split].samples,
             [info for info in shards if info.split == file.split],
             [reject for reject in rejects if reject.split == file.split],
         )
         for file in sorted(files, key=lambda file: file.split)
     }
-    return Manifest(
+    manifest = Manifest(
         layout=layout.name,
         plan=plan,
         splits=_with_shares(splits) if "split_by" in plan.options else splits,
@@ -155,6 +156,14 @@ def make_manifest(
         features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,
     )
+    for info in shards:
+        rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
+        if info.planned != info.records + rejected:
+            what = f"{info.records} records and {rejected} rejects"
+            raise RuntimeError(f"{info.name} has {what} of {info.planned} samples")
+    for what in contradictions(manifest):
+        raise RuntimeError(f"the sums do not hold: {what}")
+    return manifest
 
 
 def refuse_empty(
@@ -250,17 +259,8 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
     }
 
 
-def _check_output(
-    shards: Sequence[ShardInfo], plan: JobPlan, output: Storage, names: ShardNames
-) -> None:
-    """Check that receipts are exactly the planned shards, and that a fresh listing shows them."""
-    planned = {
-        shard_stem(split, index, planned.shards)
-        for split, planned in plan.splits.items()
-        for index in range(planned.shards)
-    }
-    if sorted(info.name for info in shards) != sorted(planned):
-        raise RuntimeError(f"{len(planned)} shards are planned, {len(shards)} came back")
+def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
+    """Check that a fresh listing shows exactly the shards of the plan."""
     written = {*receipts(output), *indexes(output, names)}
     there = top_level(output)
     for name in sorted(written ^ {name for info in shards for name in beside_shard(info)}):
@@ -280,7 +280,7 @@ def _check_output(
 
 def _summarize(
     file: SplitSource,
-    planned: PlannedSplit,
+    planned: int,
     shards: Sequence[ShardInfo],
     rejects: Sequence[Rejected],
 ) -> SplitSummary:
@@ -290,7 +290,7 @@ def _summarize(
         listed=file.listed,
         excluded=file.excluded_images,
         rejected_before_planning=sum(not reject.shard for reject in samples),
-        planned=planned.samples,
+        planned=planned,
         rejected_in_shards=sum(bool(reject.shard) for reject in samples),
         records=sum(info.records for info in shards),
         shards=len(shards),
@@ -315,44 +315,12 @@ def _summarize(
         sources=file.sources,
         licenses=count_licenses((info.licenses for info in shards), file.licenses),
     )
-    for info in shards:
-        rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
-        _check_sum(info.name, info.planned, info.records, rejected)
-    _check_sum(
-        f"samples of {file.split}",
-        summary.listed,
-        summary.excluded,
-        summary.rejected_before_planning,
-        summary.planned,
-        summary.earlier,
-        *summary.skipped.values(),
-    )
-    _check_sum(
-        f"plan of {file.split}", summary.planned, summary.records, summary.rejected_in_shards
-    )
     under_licenses = sum(found.records for found in summary.licenses)
     if under_licenses > summary.records:
         raise RuntimeError(
             f"licenses of {file.split} are of {under_licenses} records, it has {summary.records}"
         )
-    fate = summary.annotations
-    _check_sum(
-        f"annotations of {file.split}",
-        fate.listed,
-        fate.written,
-        sum(fate.dropped.values()),
-        fate.lost,
-        fate.excluded,
-        fate.earlier,
-        *fate.skipped.values(),
-    )
     return summary
-
-
-def _check_sum(name: str, total: int, *parts: int) -> None:
-    if total != sum(parts):
-        terms = " + ".join(map(str, parts))
-        raise RuntimeError(f"the sum of {name} does not hold: {total} is not {terms}")
 
 
 def _count(codes: Iterable[str]) -> dict[str, int]:
@@ -361,10 +329,6 @@ def _count(codes: Iterable[str]) -> dict[str, int]:
 
 def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(sum(map(Counter, counts), Counter[str]()).items()))
-
-
-def _json_line(reject: Rejected) -> bytes:
-    return msgspec.json.encode(reject) + b"\n"
 
 
 @dataclass(eq=False)

@@ -6,10 +6,9 @@ joined with the new samples in partitions, so that no step holds more than a par
 keys. A sample that was rejected then was not written, and is tried again.
 """
 
+import contextlib
 import datetime
 import hashlib
-import logging
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -57,10 +56,7 @@ from transforms.storage.run_spool import RunSpool
 DATE = "{date}"
 """Placeholder of the day in names; other braces stay as they are."""
 
-_LOG = logging.getLogger(__name__)
 _FLAG = "--since"
-_BY_NAME = f"give {_FLAG} the data sets by their names"
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OPTIONS_OF_KEYS = ("key_column", "keys")
 _READERS = 16
 
@@ -135,11 +131,10 @@ def parse_date(text: str) -> datetime.date:
     Raises:
         ValueError: when the text is no day.
     """
-    try:
-        if _DAY.fullmatch(text):
-            return datetime.date.fromisoformat(text)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        date = datetime.date.fromisoformat(text)
+        if date.isoformat() == text:
+            return date
     raise ValueError(f"date must be a day as YYYY-MM-DD, got {text!r}: give one such as 2026-11-20")
 
 
@@ -175,10 +170,11 @@ def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.da
     root, folder = _split_pattern(pattern)
     storage = open_storage(root, access)
     if not storage.lists_folders:
-        raise _refused(pattern, f"folders cannot be listed there, as {DATE} needs it", _BY_NAME)
+        what = f"folders cannot be listed there, as {DATE} needs it"
+        raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
     entries = storage.list(recursive=False)
     days = (date_in(entry.name, folder) for entry in entries if entry.kind == "directory")
-    return sorted(day for day in days if day is not None)
+    return sorted(filter(None, days))
 
 
 def find_earlier_sets(
@@ -251,19 +247,6 @@ def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -
         raise _out_of_turn(output, f"{what} {len(earlier.sets)}", "run again with --overwrite")
 
 
-def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifest:
-    """Return the manifest of a data set that was found, the same as then.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED` when it is another one, or gone.
-    """
-    found, manifest = _read_manifest(earlier.uri, access)
-    if found != earlier:
-        where = join_uri(earlier.uri, MANIFEST_NAME)
-        raise source_changed(where, "another data set than when the run began")
-    return manifest
-
-
 def _split_pattern(pattern: str) -> tuple[str, str]:
     """Return the folder that holds the folders of days, and the pattern of their names.
 
@@ -284,8 +267,8 @@ def _finished_before(
     Days must come one after the other, or two data sets would hold the same sample: an unfinished
     one may yet hold anything, and a later one was made without this run's samples.
     """
-    days = [(day, expand_date(pattern, day)) for day in list_days(pattern, access)]
-    days = [(day, uri) for day, uri in days if name_below(output, uri) != ""]
+    every = [(day, expand_date(pattern, day)) for day in list_days(pattern, access)]
+    days = [(day, uri) for day, uri in every if name_below(output, uri) != ""]
     with ThreadPoolExecutor(_READERS, "look-for-manifests") as pool:
         last_files = list(pool.map(lambda found: _last_file(found[1], access), days))
     finished: list[str] = []
@@ -372,20 +355,20 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         data_set: URI of the data set.
+        name: name of the index in there.
         split: split of the shard.
-        name: name of the index file.
         records: number of records in the shard.
         bytes: size of the shard.
     """
 
     data_set: str
-    split: str
     name: str
+    split: str
     records: int
     bytes: int
 
 
-class _JoinBatch(Batch, frozen=True, array_like=True):
+class JoinBatch(Batch, frozen=True, array_like=True):
     """New samples and rejects, or written ones: one type, hence one coder.
 
     Attributes:
@@ -402,23 +385,75 @@ class _JoinBatch(Batch, frozen=True, array_like=True):
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
 
 
-def leave_out_earlier(
-    samples: Iterable[Sample], rejected: Iterable[Rejected], sources: Mapping[str, str]
-) -> tuple[list[Sample], list[Rejected], EarlierTally]:
-    """Return the new samples of a split, their rejects, and a tally of what is left out.
+def list_indexes(
+    earlier: EarlierSet, splits: Collection[str], access: Access = DEFAULT_ACCESS
+) -> list[EarlierIndex]:
+    """Return the indexes of a data set's shards, of those splits that a run has.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when it is another data set than was found, or gone.
+    """
+    found, manifest = _read_manifest(earlier.uri, access)
+    if found != earlier:
+        where = join_uri(earlier.uri, MANIFEST_NAME)
+        raise source_changed(where, "another data set than when the run began")
+    return [
+        EarlierIndex(earlier.uri, name, shard.split, shard.records, shard.bytes)
+        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if shard.split in splits
+    ]
+
+
+def read_written(
+    index: EarlierIndex, access: Access, count: int
+) -> Iterator[tuple[Partition, JoinBatch]]:
+    """Yield the keys of a shard's records, with the names of their first source files.
 
     Args:
-        samples: samples of one split.
-        rejected: its annotations that were dropped, and samples that cannot be read; one that was
-            written before is left out like any other.
-        sources: file name per key of the samples that earlier data sets hold.
+        index: of the shard.
+        access: how stores are reached.
+        count: number of partitions of the split's keys.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when the index contradicts the manifest.
+    """
+    try:
+        rows = index_from_parquet(open_storage(index.data_set, access).read(index.name))
+        found = len(rows), sum(row.size for row in rows)
+        if found != (index.records, index.bytes):
+            what = f"{found[0]} records of {found[1]} bytes, the manifest says"
+            raise ValueError(f"{what} {index.records} of {index.bytes}")
+    except ValueError as error:
+        where = join_uri(index.data_set, index.name)
+        remedy = "restore index/ of that data set, then run again"
+        raise RuntimeError(fault_line("E-SRC-CHANGED", where, str(error), remedy)) from None
+    parts: dict[Partition, dict[str, str]] = {}
+    for row in rows:
+        source = row.sources[0].name if row.sources else ""
+        parts.setdefault(partition_of(index.split, row.key, count), {})[row.key] = source
+    for partition, sources in parts.items():
+        yield partition, JoinBatch(sources=sources)
+
+
+def leave_out_earlier(
+    grouped: tuple[Partition, Iterable[JoinBatch]],
+) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
+    """Yield the new samples of a partition, their rejects, and a tally of what is left out.
+
+    A reject of a sample that was written before is left out like any other.
 
     Raises:
         RuntimeError: `E-SET-DUPLICATE` when a key has another file than it had: ids that begin
             again would silently leave out new images.
     """
-    new: list[Sample] = []
-    still_rejected: list[Rejected] = []
+    (split, _), batches = grouped
+    samples: list[Sample] = []
+    rejected: list[Rejected] = []
+    sources: dict[str, str] = {}
+    for batch in batches:
+        samples += batch.samples
+        rejected += batch.rejected
+        sources |= batch.sources
     images = annotations = 0
     for sample in samples:
         if sample.key in sources:
@@ -426,14 +461,24 @@ def leave_out_earlier(
             images += 1
             annotations += len(sample.annotation_ids)
         else:
-            new.append(sample)
+            yield sample
     for reject in rejected:
         if reject.key and reject.key in sources:
             images += reject.scope is Scope.SAMPLE  # it was whole when it was written
             annotations += len(reject.annotation_ids)
         else:
-            still_rejected.append(reject)
-    return new, still_rejected, EarlierTally(images, annotations)
+            yield RejectedOutput("rejected", reject)
+    if images or annotations:
+        yield _TallyOutput("tallies", (split, EarlierTally(images, annotations)))
+
+
+def _check_source(sample: Sample, source: str) -> None:
+    name = sample.blobs[0].name if sample.blobs else ""
+    if name != source:
+        where = f"sample {sample.key} of {sample.split}"
+        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
+        remedy = "give new images ids of their own, and old ones the names they had"
+        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
 def count_earlier(file: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
@@ -444,47 +489,6 @@ def count_earlier(file: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]
         earlier_images=sum(part.images for part in parts),
         earlier_annotations=sum(part.annotations for part in parts),
     )
-
-
-def list_indexes(manifest: Manifest, data_set: str, splits: Collection[str]) -> list[EarlierIndex]:
-    """Return the indexes of a data set's shards, of those splits that a run has."""
-    return [
-        EarlierIndex(data_set, shard.split, name, shard.records, shard.bytes)
-        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
-        if shard.split in splits
-    ]
-
-
-def read_written(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> dict[str, str]:
-    """Return the key of each record of a shard, with the name of its first source file.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED` when the index contradicts the manifest.
-    """
-    where = join_uri(index.data_set, index.name)
-    try:
-        rows = index_from_parquet(open_storage(index.data_set, access).read(index.name))
-    except ValueError as error:
-        raise _not_as_written(where, str(error)) from None
-    found = len(rows), sum(row.size for row in rows)
-    if found != (index.records, index.bytes):
-        what = f"{found[0]} records of {found[1]} bytes, the manifest says"
-        raise _not_as_written(where, f"{what} {index.records} of {index.bytes}")
-    return {row.key: row.sources[0].name if row.sources else "" for row in rows}
-
-
-def _not_as_written(where: str, what: str) -> RuntimeError:
-    remedy = "restore index/ of that data set, then run again"
-    return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
-
-
-def _check_source(sample: Sample, source: str) -> None:
-    name = sample.blobs[0].name if sample.blobs else ""
-    if name != source:
-        where = f"sample {sample.key} of {sample.split}"
-        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
-        remedy = "give new images ids of their own, and old ones the names they had"
-        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
 class NewSamples(NamedTuple):
@@ -536,19 +540,20 @@ class LeaveOutEarlier(beam.PTransform):
         indexes = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
-            | "ListIndexes" >> beam.FlatMap(_list_indexes, self.splits, self.access)
+            | "ListIndexes" >> beam.FlatMap(list_indexes, self.splits, self.access)
         )
         if not is_in_process(pipeline):
             indexes |= "Spread" >> beam.Reshuffle()
-        by_key = BatchByName(_name_of, _batch_of, tuple[Partition, _JoinBatch])
+        by_key = BatchByName(_name_of, _batch_of, tuple[Partition, JoinBatch])
         left = (
             (
                 samples | "BatchSamples" >> by_key,
                 self.rejected | "BatchRejected" >> by_key,
-                indexes | "ReadWritten" >> beam.FlatMap(_read_batches, self.access, count),
+                indexes | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
             )
-            | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
-            | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
+            | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
+            | "LeaveOut"
+            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "tallies", main="new")
         )
         tallies = beam.pvalue.AsList(left.tallies)
         files = self.files | "CountEarlier" >> beam.Map(count_earlier, tallies)
@@ -556,54 +561,16 @@ class LeaveOutEarlier(beam.PTransform):
         return NewSamples(left.new, left.rejected, files, named)
 
 
-def _list_indexes(
-    earlier: EarlierSet, splits: tuple[str, ...], access: Access
-) -> list[EarlierIndex]:
-    return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
-
-
-def _batch_of(items: list) -> _JoinBatch:
+def _batch_of(items: list) -> JoinBatch:
     """Return a batch of samples, or of rejects."""
     if isinstance(items[0], Sample):
-        return _JoinBatch(samples=items)
-    return _JoinBatch(rejected=items)
+        return JoinBatch(samples=items)
+    return JoinBatch(rejected=items)
 
 
 def _name_of(item: Sample | Rejected) -> tuple[str, str]:
     # An annotation without a sample has no key: its id spreads it.
     return item.split, item.key or str(item.annotation_ids)
-
-
-def _read_batches(
-    index: EarlierIndex, access: Access, count: int
-) -> Iterator[tuple[Partition, _JoinBatch]]:
-    parts: dict[Partition, dict[str, str]] = {}
-    for key, source in read_written(index, access).items():
-        parts.setdefault(partition_of(index.split, key, count), {})[key] = source
-    for partition, sources in parts.items():
-        yield partition, _JoinBatch(sources=sources)
-
-
-class _LeaveOut(beam.DoFn):
-    """Passes on the new samples of a partition."""
-
-    def process(
-        self, element: tuple[Partition, Iterable[_JoinBatch]]
-    ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
-        (split, _), batches = element
-        samples: list[Sample] = []
-        rejected: list[Rejected] = []
-        sources: dict[str, str] = {}
-        for batch in batches:
-            samples += batch.samples
-            rejected += batch.rejected
-            sources |= batch.sources
-        new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
-        yield from new
-        for reject in still_rejected:
-            yield RejectedOutput("rejected", reject)
-        if tally != EarlierTally():
-            yield _TallyOutput("tallies", (split, tally))
 
 
 def _pins_of(tally: tuple[str, EarlierTally], root: str) -> tuple[str, PinTally]:

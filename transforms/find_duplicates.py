@@ -110,11 +110,6 @@ def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
     return Duplicates([pairs[splits] for splits in sorted(pairs)], _first_lines(lines))
 
 
-def duplicates_jsonl(lines: Iterable[Duplicate]) -> bytes:
-    """Return contents as lines of JSON."""
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-
-
 def _pairs(line: Duplicate) -> Iterator[SharedContents]:
     for one, other in itertools.combinations(sorted(line.records), 2):
         names = _names(line.samples[one][0], line.samples[other][0])

@@ -18,16 +18,12 @@ import msgspec
 
 from schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from schemas.samples import (
-    DIGEST_BITS,
+    ORDER_BYTES,
     Order,
     Sample,
-    SampleStart,
     add_content_digests,
-    pack_each,
-    pack_rounded,
-    places_in_order,
+    pack,
     read_sample,
-    read_start,
     shuffle_keys,
 )
 from schemas.shards import ShardPlan, shard_stem
@@ -46,18 +42,14 @@ from transforms.sources.elements import (
     Batch,
     GroupBatches,
     MakeBatches,
-    is_in_process,
     num_groups,
-    warn_of_many,
 )
 from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
 from transforms.storage import source_changed
 from transforms.storage.run_spool import RunSpool
 
 _POSITIONS_PER_BUCKET = 512  # held in memory with their payloads
-MOST_IN_RUN = 4096
-"""Samples of some megabytes, which are packed and read in the processor's caches."""
-_RUN_BYTES = 8_000_000
+_RUN_BYTES = 2_000_000  # packed and read in the processor's caches
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 
 
@@ -66,13 +58,12 @@ class BucketBatch(Batch, frozen=True, array_like=True):
 
     Attributes:
         samples: packed, as they stay until their shard is planned.
-        rounded: the order key of each, as `pack_rounded` gives them: to be ranked, a sample is
-            neither opened nor its key hashed again.
+        keys: what each is sorted by: to be ranked, a sample is not opened.
         tally: of them.
     """
 
     samples: list[msgspec.Raw]
-    rounded: bytes
+    keys: list[bytes]
     tally: Tally
 
 
@@ -88,26 +79,30 @@ class ShardRun(Batch, frozen=True, array_like=True):
     samples: list[msgspec.Raw]
 
 
-def order_keys(
-    split: str, samples: Iterable[Sample | SampleStart], order: Order, seed: int
-) -> list[int]:
-    """Return the numbers that a split's samples are sorted by; ties go by key."""
+def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -> list[bytes]:
+    """Return what a split's samples are sorted by: `ORDER_BYTES` of place, then the key."""
+    members = list(samples)
     if order is Order.INPUT:
-        return [sample.position for sample in samples]
-    return shuffle_keys(split, [sample.key for sample in samples], seed)
+        places = [sample.position.to_bytes(ORDER_BYTES) for sample in members]
+    else:
+        places = shuffle_keys(split, [sample.key for sample in members], seed)
+    return [place + sample.key.encode() for place, sample in zip(places, members, strict=True)]
 
 
-def buckets_of(keys: Iterable[int], order: Order, num_buckets: int) -> list[int]:
-    """Return the buckets of order keys; buckets sort as their keys do.
+def bucket_of(key: bytes, order: Order, num_buckets: int) -> int:
+    """Return the bucket of an order key; buckets sort as their keys do.
 
     The plan does not depend on their number. Input orders have as many as they need.
 
-    >>> buckets_of([0, 2**128 - 1], Order.SHUFFLED, 100), buckets_of([4096], Order.INPUT, 100)
-    ([0, 99], [8])
+    >>> [bucket_of(bytes([n] * 16), Order.SHUFFLED, 100) for n in (0, 255)]
+    [0, 99]
+    >>> bucket_of((4096).to_bytes(16), Order.INPUT, 100)
+    8
     """
+    place = int.from_bytes(key[:ORDER_BYTES])
     if order is Order.INPUT:
-        return [key // _POSITIONS_PER_BUCKET for key in keys]
-    return [key * num_buckets >> DIGEST_BITS for key in keys]
+        return place // _POSITIONS_PER_BUCKET
+    return place * num_buckets >> 8 * ORDER_BYTES
 
 
 def make_bucket_batches(
@@ -117,20 +112,20 @@ def make_bucket_batches(
     num_buckets: int,
 ) -> Iterator[tuple[Bucket, BucketBatch]]:
     """Yield samples by the bucket that they fall into."""
-    by_bucket: dict[Bucket, list[tuple[int, Sample]]] = {}
+    by_bucket: dict[Bucket, list[tuple[bytes, Sample]]] = {}
     for split, neighbours in itertools.groupby(samples, operator.attrgetter("split")):
         members = list(neighbours)
         order = sharding.order_of(split)
         keys = order_keys(split, members, order, sharding.seed)
-        buckets = buckets_of(keys, order, num_buckets)
-        for number, keyed in zip(buckets, zip(keys, members, strict=True), strict=True):
-            by_bucket.setdefault((split, number), []).append(keyed)
-    for bucket, keyed_samples in by_bucket.items():
-        held = [sample for _, sample in keyed_samples]
+        for key, sample in zip(keys, members, strict=True):
+            bucket = split, bucket_of(key, order, num_buckets)
+            by_bucket.setdefault(bucket, []).append((key, sample))
+    for bucket, keyed in by_bucket.items():
+        held = [sample for _, sample in keyed]
         digest = members_digest(held, sharding.order_of(bucket[0]))
         tally = Tally(len(held), sum(map(record_bytes, held)), f"{digest:x}")
-        rounded = pack_rounded([key for key, _ in keyed_samples])
-        yield bucket, BucketBatch(pack_each(held), rounded, tally)
+        packed = [msgspec.Raw(pack(sample)) for sample in held]
+        yield bucket, BucketBatch(packed, [key for key, _ in keyed], tally)
 
 
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
@@ -139,7 +134,7 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
 
 
 def rank_bucket(
-    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable, sharding: Sharding
+    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable
 ) -> Iterator[tuple[Shard, ShardRun]]:
     """Yield a bucket's samples as runs, each with its shard and its place there.
 
@@ -150,26 +145,17 @@ def rank_bucket(
     """
     (split, number), batches = grouped
     ranks = table.splits[split]
-    first_rank, counted = ranks.find(number)
-    members: list[msgspec.Raw] = []
-    rounded: list[bytes] = []
+    first_rank, counted = ranks.buckets.get(str(number), (0, add_tallies([])))
+    members: list[tuple[bytes, msgspec.Raw]] = []
     tallies: list[Tally] = []
     for batch in batches:
-        members += batch.samples
-        rounded.append(batch.rounded)
+        members += zip(batch.keys, batch.samples, strict=True)
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
         raise source_changed(f"split {split}", f"{what} others came")
-    order = sharding.order_of(split)
-    # Two samples of one key have equal hashes: places are None, and the exact way refuses them.
-    # Positions would not show them, so input order always goes the exact way.
-    places = places_in_order(b"".join(rounded)) if order is Order.SHUFFLED else None
-    if places is None:
-        starts = [*map(read_start, members)]
-        _refuse_duplicates(starts)
-        places = _exact_places(starts, order_keys(split, starts, order, sharding.seed))
-    yield from _runs(split, [members[at] for at in places], ranks, first_rank)
+    _refuse_duplicates(members)
+    yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
 
 
 def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
@@ -197,7 +183,7 @@ def _runs(
     split: str, in_order: list[msgspec.Raw], ranks: Ranks, first_rank: int
 ) -> Iterator[tuple[Shard, ShardRun]]:
     start, total_bytes = 0, sum(memoryview(sample).nbytes for sample in in_order)
-    most_in_run = min(MOST_IN_RUN, max(1, _RUN_BYTES * len(in_order) // max(total_bytes, 1)))
+    most_in_run = max(1, _RUN_BYTES * len(in_order) // max(total_bytes, 1))
     while start < len(in_order):
         index, place = ranks.shard_of(first_rank + start)
         left = ranks.shard_samples(index) - place
@@ -206,13 +192,12 @@ def _runs(
         start = end
 
 
-def _exact_places(starts: Sequence[SampleStart], keys: Sequence[int]) -> list[int]:
-    return sorted(range(len(starts)), key=lambda at: (keys[at], starts[at].key))
-
-
-def _refuse_duplicates(starts: Iterable[SampleStart]) -> None:
-    known: dict[str, SampleStart] = {}
-    for sample in sorted(starts, key=operator.attrgetter("position")):
+def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
+    if len({key[ORDER_BYTES:] for key, _ in members}) == len(members):
+        return
+    known: dict[str, Sample] = {}
+    samples = [read_sample(packed) for _, packed in members]
+    for sample in sorted(samples, key=operator.attrgetter("position")):
         other = known.setdefault(sample.key, sample)
         if other is not sample:
             what = f"key {sample.key!r} stands for two samples (at {other.position} and"
@@ -238,8 +223,7 @@ class PlanShards(beam.PTransform):
     """Samples -> shard plans: exact counts per shard, a global order, references only.
 
     Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
-    samples and on `sharding` alone. Each sample comes out once, or the run stops. A run in process
-    warns of very many.
+    samples and on `sharding` alone. Each sample comes out once, or the run stops.
 
     Attributes:
         sharding: number of shards and order.
@@ -272,8 +256,6 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
-        here = is_in_process(samples.pipeline)
-        warn = functools.partial(warn_of_many, spooled=self.spool is not None) if here else None
         table = (
             samples.pipeline
             | "Once" >> beam.Impulse()
@@ -284,14 +266,13 @@ class PlanShards(beam.PTransform):
                 pinned,
                 self.sharding,
                 self.budget,
-                warn,
             )
         )
         as_table = beam.pvalue.AsSingleton(table)
         runs = (
             (in_buckets,)
             | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
-            | "RankBuckets" >> beam.FlatMap(rank_bucket, as_table, self.sharding)
+            | "RankBuckets" >> beam.FlatMap(rank_bucket, as_table)
         )
         shards = (
             (runs,)
@@ -311,10 +292,6 @@ def _make_table(
     pin_tallies: list[tuple[str, PinTally]],
     sharding: Sharding,
     budget: RejectBudget,
-    warn: Callable[[int], None] | None,
 ) -> ShardTable:
     refuse_mostly_missing(pin_tallies, budget)
-    table = make_shard_table(tallies, sharding)
-    if warn is not None:
-        warn(sum(ranks.planned.samples for ranks in table.splits.values()))
-    return table
+    return make_shard_table(tallies, sharding)

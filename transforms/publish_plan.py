@@ -223,15 +223,20 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
     return "the output was made from other images or annotations"
 
 
-def check_budget(
-    rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob
+def check_budget_aloud(
+    rejects: Iterable[Rejected], files: Sequence[SplitSource], job: DataSetJob, remedy: str
 ) -> None:
-    """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
+    """Stop when more samples are rejected, or annotations of a split dropped, than accepted.
+
+    Their numbers are compared with those of the samples that earlier data sets lack, and of the
+    annotations to be written: those that are listed, without those that are excluded, filtered out
+    or in earlier data sets. The first of the rejects that are too many are logged.
 
     Raises:
         RuntimeError: `E-BUDGET`, with the command that accepts them.
     """
-    samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
+    in_order = sorted(rejects, key=reject_order)
+    samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
     count = len({(reject.split, reject.key) for reject in samples})
     listed = sum(file.listed - file.earlier_images for file in files)
     if count > job.budget.allowed(listed):
@@ -240,28 +245,18 @@ def check_budget(
             f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
+        _show_rejects(samples, remedy)
         raise _over_budget(job, what, "--max_rejected", count)
-
-
-def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob) -> None:
-    """Stop when more annotations of a split are dropped than accepted.
-
-    Their number is compared with that of the annotations to be written: those that are listed,
-    without those that are excluded, filtered out or in earlier data sets.
-
-    Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts them.
-    """
-    dropped: dict[str, list[Rejected]] = {}
-    for reject in rejects:
-        if reject.scope is Scope.ANNOTATION:
-            dropped.setdefault(reject.split, []).append(reject)
+    dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
     for file in sorted(files, key=lambda file: file.split):
-        of_split = sorted(dropped.get(file.split, ()), key=reject_order)
+        of_split = [reject for reject in dropped if reject.split == file.split]
         left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
         listed = file.annotations - file.earlier_annotations - left_out
-        allowed = _allowed_drops(listed, job.drop_budget)
+        if job.drop_budget is None:  # 1 %, rounded up, and never all
+            allowed = min(-(-listed // 100), max(listed - 1, 0))
+        else:
+            allowed = job.drop_budget.allowed(listed)
         if len(of_split) > allowed:
             codes = Counter(reject.code for reject in of_split)
             counts = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
@@ -273,37 +268,18 @@ def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: 
             )
             over.append((len(of_split), what))
     if over:
+        _show_rejects(dropped, remedy)
         raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
 
 
-def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
-    """Return how many annotations may be dropped; by default 1 %, rounded up, and never all."""
-    if budget is None:
-        return min(-(-listed // 100), max(listed - 1, 0))
-    return budget.allowed(listed)
+def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
+    for reject in rejects[:_SHOWN_REJECTS]:
+        _LOG.warning("%s", reject_text(reject, remedy))
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
     remedy = f"mend them, or accept with {f'{job.command} {flag} {count}'.strip()}"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
-
-
-def check_budget_aloud(
-    rejects: Sequence[Rejected], files: Sequence[SplitSource], job: DataSetJob, remedy: str
-) -> None:
-    """Check both budgets, and log the first of the rejects that are too many.
-
-    Raises:
-        RuntimeError: `E-BUDGET`.
-    """
-    for check, scope in ((check_budget, Scope.SAMPLE), (check_drops, Scope.ANNOTATION)):
-        try:
-            check(rejects, files, job)
-        except RuntimeError:
-            found = [reject for reject in rejects if reject.scope is scope]
-            for reject in sorted(found, key=reject_order)[:_SHOWN_REJECTS]:
-                _LOG.warning("%s", reject_text(reject, remedy))
-            raise
 
 
 def reject_text(reject: Rejected, remedy: str) -> str:
@@ -354,10 +330,10 @@ def _numbered(
 def _check_found(found: Sequence[str], job: DataSetJob) -> None:
     try:
         job.layout.resolved(found)
-    except ValueError as error:
+    except ValueError as error:  # a user's own layout may give no remedy
         what, separator, remedy = str(error).rpartition(": ")
-        if not separator:  # a user's own layout may give no remedy
-            what, remedy = str(error), "ask for features that the sources hold"
+        if not separator:
+            what, remedy = remedy, "ask for features that the sources hold"
         where = f"layout {job.layout.name}"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
 

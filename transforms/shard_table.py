@@ -4,11 +4,9 @@ Output bytes depend on every function here: changing a recipe is a breaking chan
 format version.
 """
 
-import bisect
 import hashlib
-import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,7 +21,6 @@ _LOG = logging.getLogger(__name__)
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
-_MAX_NUMBER = 2**63 - 1
 
 Bucket = tuple[str, int]
 """A split and a stretch of its order."""
@@ -63,8 +60,6 @@ class Sharding:
         for name, number in numbers:
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
-            if number > _MAX_NUMBER:
-                raise ValueError(f"{name} must be below 2^63, got {number}: give a smaller number")
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
         if self.records_per_shard is not None and self.hosts > 1:
@@ -122,29 +117,24 @@ class Ranks(msgspec.Struct, frozen=True):
     Attributes:
         planned: samples and shards of the split.
         full: records of a full shard where shards are filled one by one, else 0 for equal shares.
-        buckets: the buckets that hold samples, in order.
-        first_ranks: rank of each bucket's first sample.
-        tallies: what each bucket holds.
+        buckets: rank of the first sample, and what is held, of each bucket with samples, by its
+            number as text: a coder of dicts asks for that.
     """
 
     planned: PlannedSplit
     full: int
-    buckets: list[int]
-    first_ranks: list[int]
-    tallies: list[Tally]
-
-    def find(self, bucket: int) -> tuple[int, Tally]:
-        """Return the rank of a bucket's first sample and what the bucket holds."""
-        place = bisect.bisect_left(self.buckets, bucket)
-        if place == len(self.buckets) or self.buckets[place] != bucket:
-            return 0, Tally(0, 0, "0")
-        return self.first_ranks[place], self.tallies[place]
+    buckets: dict[str, tuple[int, Tally]]
 
     def shard_of(self, rank: int) -> tuple[int, int]:
         """Return (shard, place in it) of a rank."""
         if self.full:
             return divmod(rank, self.full)
-        return equal_shares(rank, self.planned.samples, self.planned.shards)
+        base, extra = divmod(self.planned.samples, self.planned.shards)
+        larger = extra * (base + 1)  # samples of the first shards, which hold one more
+        if rank < larger:
+            return divmod(rank, base + 1)
+        shard, place = divmod(rank - larger, base)
+        return extra + shard, place
 
     def shard_samples(self, index: int) -> int:
         """Return how many samples a shard holds."""
@@ -163,20 +153,6 @@ class ShardTable(msgspec.Struct, frozen=True):
     def planned(self, split: str) -> PlannedSplit:
         """Return a split's samples and shards; none when no sample of it is left."""
         return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
-
-
-def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
-    """Return (shard, place in it) of a rank, the first `total % num_shards` shards one larger.
-
-    >>> [equal_shares(rank, 5, 2) for rank in range(5)]
-    [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
-    """
-    base, extra = divmod(total, num_shards)
-    larger = extra * (base + 1)
-    if rank < larger:
-        return divmod(rank, base + 1)
-    shard, place = divmod(rank - larger, base)
-    return extra + shard, place
 
 
 def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) -> int:
@@ -225,7 +201,7 @@ def add_tallies(tallies: Iterable[Tally]) -> Tally:
     return Tally(sum(counts), sum(sizes), f"{digest:x}")
 
 
-def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
+def make_shard_table(tallies: Collection[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
     """Return the plan of all splits from the tallies of their buckets.
 
     Raises:
@@ -236,19 +212,16 @@ def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding
         by_split.setdefault(split, {})[bucket] = tally
     splits: dict[str, Ranks] = {}
     for split, buckets in by_split.items():
-        counts = [tally.samples for tally in buckets.values()]
-        *first_ranks, total = itertools.accumulate(counts, initial=0)
-        output_bytes = sum(tally.bytes for tally in buckets.values())
-        num_shards = count_shards(split, total, output_bytes, sharding)
-        planned = PlannedSplit(total, num_shards)
-        splits[split] = Ranks(
-            planned,
-            sharding.records_per_shard or 0,
-            list(buckets),
-            first_ranks,
-            list(buckets.values()),
-        )
-    every = add_tallies(tally for buckets in by_split.values() for tally in buckets.values())
+        total = add_tallies(buckets.values())
+        num_shards = count_shards(split, total.samples, total.bytes, sharding)
+        full = min(sharding.records_per_shard or 0, total.samples)
+        ranks = Ranks(PlannedSplit(total.samples, num_shards), full, {})
+        rank = 0
+        for bucket, tally in buckets.items():
+            ranks.buckets[str(bucket)] = rank, tally
+            rank += tally.samples
+        splits[split] = ranks
+    every = add_tallies(tally for _, tally in tallies)
     return ShardTable(splits, f"{int(every.digest, 16):064x}")
 
 

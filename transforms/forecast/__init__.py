@@ -15,7 +15,7 @@ import msgspec
 from schemas.faults import Rejected, Scope, reject_order
 from schemas.layouts import Unfit
 from schemas.manifest import JobPlan
-from schemas.samples import Sample, is_panoptic
+from schemas.samples import Sample, is_panoptic_root
 from schemas.shards import ShardPlan
 from transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
@@ -243,7 +243,7 @@ def try_records(
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
     """
     kept = [sample for outline in gathered.outlines for sample in outline.tried]
-    is_panoptic_there = any(is_panoptic(blob) for sample in kept for blob in sample.blobs)
+    is_panoptic_there = any(is_panoptic_root(blob.root) for sample in kept for blob in sample.blobs)
     if not (job.conversion.changes or job.conversion.turns or is_panoptic_there):
         return Sampled(0, {}), 1.0
     samples = sorted(kept, key=lambda s: (trial_digest(s), s.split, s.key))[:MAX_TRIED]

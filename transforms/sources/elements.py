@@ -6,7 +6,6 @@ because a runner pays for each element, in process some 20 us: several times the
 
 import functools
 import itertools
-import logging
 import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -25,12 +24,6 @@ from transforms.storage.run_spool import RunSpool, close_spool
 
 K = TypeVar("K", bound=Hashable)
 
-_LOG = logging.getLogger(__name__)
-
-MOST_SPOOLED = 10_000_000
-"""Samples that planning in one process was measured with; see `benchmarks/README.md`."""
-MOST_HELD = 1_000_000
-"""The same where nothing waits on disk."""
 
 _NUMBERS = itertools.count()
 _CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
@@ -302,15 +295,6 @@ def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
     closer = weakref.finalize(pipeline, close_spool, spool.number)
     _CLOSERS.setdefault(pipeline, []).append(closer)
     return spool
-
-
-def warn_of_many(samples: int, *, spooled: bool) -> None:
-    """Warn of more samples than planning in one process was measured with."""
-    if samples > (MOST_SPOOLED if spooled else MOST_HELD):
-        text = (
-            "%d samples are many for one process; a cluster (--runner) divides them among workers"
-        )
-        _LOG.warning(text, samples)
 
 
 def shares_memory(options: PipelineOptions) -> bool:
