@@ -59,7 +59,7 @@ from transforms.storage import (
     join_uri,
     open_storage,
 )
-from transforms.storage.disk import RunLock, without_new_empty_folders
+from transforms.storage.disk import RunLock
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
@@ -130,13 +130,12 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     if config.report is None:  # where it needs no remote request
         reports = runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
-    with without_new_empty_folders(config.output):
-        if config.plan:
-            _plan(config, options)
-        elif is_dry_run(options):  # which asks no store
-            run_graph(partial(build, config=config), options, waits=False)
-        else:
-            _make(config, options)
+    if config.plan:
+        _plan(config, options)
+    elif is_dry_run(options):  # which asks no store
+        run_graph(partial(build, config=config), options, waits=False)
+    else:
+        _make(config, options)
 
 
 def _make(config: DataSetConfig, options: PipelineOptions) -> None:

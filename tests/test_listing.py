@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.gcs_stand_in import GcsStandIn, Kind
 from transforms.sources.list_blobs import ListBlobs
 from transforms.storage import Bounds, Entry, open_storage
-from transforms.storage.listing import Page, list_pages
+from transforms.storage.gcs import Page, list_pages
 
 
 class Listing:

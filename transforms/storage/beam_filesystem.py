@@ -49,7 +49,7 @@ class BeamStorage(Storage):
         self.root = root.rstrip("/")
         self._spool_dir = access.spool_dir
         store = "/".join(root.split("/")[:3])
-        self._rate = rate_of(store, _is_throttling, access.max_reads_per_second)
+        self._rate = rate_of(store, access.max_reads_per_second)
         if _GLOB & set(root):
             raise ValueError(
                 f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
@@ -144,7 +144,7 @@ class BeamStorage(Storage):
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(lambda: _unwrapped(operation), _is_transient, self.uri(name))
+            return retry(lambda: _unwrapping(operation), _is_transient, self.uri(name))
         except FileNotFoundError as error:
             raise self.changed(name, "not there") from error
         except (PermissionError, *_NO_CLIENT) as error:
@@ -154,23 +154,17 @@ class BeamStorage(Storage):
             raise RuntimeError(fault_line(code, self.uri(name), str(error), remedy)) from error
 
 
-def _unwrapped(operation: Callable[[], T]) -> T:
+def _unwrapping(operation: Callable[[], T]) -> T:
     """Run an operation; raise the permanent error among those that Beam wraps, if there is one."""
     try:
         return operation()
     except BeamIOError as error:
-        raise next((e for e in _details(error) if isinstance(e, _PERMANENT)), error) from None
+        raise _unwrapped(error) from None
 
 
-def _details(error: BeamIOError) -> Iterator[Exception]:
-    for detail in (error.exception_details or {}).values():
-        yield detail
-        if isinstance(detail, BeamIOError):
-            yield from _details(detail)
-
-
-def _is_throttling(_: Exception) -> bool:
-    return False  # Beam's clients hide it
+def _unwrapped(error: Exception) -> Exception:
+    details = (getattr(error, "exception_details", None) or {}).values()
+    return next((e for e in map(_unwrapped, details) if isinstance(e, _PERMANENT)), error)
 
 
 def _is_transient(error: Exception) -> bool:

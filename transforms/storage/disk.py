@@ -6,9 +6,7 @@ import fcntl
 import os
 import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import IO
 
 from schemas.faults import fault_line
@@ -62,21 +60,6 @@ def coding(where: str, elsewhere: str = "") -> Iterator[None]:
         raise coded(error, where, elsewhere) from error
 
 
-@contextlib.contextmanager
-def without_new_empty_folders(root: str) -> Iterator[None]:
-    """If the block fails, remove the empty folders of a local root that it made."""
-    path = Path(os.path.abspath(root.removeprefix("file://")))
-    folders = [path, *path.parents] if is_local(root) else []
-    missing = [folder for folder in folders if not os.path.lexists(folder)]
-    try:
-        yield
-    except BaseException:
-        for folder in missing:  # the innermost first
-            with contextlib.suppress(OSError, ValueError):
-                folder.rmdir()
-        raise
-
-
 class RunLock:
     """An advisory lock on a local output: runs share it, a run that deletes holds it alone.
 
@@ -96,7 +79,6 @@ class RunLock:
             folder = root.removeprefix("file://")
             with coding(root):
                 self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._close = weakref.finalize(self, os.close, self._fd)
 
     def take(self, *, alone: bool) -> None:
         """Take the lock, or change how it is held.
@@ -121,7 +103,7 @@ class RunLock:
     def close(self) -> None:
         """Release the lock."""
         if self._fd >= 0:
-            self._close()
+            os.close(self._fd)
 
 
 def open_temporary(folder: str, buffering: int = -1) -> tuple[IO[bytes], str]:

@@ -16,11 +16,13 @@ import itertools
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import pairwise
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, NamedTuple, NoReturn, TypeVar
 
 import google.auth
 import google_crc32c
@@ -36,9 +38,8 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, ends_early
+from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, crc32c_of, ends_early
 from transforms.storage.disk import UploadedSpool
-from transforms.storage.listing import Page, list_pages
 from transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
@@ -52,6 +53,7 @@ READER_TIMEOUTS = {
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
 _MOST_PARTS = 32  # of a listing in one process
+_LISTING_THREADS = 8
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
@@ -61,24 +63,53 @@ _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _TRANSIENT_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _TRANSIENT = (
     ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-    requests.exceptions.ContentDecodingError,
+    requests.RequestException,
     urllib3.exceptions.HTTPError,
-    requests.exceptions.JSONDecodeError,  # a reply that was cut
     auth.TransportError,
     obstore_errors.GenericError,
 )
 _DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-_DENIED = (
-    obstore_errors.PermissionDeniedError,
-    obstore_errors.UnauthenticatedError,
-    auth.DefaultCredentialsError,  # also what a 401 becomes for anonymous requests
-    auth.RefreshError,
-)
 _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """A part of a listing.
+
+    Attributes:
+        entries: names in their order.
+        token: key of the next page; empty for the last one.
+    """
+
+    entries: Sequence[Entry]
+    token: str
+
+
+FetchPage = Callable[[Bounds, str], Page]
+"""(bounds, token) -> the next names within the bounds."""
+
+
+def list_pages(fetch: FetchPage, ranges: Sequence[Bounds]) -> Iterator[Entry]:
+    """Yield every name of the ranges once, in any order.
+
+    At most 8 pages are requested or held at once.
+
+    Args:
+        fetch: request for a page.
+        ranges: bounds of names; they must not overlap.
+    """
+    waiting = deque((bounds, "") for bounds in ranges)
+    running: dict[Future[Page], Bounds] = {}
+    with ThreadPoolExecutor(min(_LISTING_THREADS, len(ranges)), "list-names") as pool:
+        while waiting or running:
+            while waiting and len(running) < _LISTING_THREADS:
+                bounds, token = waiting.popleft()
+                running[pool.submit(fetch, bounds, token)] = bounds
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            bounds, page = running.pop(future), future.result()
+            if page.token:
+                waiting.appendleft((bounds, page.token))
+            yield from page.entries
 
 
 class GcsStorage(Storage):
@@ -101,7 +132,7 @@ class GcsStorage(Storage):
         self._bucket = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._access = access
-        self._rate = rate_of(bucket, is_throttling, access.max_reads_per_second)
+        self._rate = rate_of(bucket, access.max_reads_per_second, is_throttling)
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
@@ -132,13 +163,6 @@ class GcsStorage(Storage):
             raise self.changed(name, ends_early(wanted.size_bytes, span))
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
-    def crc32c(self, name: str) -> int:
-        """Return an object's CRC-32C, as the store computed it."""
-        found = self.stat(name)
-        if found is None or found.crc32c is None:
-            raise self.changed(name, "not there" if found is None else "without a CRC-32C")
-        return found.crc32c
-
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
         return UploadedSpool(self._upload, self._access.spool_dir)
@@ -149,7 +173,7 @@ class GcsStorage(Storage):
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._list_page("", page_size=1)
+        self._list_page("")
 
     def _list_ranges(
         self, ranges: Sequence[Bounds], folder: str = "", delimiter: str | None = None
@@ -166,14 +190,12 @@ class GcsStorage(Storage):
 
         return list_pages(fetch, ranges)
 
-    def _list_page(self, folder: str, page_size: int = _NAMES_PER_PAGE, **asked: Any) -> Page:
-        prefix = self._prefix + folder
-
+    def _list_page(self, folder: str, **asked: Any) -> Page:
         def ask() -> Page:
             found = self._client().list_blobs(
                 self._objects(),
-                prefix=prefix,
-                page_size=page_size,
+                prefix=self._prefix + folder,
+                page_size=_NAMES_PER_PAGE,
                 fields=_FIELDS,
                 **asked,
                 **ONE_TRY,
@@ -227,7 +249,9 @@ class GcsStorage(Storage):
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
-        crc32c = _crc32c_of(file)
+        file.seek(0)
+        crc32c = base64.b64encode(crc32c_of(file).to_bytes(4, "big")).decode()
+        kms_key = self._access.kms_key or None
         tries = itertools.count()
 
         def attempt() -> bool:
@@ -235,25 +259,22 @@ class GcsStorage(Storage):
             # store may also close the connection of a long upload instead of refusing it.
             if next(tries) and self._stat_once(name) is not None:
                 return False
-            return self._upload_once(name, file, crc32c)
+            blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=kms_key)
+            blob.crc32c = crc32c  # the store refuses other bytes
+            try:
+                blob.upload_from_file(
+                    file,
+                    rewind=True,
+                    size=os.fstat(file.fileno()).st_size,
+                    checksum=None,  # the client would delete the object when it finds other bytes
+                    if_generation_match=0,
+                    **ONE_TRY,
+                )
+            except api.PreconditionFailed:
+                return False
+            return True
 
         return self._run(name, attempt)
-
-    def _upload_once(self, name: str, file: IO[bytes], crc32c: str) -> bool:
-        blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=self._access.kms_key or None)
-        blob.crc32c = crc32c  # the store refuses other bytes
-        try:
-            blob.upload_from_file(
-                file,
-                rewind=True,
-                size=os.fstat(file.fileno()).st_size,
-                checksum=None,  # the client would delete the object when it finds other bytes
-                if_generation_match=0,
-                **ONE_TRY,
-            )
-        except api.PreconditionFailed:
-            return False
-        return True
 
     def _client(self) -> Client:
         return client(self._access, emulator())
@@ -267,11 +288,8 @@ class GcsStorage(Storage):
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         def attempt() -> T:
-            try:
-                with self._rate.request():
-                    return operation()
-            except AttributeError as error:  # of Google's client, if an error's JSON is no object
-                raise requests.exceptions.ContentDecodingError(str(error)) from error
+            with self._rate.request():
+                return operation()
 
         try:
             return retry(attempt, is_transient, self.uri(name), sleep=self._rate.sleep)
@@ -291,15 +309,6 @@ def _unless_gone(operation: Callable[[], T]) -> T | None:
         return operation()
     except (api.NotFound, FileNotFoundError):
         return None
-
-
-def _crc32c_of(file: IO[bytes]) -> str:
-    """Return a file's checksum as the store writes it: big-endian, in base64."""
-    crc32c = 0
-    file.seek(0)
-    while piece := file.read(_CHUNK_BYTES):
-        crc32c = google_crc32c.extend(crc32c, piece)
-    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
 def is_transient(error: Exception) -> bool:
@@ -333,7 +342,8 @@ def _code_of(error: Exception) -> tuple[str, str]:
     """Return the fault code of a permanent error of the store, and the remedy."""
     if _NO_MORE_FILES in str(error):
         return "E-IO-LIMIT", "raise the limit on open files (ulimit -n)"
-    if status_of(error) in _DENIED_STATUS or isinstance(error, _DENIED):
+    # A 401 becomes an error of credentials where a request is anonymous.
+    if status_of(error) in _DENIED_STATUS or isinstance(error, auth.GoogleAuthError):
         return "E-IO-AUTH", "give the account permission, or --anonymous for a public bucket"
     if status_of(error) == HTTPStatus.NOT_FOUND:
         return "E-ARG", "give a bucket that exists"
