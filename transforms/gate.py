@@ -168,6 +168,9 @@ class WorkerGate:
             with self._reading:
                 return make(item)
 
+        def make_all(batch: list[T]) -> list[R]:
+            return [*map(make_one, batch)]
+
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
         with self._counting:
@@ -183,7 +186,7 @@ class WorkerGate:
                     yield from self._take_first(pending, make_one)
                 pending.append((batch, size, None))
                 if self._consumers != self.readers:  # else as many callers as may read
-                    made = self._pool.submit(lambda given=batch: [*map(make_one, given)])
+                    made = self._pool.submit(make_all, batch)
                     pending[-1] = (batch, size, made)
             while pending:
                 yield from self._take_first(pending, make_one)

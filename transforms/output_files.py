@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
@@ -236,7 +236,10 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
-    manifest, infos = _find_manifest(output), list(_read_receipts(output))
+    manifest, infos = _find_manifest(output), []
+    for name in receipts(output):
+        with contextlib.suppress(ValueError):
+            infos.append(from_json(output.read(name), ShardInfo))
     if not (_has_plan(output) or manifest or infos):
         return []
     there = top_level(output)
@@ -274,13 +277,6 @@ def _has_plan(output: Storage) -> bool:
     except ValueError:
         raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
     return True
-
-
-def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
-    for name in receipts(output):
-        data = output.read(name)
-        with contextlib.suppress(ValueError):
-            yield from_json(data, ShardInfo)
 
 
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:

@@ -10,6 +10,7 @@ import math
 import os
 import posixpath
 import re
+import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -139,7 +140,7 @@ class Storage(Protocol):
     """
 
     root: str
-    lists_folders: bool = False
+    lists_folders: bool = True
 
     def uri(self, name: str) -> str:
         """Return the path or URI of a name, or of the root for an empty name."""
@@ -208,14 +209,16 @@ class Storage(Protocol):
         return
 
     def probe(self) -> None:
-        """Make the root if it is missing, and test writing where a file can be deleted again.
+        """Make the root if it is missing, and create and delete a file there.
 
-        Others are only listed: an account that may only create objects could not delete them.
+        A bucket is only listed: an account that may only create objects could not delete them.
 
         Raises:
             RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
         """
-        self.require_folder()
+        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
+        self.create(name, b"\n")
+        self.delete(name)
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:

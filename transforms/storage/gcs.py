@@ -22,7 +22,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import pairwise
-from typing import IO, Any, NamedTuple, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import google.auth
 import google_crc32c
@@ -57,7 +57,6 @@ _LISTING_THREADS = 8
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
-_REQUEST = re.compile(r"[A-Z]+ https?://\S+: ")  # in Google's messages, before the reason
 _OBSTORE_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _TRANSIENT_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
@@ -73,17 +72,8 @@ _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
 
 
-class Page(NamedTuple):
-    """A part of a listing.
-
-    Attributes:
-        entries: names in their order.
-        token: key of the next page; empty for the last one.
-    """
-
-    entries: Sequence[Entry]
-    token: str
-
+Page = tuple[list[Entry], str]
+"""A part of a listing, and the key of the next one; an empty key for the last one."""
 
 FetchPage = Callable[[Bounds, str], Page]
 """(bounds, token) -> the next names within the bounds."""
@@ -106,16 +96,14 @@ def list_pages(fetch: FetchPage, ranges: Sequence[Bounds]) -> Iterator[Entry]:
                 bounds, token = waiting.popleft()
                 running[pool.submit(fetch, bounds, token)] = bounds
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
-            bounds, page = running.pop(future), future.result()
-            if page.token:
-                waiting.appendleft((bounds, page.token))
-            yield from page.entries
+            bounds, (entries, token) = running.pop(future), future.result()
+            if token:
+                waiting.appendleft((bounds, token))
+            yield from entries
 
 
 class GcsStorage(Storage):
     """Objects below `gs://bucket/prefix`."""
-
-    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
@@ -137,18 +125,20 @@ class GcsStorage(Storage):
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
         ranges = self.divide(_MOST_PARTS) if recursive and not prefix else [("", "")]
-        yield from self._list_ranges(ranges, prefix, None if recursive else "/")
+        delimiter = None if recursive else "/"
+        fetch = functools.partial(self._list_page, folder=prefix, delimiter=delimiter)
+        return list_pages(fetch, ranges)
 
     def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
         """Return ranges between top-level folders, of those among the first thousand names."""
-        top = self._list_page("", delimiter="/").entries
+        top, _ = self._list_page(delimiter="/")
         folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
         some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
         return list(pairwise(["", *some, ""]))
 
     def list_range(self, bounds: Bounds) -> Iterator[Entry]:
         """Yield every object of a range."""
-        return self._list_ranges([bounds])
+        return list_pages(self._list_page, [bounds])
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -171,39 +161,39 @@ class GcsStorage(Storage):
         """Delete an object, if it is there."""
         self._run(name, lambda: _unless_gone(lambda: self._blob(name).delete(**ONE_TRY)))
 
+    def probe(self) -> None:
+        """Make sure that the bucket can be listed."""
+        self.require_folder()
+
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._list_page("")
+        self._list_page()
 
-    def _list_ranges(
-        self, ranges: Sequence[Bounds], folder: str = "", delimiter: str | None = None
-    ) -> Iterator[Entry]:
-        def fetch(bounds: Bounds, token: str) -> Page:
-            start, end = (self._prefix + bound if bound else None for bound in bounds)
-            return self._list_page(
-                folder,
-                delimiter=delimiter,
-                start_offset=start,
-                end_offset=end,
-                page_token=token or None,
-            )
+    def _list_page(
+        self,
+        bounds: Bounds = ("", ""),
+        token: str = "",
+        folder: str = "",
+        delimiter: str | None = None,
+    ) -> Page:
+        start, end = (self._prefix + bound if bound else None for bound in bounds)
 
-        return list_pages(fetch, ranges)
-
-    def _list_page(self, folder: str, **asked: Any) -> Page:
         def ask() -> Page:
             found = self._client().list_blobs(
                 self._objects(),
                 prefix=self._prefix + folder,
                 page_size=_NAMES_PER_PAGE,
                 fields=_FIELDS,
-                **asked,
+                delimiter=delimiter,
+                start_offset=start,
+                end_offset=end,
+                page_token=token or None,
                 **ONE_TRY,
             )
             entries = [*map(self._entry, next(found.pages))]
-            for name in sorted(found.prefixes):
-                entries.append(Entry(name[len(self._prefix) : -1], 0, "", kind="directory"))
-            return Page(entries, found.next_page_token or "")
+            names = [name[len(self._prefix) : -1] for name in found.prefixes]
+            entries += [Entry(name, 0, "", kind="directory") for name in names]
+            return entries, found.next_page_token or ""
 
         return self._run(folder, ask)
 
@@ -238,7 +228,8 @@ class GcsStorage(Storage):
         if start == end:
             return b""
         path = self._prefix + name
-        if not _is_plain(path) or is_forked():
+        # After a fork obstore would hang: its threads are those of the process before.
+        if not _is_plain(path) or _process_of_threads() != os.getpid():
             blob = self._blob(name, generation=int(generation))
             return blob.download_as_bytes(  # as stored, not unpacked
                 start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
@@ -300,7 +291,7 @@ class GcsStorage(Storage):
             api.GoogleAPICallError,
         ) as error:
             code, remedy = _code_of(error)
-            what = _REQUEST.sub("", " ".join(str(error).split()))[:300]
+            what = " ".join(str(error).split())[:300]
             raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
 
 
@@ -332,9 +323,7 @@ def status_of(error: Exception) -> int | None:
     """Return the HTTP status of a reply that failed, or None where there was none."""
     if isinstance(error, api.GoogleAPICallError):
         return error.code
-    if not isinstance(error, obstore_errors.BaseError):
-        return None
-    found = _OBSTORE_STATUS.search(str(error))  # its class does not say
+    found = _OBSTORE_STATUS.search(str(error))  # obstore's classes do not say
     return int(found[1]) if found else None
 
 
@@ -386,35 +375,25 @@ def reader(bucket: str, access: Access, emulator: str) -> GCSStore:
     """Return the process's obstore reader of a bucket, of an emulator or of the store itself."""
     # This header keeps the store from unpacking objects whose `Content-Encoding` is gzip.
     headers = {"accept-encoding": "gzip"}
-    options: dict[str, Any] = {**READER_TIMEOUTS, "default_headers": headers}
-    config: Any = {"skip_signature": True}
-    provider: Any = _no_credentials
     if access.billing_project:
         headers["x-goog-user-project"] = access.billing_project
-    if emulator:
-        config["base_url"] = emulator
-        options["allow_http"] = True
-    elif not access.anonymous:
-        config, provider = {}, GoogleCredentialProvider(credentials())
+    options: Any = {**READER_TIMEOUTS, "default_headers": headers, "allow_http": bool(emulator)}
+    sends_none = access.anonymous or bool(emulator)
+    config: Any = {"skip_signature": sends_none} | ({"base_url": emulator} if emulator else {})
     return GCSStore(
         bucket,
         config=config,
-        client_options=options,  # type: ignore[arg-type]
+        client_options=options,
         retry_config={"max_retries": 0},
-        credential_provider=provider,
+        credential_provider=_no_credentials
+        if sends_none
+        else GoogleCredentialProvider(credentials()),
     )
-
-
-def is_forked() -> bool:
-    """Return whether obstore would hang: its threads exist only in the process before a fork.
-
-    They start with the first request of a process, and cannot start again after a fork.
-    """
-    return _process_of_threads() != os.getpid()
 
 
 @functools.cache
 def _process_of_threads() -> int:
+    """Return the process that obstore's threads belong to: they start with its first request."""
     return os.getpid()
 
 

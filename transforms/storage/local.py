@@ -37,8 +37,6 @@ T = TypeVar("T")
 class LocalStorage(Storage):
     """Files below a local directory."""
 
-    lists_folders = True
-
     def __init__(self, root: str) -> None:
         """Take the directory's path; nothing is read or made yet.
 
@@ -95,9 +93,7 @@ class LocalStorage(Storage):
     def probe(self) -> None:
         """Make the root, create and delete a file there; drop the spools of dead writers."""
         _run(self.root, lambda: os.makedirs(self.root, exist_ok=True))
-        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
-        self.create(name, b"")
-        self.delete(name)
+        super().probe()
         for path in glob.iglob(os.path.join(glob.escape(self.root), f"{SPOOL_PREFIX}*")):
             with contextlib.suppress(OSError), open(path, "rb") as spool:
                 fcntl.flock(spool, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds the lock
@@ -112,6 +108,7 @@ class LocalStorage(Storage):
         with entries, coding(self.uri(prefix)):
             for found in entries:
                 name = prefix + _utf8(found.name)
+                status: os.stat_result | None
                 try:
                     status = found.stat()
                 except OSError:  # a dangling link, or a real error

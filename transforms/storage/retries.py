@@ -32,11 +32,9 @@ _LONGEST_WAIT_S = 30.0
 
 _FALL = 0.2  # below what the store has served
 _RECOVERY_S = 10.0
-_DOUBLING_S = 5.0  # after two recoveries
 _MEASURED_S = 1.0  # also the shortest time between two falls
 _MEASURED_REPLIES = 20  # at least, however long they took
 _LEAST_PER_S = 1.0
-_SHORTEST_S = 0.001
 
 T = TypeVar("T")
 
@@ -158,8 +156,8 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
-        factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, 64)
+        growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; 2**1000 is no float
+        factor = (1 + _FALL * min(progress, 1) ** 3) * growth
         return min(self._limit_per_s, self._served_per_s * factor)
 
     def _keep_reply(self, *, served: bool) -> None:
@@ -173,7 +171,7 @@ class RequestRate:
             few = len(replies) < _MEASURED_REPLIES
             if served or few or now_s < self._slowed_at_s + _MEASURED_S:
                 return
-            served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], _SHORTEST_S)
+            served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], 0.001)
             before_per_s = self.per_s()
             # A store that gives nothing for a moment will soon give as much as before.
             least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else 0
