@@ -20,13 +20,12 @@ from google.cloud.storage import Bucket, Client
 
 from tests.children import without_anonymous_files
 from tests.gcs_stand_in import GcsStandIn
-from tests.memory_store import MemoryStore, served
 from tests.servers import serving
 from transforms.storage import Access, Storage, open_storage
 
 EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
 LOCAL = ("local", "local, named spools", "local, renames")
-STORES = (*LOCAL, "beam", "memory", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
+STORES = (*LOCAL, "beam", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
 LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload has a session
 
 
@@ -48,11 +47,10 @@ class Files(Protocol):
 
 
 class Store(NamedTuple):
-    """A storage, its files from outside, and the folder where uploads wait, if it has one."""
+    """A storage, and its files from outside."""
 
     storage: Storage
     files: Files
-    spools: Path
 
 
 @contextlib.contextmanager
@@ -61,41 +59,31 @@ def opened(kind: str, folder: Path) -> Iterator[Store]:
 
     Args:
         kind: one of `STORES`.
-        folder: for files on disk and spools.
+        folder: for files on disk, below `root`, and for spools.
     """
-    spools, root = folder / "spools", folder / "root"
-    spools.mkdir()
+    root = folder / "root"
     root.mkdir()
-    access = Access(spool_dir=str(spools))
+    (folder / "spools").mkdir()
+    access = Access(spool_dir=str(folder / "spools"))
     with pytest.MonkeyPatch.context() as patch:
         if kind in LOCAL:
-            hide_what_a_disk_may_lack(kind, patch)
-            yield Store(open_storage(str(root)), DiskFiles(root), spools)
+            if kind != "local":  # without `O_TMPFILE`, as NFS
+                patch.setattr(os, "open", without_anonymous_files(os.open))
+            if kind == "local, renames":  # without hard links, as exFAT
+                patch.setattr(os, "link", failing(errno.EPERM))
+            yield Store(open_storage(str(root)), DiskFiles(root))
         elif kind == "beam":
-            yield Store(open_storage(f"testfs://{root}", access), DiskFiles(root), spools)
-        elif kind == "memory":
-            with served():
-                memory = MemoryStore()
-                process = memory.start()
-                yield Store(open_storage(f"{process.uri}/root"), MemoryFiles(memory), spools)
+            yield Store(open_storage(f"testfs://{root}", access), DiskFiles(root))
         elif kind == "gcs":
             with GcsStandIn() as stand_in:
                 stand_in.make_bucket("b")
                 patch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-                yield Store(open_storage("gs://b/root", access), StandInFiles(stand_in), spools)
+                yield Store(open_storage("gs://b/root", access), StandInFiles(stand_in))
         else:
             with fake_gcs_bucket() as (address, bucket):
                 patch.setenv("STORAGE_EMULATOR_HOST", address)
                 root_uri = f"gs://{bucket.name}/root"
-                yield Store(open_storage(root_uri, access), BucketFiles(bucket), spools)
-
-
-def hide_what_a_disk_may_lack(kind: str, patch: pytest.MonkeyPatch) -> None:
-    """Refuse `O_TMPFILE`, as NFS does, and hard links, as exFAT does."""
-    if kind != "local":
-        patch.setattr(os, "open", without_anonymous_files(os.open))
-    if kind == "local, renames":
-        patch.setattr(os, "link", failing(errno.EPERM))
+                yield Store(open_storage(root_uri, access), BucketFiles(bucket))
 
 
 def failing(code: int) -> Callable[..., Any]:
@@ -143,22 +131,6 @@ class DiskFiles(Files):
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
-
-
-class MemoryFiles(Files):
-    """Objects of a memory store below `root`."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def put(self, name: str, data: bytes) -> None:
-        self._store.put(f"root/{name}", data)
-
-    def all(self) -> dict[str, bytes]:
-        return self._store.files("root/")
-
-    def remove(self, name: str) -> None:
-        self._store.remove(f"root/{name}")
 
 
 class StandInFiles(Files):
