@@ -107,7 +107,7 @@ def test_reads_a_span(store: Store) -> None:
 CHANGES: dict[str, Callable[[Store], None]] = {
     "grew": lambda store: store.files.put("a", b"123456"),
     "shrank": lambda store: store.files.put("a", b"1234"),
-    "touched": lambda store: store.files.touch("a"),
+    "touched": lambda store: store.files.put("a", b"12345"),
     "gone": lambda store: store.files.remove("a"),
 }
 

@@ -116,7 +116,6 @@ def test_a_store_that_reports_no_times_has_empty_pins(
 
 
 def test_a_store_without_folders_makes_none(store: Store) -> None:
-    (store.files.folder / "_spool").mkdir()
     FAULTS["mkdirs"] = [NotImplementedError("a flat store")]
 
     assert store.storage.create("a", b"1") is True

@@ -32,12 +32,12 @@ GENERIC = obstore_errors.GenericError
 def store(tmp_path: Path) -> Iterator[Store]:
     with opened("gcs", tmp_path) as made:
         yield made
-        assert made.files.stand_in.faults_left() == [], "a fault was asked for and never met"
+        assert made.stand_in.faults_left() == [], "a fault was asked for and never met"
 
 
 @pytest.fixture
 def stand_in(store: Store) -> GcsStandIn:
-    return store.files.stand_in
+    return store.stand_in
 
 
 @pytest.fixture
@@ -355,7 +355,7 @@ def test_names_that_a_disk_would_tidy_are_read_as_they_are(name: str, store: Sto
 
     assert store.storage.read(name, entry) == b"literal"
     assert store.storage.read(name, entry, (1, 3)) == b"it"
-    store.files.touch(name)
+    store.files.put(name, b"literal")
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
         store.storage.read(name, entry)
 
