@@ -32,7 +32,6 @@ _CODES = {
     errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
     errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
 }
-_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
 
 
 def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
@@ -43,9 +42,8 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
         where: path or URI that it is about.
         elsewhere: remedy that names another place, where the path is not the output's.
     """
-    number = error.errno or 0
-    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
-    if code in _OF_A_PLACE and number != errno.EFBIG:
+    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+    if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:
         remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
     return RuntimeError(fault_line(code, where, what, remedy))

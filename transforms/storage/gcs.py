@@ -71,21 +71,17 @@ _DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
 
-
 Page = tuple[list[Entry], str]
 """A part of a listing, and the key of the next one; an empty key for the last one."""
 
-FetchPage = Callable[[Bounds, str], Page]
-"""(bounds, token) -> the next names within the bounds."""
 
-
-def list_pages(fetch: FetchPage, ranges: Sequence[Bounds]) -> Iterator[Entry]:
+def list_pages(fetch: Callable[[Bounds, str], Page], ranges: Sequence[Bounds]) -> Iterator[Entry]:
     """Yield every name of the ranges once, in any order.
 
     At most 8 pages are requested or held at once.
 
     Args:
-        fetch: request for a page.
+        fetch: returns the next names within bounds, from a key on.
         ranges: bounds of names; they must not overlap.
     """
     waiting = deque((bounds, "") for bounds in ranges)

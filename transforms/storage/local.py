@@ -107,7 +107,8 @@ class LocalStorage(Storage):
         above |= {os.path.realpath(folder)}
         with entries, coding(self.uri(prefix)):
             for found in entries:
-                name = prefix + _utf8(found.name)
+                # Bytes that are no UTF-8 are escaped.
+                name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
                 status: os.stat_result | None
                 try:
                     status = found.stat()
@@ -252,11 +253,6 @@ def _entry(name: str, status: os.stat_result | None) -> Entry:
         return Entry(name, status.st_size, str(status.st_mtime_ns))
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
     return Entry(name, 0, "", kind=kind)  # a data set ignores sizes and times of folders
-
-
-def _utf8(name: str) -> str:
-    """Return a file's name as text that can be encoded; bytes that are no UTF-8 are escaped."""
-    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _sync_folder(fd: int) -> None:
