@@ -86,17 +86,6 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
-def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(40), tmp_path / "out"
-    started = [start_coco(*command(sources, out, "--num_shards", n)) for n in (20, 15)]
-    runs = [*map(finish, started)]
-    assert sorted(run.code for run in runs) == [0, 5], runs
-    (loser,) = [run for run in runs if run.code]
-    assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
-    assert "wrote" not in loser.err  # before its first shard
-    assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
-
-
 def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     committed(sources, out)

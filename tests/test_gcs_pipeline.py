@@ -109,7 +109,6 @@ def test_a_run_that_failed_is_resumed_without_reading_finished_shards_again(
 FLAKY = {
     "errors now and then": Fault(What.STATUS, status=503, times=3, after=7),
     "lost replies of uploads": Fault(What.LOST_REPLY, Kind.UPLOAD, times=6),
-    "flipped bits": Fault(What.FLIPPED_BIT, Kind.READ, times=4, after=2),
 }
 
 

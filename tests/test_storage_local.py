@@ -183,15 +183,9 @@ def test_missing_permission_ends_the_run_at_once(
 
 AGAIN = "then run again"
 LINES = {
-    "ENOSPC": f"E-IO-NOSPACE a: No space left on device; free some space, {AGAIN} to resume",
     "EDQUOT": f"E-IO-NOSPACE a: Disk quota exceeded; raise the quota, {AGAIN} to resume",
     "EFBIG": "E-IO-NOSPACE a: File too large; ask for smaller shards with --shard_size",
-    "EROFS": "E-IO-READONLY a: Read-only file system; give an --output that can be written",
-    "EEXIST": "E-IO-READONLY a: File exists; give an --output that is a folder",
-    "ENOTDIR": "E-IO-READONLY a: Not a directory; give an --output that is a folder",
-    "ENAMETOOLONG": "E-IO-READONLY a: File name too long; give a shorter --output",
     "ENOENT": "E-IO-READONLY a: No such file or directory; leave the folder there, and run again",
-    "EACCES": f"E-IO-AUTH a: Permission denied; give this user permission, {AGAIN}",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
     "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",
     "ENFILE": "E-IO-LIMIT a: Too many open files in system; raise the system's limit on open files",
