@@ -1,8 +1,8 @@
 """An object store in memory, shared by simulated processes whose every operation can go wrong.
 
 Objects appear whole and once, have a generation and a CRC-32C, and can be deleted. Whatever a
-process asks of the store is a numbered step, and its `Disturb` is told of each before and after the
-effect: it may kill the process there, fail the step, have a reply lost, or do something else first.
+process asks of the store is a numbered step. Its `Disturb` is called before and after the effect:
+it may kill the process there, fail the step, have a reply lost, or do something else first.
 
     store = MemoryStore()
     process = store.start(kill_at(7, Moment.AFTER))
@@ -25,15 +25,7 @@ from unittest import mock
 import google_crc32c
 
 from schemas.faults import fault_line
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Entry,
-    Span,
-    Spool,
-    Storage,
-    ends_early,
-)
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, Span, Spool, Storage, ends_early
 
 SCHEME = "memory://"
 ON_DISK = ("spool", "spool.write", "spool.close")
@@ -64,7 +56,7 @@ class Step(NamedTuple):
 
 
 Disturb = Callable[[Step, Moment], None]
-"""Told of every step, before and after its effect; what it raises is what the caller gets."""
+"""Called before and after the effect of every step; what it raises is what the caller gets."""
 
 
 class Killed(BaseException):
@@ -72,7 +64,7 @@ class Killed(BaseException):
 
 
 class ReplyLost(Exception):
-    """Raised behind an effect: as a client does that got no reply, the step is sent once more."""
+    """Raised after an effect: the client got no reply, so the step is sent once more."""
 
 
 def undisturbed(_: Step, __: Moment) -> None:
@@ -124,10 +116,9 @@ class Stored(NamedTuple):
 
 
 class MemoryStore:
-    """The objects, and the processes that share them."""
+    """The objects, and the processes that share them; operations on a dictionary are atomic."""
 
     def __init__(self, objects: Mapping[str, Stored] | None = None) -> None:
-        self._lock = threading.Lock()
         self._objects = dict(objects or {})
         newest = max((stored.generation for stored in self._objects.values()), default=0)
         self._generations = itertools.count(newest + 1)
@@ -141,13 +132,12 @@ class MemoryStore:
 
     def copy(self) -> "MemoryStore":
         """Return a store that holds the same objects, generations included."""
-        return MemoryStore(self.objects())
+        return MemoryStore(self._objects)
 
     def objects(self, below: str = "") -> dict[str, Stored]:
         """Return all objects, or those below a folder, named from there."""
-        with self._lock:
-            found = {name: o for name, o in self._objects.items() if name.startswith(below)}
-        return {name.removeprefix(below): found[name] for name in sorted(found)}
+        found = sorted(dict(self._objects).items())
+        return {name.removeprefix(below): o for name, o in found if name.startswith(below)}
 
     def files(self, below: str = "") -> dict[str, bytes]:
         """Return the bytes of all objects, or of those below a folder, named from there."""
@@ -155,26 +145,20 @@ class MemoryStore:
 
     def get(self, name: str) -> Stored | None:
         """Return an object, None where there is none."""
-        with self._lock:
-            return self._objects.get(name)
+        return self._objects.get(name)
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, whatever was there."""
-        with self._lock:
-            self._objects[name] = Stored(data, next(self._generations))
+        self._objects[name] = Stored(data, next(self._generations))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless there is one."""
-        with self._lock:
-            if name in self._objects:
-                return False
-            self._objects[name] = Stored(data, next(self._generations))
-            return True
+        made = Stored(data, next(self._generations))
+        return self._objects.setdefault(name, made) is made
 
     def remove(self, name: str) -> None:
         """Delete an object, if it is there."""
-        with self._lock:
-            self._objects.pop(name, None)
+        self._objects.pop(name, None)
 
 
 class Process:
@@ -191,19 +175,12 @@ class Process:
         self.store = store
         self.steps: list[Step] = []
         self._disturb = disturb
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._is_dead = False
-        name = f"process-{next(self._numbers)}"
-        self.uri = SCHEME + name
-        _PROCESSES[name] = self
+        self.uri = f"{SCHEME}process-{next(self._numbers)}"
+        _PROCESSES[self.uri] = self
 
-    @staticmethod
-    def find(uri: str) -> tuple["Process", str]:
-        """Return the process of a URI, and the path in it."""
-        name, _, path = uri.removeprefix(SCHEME).partition("/")
-        return _PROCESSES[name], path
-
-    def do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
+    def do(self, operation: str, name: str = "", effect: Callable[[], T] = lambda: None) -> T:
         """Do one step, disturbed as this process is to be."""
         with self._lock:
             if self._is_dead:
@@ -235,11 +212,11 @@ def served() -> Iterator[None]:
 class MemoryStorage(Storage):
     """What a process sees below a root."""
 
-    lists_folders = True
-
     def __init__(self, root: str, _: Access = DEFAULT_ACCESS) -> None:
         self.root = root.rstrip("/")
-        self._process, path = Process.find(self.root)
+        uri, _, path = self.root.removeprefix(SCHEME).partition("/")
+        self._process = _PROCESSES[SCHEME + uri]
+        self._store = self._process.store
         self._prefix = f"{path}/" if path else ""
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
@@ -253,11 +230,11 @@ class MemoryStorage(Storage):
             yield Entry(prefix + name, 0, "", kind="directory")
 
     def stat(self, name: str) -> Entry | None:
-        found = self._do("stat", name, lambda: self._store.get(self._prefix + name))
+        found = self._get("stat", name)
         return None if found is None else _entry(name, found)
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
-        found = self._do("read", name, lambda: self._store.get(self._prefix + name))
+        found = self._get("read", name)
         if found is None or (expected and str(found.generation) != expected.pin):
             raise self.changed(name, "not there")
         if span is not None and span[1] > len(found.data):
@@ -265,33 +242,30 @@ class MemoryStorage(Storage):
         return found.data[slice(*(span or (None,)))]
 
     def crc32c(self, name: str) -> int:
-        found = self._do("crc32c", name, lambda: self._store.get(self._prefix + name))
+        found = self._get("crc32c", name)
         if found is None:
             raise self.changed(name, "not there")
         return google_crc32c.value(found.data)
 
     def create(self, name: str, data: bytes) -> bool:
-        return self._do("create", name, lambda: self._store.create(self._prefix + name, data))
+        path = self._prefix + name
+        return self._process.do("create", name, lambda: self._store.create(path, data))
 
     def spool(self) -> Spool:
-        self._process.do("spool", "", lambda: None)
+        self._process.do("spool")
         return _MemorySpool(self._process, self._prefix)
 
     def delete(self, name: str) -> None:
-        self._do("delete", name, lambda: self._store.remove(self._prefix + name))
+        self._process.do("delete", name, lambda: self._store.remove(self._prefix + name))
 
     def require_folder(self) -> None:
-        self._do("require_folder", "", lambda: None)
+        self._process.do("require_folder")
 
     def probe(self) -> None:
-        self._do("probe", "", lambda: None)
+        self._process.do("probe")
 
-    @property
-    def _store(self) -> MemoryStore:
-        return self._process.store
-
-    def _do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
-        return self._process.do(operation, name, effect)
+    def _get(self, operation: str, name: str) -> Stored | None:
+        return self._process.do(operation, name, lambda: self._store.get(self._prefix + name))
 
 
 class _MemorySpool:
@@ -304,20 +278,18 @@ class _MemorySpool:
         self._is_open = True
 
     def write(self, parts: Sequence[bytes]) -> None:
-        self._process.do("spool.write", "", lambda: self._parts.extend(map(bytes, parts)))
+        self._process.do("spool.write", effect=lambda: self._parts.extend(map(bytes, parts)))
 
     def publish(self, name: str) -> bool:
-        store, data = self._process.store, b"".join(self._parts)
-        create = lambda: store.create(self._prefix + name, data)  # noqa: E731
-        return self._process.do("spool.publish", name, create)
+        path, data = self._prefix + name, b"".join(self._parts)
+        store = self._process.store
+        return self._process.do("spool.publish", name, lambda: store.create(path, data))
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._process.do("spool.close", "", self._parts.clear)
+            self._process.do("spool.close")
 
 
 def _entry(name: str, stored: Stored) -> Entry:
-    return Entry(
-        name, len(stored.data), str(stored.generation), google_crc32c.value(stored.data), "file"
-    )
+    return Entry(name, len(stored.data), str(stored.generation), google_crc32c.value(stored.data))

@@ -6,11 +6,12 @@ out.
 
 import contextlib
 import errno
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pytest
 from apache_beam.io.filesystem import FileMetadata, FileSystem
@@ -20,39 +21,36 @@ from google.cloud.storage import Bucket, Client
 
 from tests.children import without_anonymous_files
 from tests.gcs_stand_in import GcsStandIn
-from tests.memory_store import MemoryStore, served
+from tests.invariants import files_of
 from tests.servers import started
 from transforms.storage import Access, Storage, open_storage
 
 EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
 LOCAL = ("local", "local, named spools", "local, renames")
-STORES = (*LOCAL, "beam", "memory", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
+STORES = (*LOCAL, "beam", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
 LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload has a session
 
 
-class Files(Protocol):
-    """The files below a root, as another program sees them."""
+class Files(NamedTuple):
+    """The files below a root, as another program sees them.
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file, whatever was there."""
+    Attributes:
+        put: writes a file, whatever was there, at another time.
+        all: returns the bytes of all files by name, sorted, spools left out.
+        remove: deletes a file.
+    """
 
-    def all(self) -> dict[str, bytes]:
-        """Return the bytes of all files by name, sorted, spools left out."""
-
-    def touch(self, name: str) -> None:
-        """Make a file look modified, its bytes as they were."""
-        self.put(name, self.all()[name])
-
-    def remove(self, name: str) -> None:
-        """Delete a file."""
+    put: Callable[[str, bytes], object]
+    all: Callable[[], dict[str, bytes]]
+    remove: Callable[[str], object]
 
 
 class Store(NamedTuple):
-    """A storage, its files from outside, and the folder where uploads wait, if it has one."""
+    """A storage, its files from outside, and the stand-in that it is on, if it is."""
 
     storage: Storage
     files: Files
-    spools: Path
+    stand_in: GcsStandIn | None = None
 
 
 @contextlib.contextmanager
@@ -61,41 +59,31 @@ def opened(kind: str, folder: Path) -> Iterator[Store]:
 
     Args:
         kind: one of `STORES`.
-        folder: for files on disk and spools.
+        folder: for files on disk, below `root`, and for spools.
     """
-    spools, root = folder / "spools", folder / "root"
-    spools.mkdir()
+    root = folder / "root"
     root.mkdir()
-    access = Access(spool_dir=str(spools))
+    (folder / "spools").mkdir()
+    access = Access(spool_dir=str(folder / "spools"))
     with pytest.MonkeyPatch.context() as patch:
         if kind in LOCAL:
-            hide_what_a_disk_may_lack(kind, patch)
-            yield Store(open_storage(str(root)), DiskFiles(root), spools)
+            if kind != "local":  # without `O_TMPFILE`, as NFS
+                patch.setattr(os, "open", without_anonymous_files(os.open))
+            if kind == "local, renames":  # without hard links, as exFAT
+                patch.setattr(os, "link", failing(errno.EPERM))
+            yield Store(open_storage(str(root)), disk_files(root))
         elif kind == "beam":
-            yield Store(open_storage(f"testfs://{root}", access), DiskFiles(root), spools)
-        elif kind == "memory":
-            with served():
-                memory = MemoryStore()
-                process = memory.start()
-                yield Store(open_storage(f"{process.uri}/root"), MemoryFiles(memory), spools)
+            yield Store(open_storage(f"testfs://{root}", access), disk_files(root))
         elif kind == "gcs":
             with GcsStandIn() as stand_in:
                 stand_in.make_bucket("b")
                 patch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-                yield Store(open_storage("gs://b/root", access), StandInFiles(stand_in), spools)
+                yield Store(open_storage("gs://b/root", access), stand_in_files(stand_in), stand_in)
         else:
             with fake_gcs_bucket() as (address, bucket):
                 patch.setenv("STORAGE_EMULATOR_HOST", address)
                 root_uri = f"gs://{bucket.name}/root"
-                yield Store(open_storage(root_uri, access), BucketFiles(bucket), spools)
-
-
-def hide_what_a_disk_may_lack(kind: str, patch: pytest.MonkeyPatch) -> None:
-    """Refuse `O_TMPFILE`, as NFS does, and hard links, as exFAT does."""
-    if kind != "local":
-        patch.setattr(os, "open", without_anonymous_files(os.open))
-    if kind == "local, renames":
-        patch.setattr(os, "link", failing(errno.EPERM))
+                yield Store(open_storage(root_uri, access), bucket_files(bucket))
 
 
 def failing(code: int) -> Callable[..., Any]:
@@ -122,77 +110,38 @@ def fake_gcs_bucket() -> Iterator[tuple[str, Bucket]]:
         yield address, client.create_bucket(f"b-{uuid.uuid4().hex}")
 
 
-class DiskFiles(Files):
-    """Files in a folder."""
+def disk_files(folder: Path) -> Files:
+    """Return the files of a folder, each write a second later than the one before."""
+    times_s = itertools.count(1_600_000_000)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def put(name: str, data: bytes) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        os.utime(folder / name, (0, next(times_s)))
 
-    def put(self, name: str, data: bytes) -> None:
-        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / name).write_bytes(data)
-        os.utime(self.folder / name, (1_600_000_000, 1_600_000_000))
-
-    def all(self) -> dict[str, bytes]:
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
-        found = {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+    def read_all() -> dict[str, bytes]:
+        found = files_of(folder)
         return {name: data for name, data in found.items() if not name.startswith("_spool-")}
 
-    def touch(self, name: str) -> None:
-        os.utime(self.folder / name, (1_700_000_000, 1_700_000_000))
-
-    def remove(self, name: str) -> None:
-        (self.folder / name).unlink()
+    return Files(put, read_all, lambda name: (folder / name).unlink())
 
 
-class MemoryFiles(Files):
-    """Objects of a memory store below `root`."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def put(self, name: str, data: bytes) -> None:
-        self._store.put(f"root/{name}", data)
-
-    def all(self) -> dict[str, bytes]:
-        return self._store.files("root/")
-
-    def remove(self, name: str) -> None:
-        self._store.remove(f"root/{name}")
+def stand_in_files(stand_in: GcsStandIn) -> Files:
+    """Return the objects below `gs://b/root`."""
+    return Files(
+        lambda name, data: stand_in.put("b", f"root/{name}", data),
+        lambda: {n.removeprefix("root/"): data for n, data in stand_in.objects("b").items()},
+        lambda name: stand_in.remove("b", f"root/{name}"),
+    )
 
 
-class StandInFiles(Files):
-    """Objects of the GCS stand-in below `gs://b/root`."""
-
-    def __init__(self, stand_in: GcsStandIn) -> None:
-        self.stand_in = stand_in
-
-    def put(self, name: str, data: bytes) -> None:
-        self.stand_in.put("b", f"root/{name}", data)
-
-    def all(self) -> dict[str, bytes]:
-        objects = self.stand_in.objects("b")
-        return {name.removeprefix("root/"): data for name, data in objects.items()}
-
-    def remove(self, name: str) -> None:
-        self.stand_in.remove("b", f"root/{name}")
-
-
-class BucketFiles(Files):
-    """Objects of a bucket below `root`, by Google's client."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-
-    def put(self, name: str, data: bytes) -> None:
-        self._bucket.blob(f"root/{name}").upload_from_string(data)
-
-    def all(self) -> dict[str, bytes]:
-        blobs = self._bucket.list_blobs()
-        return {blob.name.removeprefix("root/"): blob.download_as_bytes() for blob in blobs}
-
-    def remove(self, name: str) -> None:
-        self._bucket.blob(f"root/{name}").delete()
+def bucket_files(bucket: Bucket) -> Files:
+    """Return the objects of a bucket below `root`, by Google's client."""
+    return Files(
+        lambda name, data: bucket.blob(f"root/{name}").upload_from_string(data),
+        lambda: {b.name.removeprefix("root/"): b.download_as_bytes() for b in bucket.list_blobs()},
+        lambda name: bucket.blob(f"root/{name}").delete(),
+    )
 
 
 DISK = LocalFileSystem(None)

@@ -22,17 +22,6 @@ from transforms import publish_plan as publishing
 from transforms.sources import read_arrays
 
 
-def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Do something between the plan and the first shard."""
-    publish = publishing.publish_plan
-
-    def publish_then_change(*given: Any, **options: Any) -> int:
-        publish(*given, **options)
-        change()
-
-    monkeypatch.setattr(publishing, "publish_plan", publish_then_change)
-
-
 @pytest.mark.parametrize("change", [Path.unlink, rewrite, make_fifo])
 def test_source_changed_during_the_run(
     change: Callable[[Path], object],
@@ -40,16 +29,22 @@ def test_source_changed_during_the_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Between the plan and the first shard."""
     sources, out = make_coco(6), tmp_path / "out"
-    original = (sources[0] / "a003.jpg").read_bytes()
+    path = sources[0] / "a003.jpg"
+    original, publish = path.read_bytes(), publishing.publish_plan
+
+    def publish_then_change(*given: Any, **options: Any) -> None:
+        publish(*given, **options)
+        change(path)
+
     with monkeypatch.context() as patch:
-        after_planning(patch, lambda: change(sources[0] / "a003.jpg"))
+        patch.setattr(publishing, "publish_plan", publish_then_change)
         run = run_coco(*command(sources, out, "--num_shards", 6, "--max_rejected", "100%"))
     assert run.ended == (6, "E-SRC-CHANGED")
-    assert str(sources[0] / "a003.jpg") in run.fault
+    assert str(path) in run.fault
     assert not (out / "manifest.json").exists()
     assert check_visible(out) <= 5
-    path = sources[0] / "a003.jpg"
     path.unlink(missing_ok=True)
     path.write_bytes(original)  # put back, with another mtime
     committed(sources, out, "--num_shards", 6, "--max_rejected", "100%")

@@ -25,38 +25,28 @@ BEFORE, AFTER = What.RESET, What.LOST_REPLY
 @pytest.fixture(scope="module")
 def running(memory_served: None) -> Iterator[GcsStandIn]:
     sources = make_sources(num_images=10).store
-    with GcsStandIn() as stand_in, pytest.MonkeyPatch.context() as environment:
+    with GcsStandIn() as running, pytest.MonkeyPatch.context() as environment:
         for name, data in sources.files().items():
             if not name.startswith("out/"):
-                stand_in.put("in", name, data)
-        environment.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        yield stand_in
-
-
-@pytest.fixture
-def stand_in(running: GcsStandIn) -> Iterator[GcsStandIn]:
-    running.forget_requests()
-    yield running
-    running.heal()
+                running.put("in", name, data)
+        environment.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
 
 
 @pytest.fixture(scope="module")
 def undisturbed(running: GcsStandIn) -> Mapping[str, bytes]:
     running.make_bucket("undisturbed")
+    running.forget_requests()
     build_in_bucket(running.url, "gs://undisturbed/coco")
+    assert len(running.requests) == REQUESTS_OF_A_RUN
     return output_of(running, "undisturbed")
 
 
-def output_of(stand_in: GcsStandIn, bucket: str) -> dict[str, bytes]:
-    return {n.removeprefix("coco/"): data for n, data in stand_in.objects(bucket).items()}
+def output_of(running: GcsStandIn, bucket: str) -> dict[str, bytes]:
+    return {n.removeprefix("coco/"): data for n, data in running.objects(bucket).items()}
 
 
-def prepare_bucket(stand_in: GcsStandIn, bucket: str) -> None:
-    for name, data in FOREIGN.items():
-        stand_in.put(bucket, f"coco/{name}", data)
-
-
-def kill_at(stand_in: GcsStandIn, bucket: str, nth: int, what: What) -> int | None:
+def kill_at(running: GcsStandIn, bucket: str, nth: int, what: What) -> int | None:
     """Run in a child that gets SIGKILL at its n-th request; return its exit code."""
     is_started = threading.Event()
 
@@ -64,55 +54,45 @@ def kill_at(stand_in: GcsStandIn, bucket: str, nth: int, what: What) -> int | No
         assert is_started.wait(30)
         child.kill()
 
-    stand_in.inject(Fault(what, after=nth - 1, strike=strike))
-    child = start_child(build_in_bucket, stand_in.url, f"gs://{bucket}/coco")
+    running.inject(Fault(what, after=nth - 1, strike=strike))
+    child = start_child(build_in_bucket, running.url, f"gs://{bucket}/coco")
     is_started.set()
     child.join(60)
-    stand_in.heal()
+    running.heal()
     return child.exitcode
 
 
 def check_killed_and_resumed(
-    stand_in: GcsStandIn, undisturbed: Mapping[str, bytes], bucket: str, nth: int, what: What
+    running: GcsStandIn, undisturbed: Mapping[str, bytes], bucket: str, nth: int, what: What
 ) -> None:
-    prepare_bucket(stand_in, bucket)
-    assert kill_at(stand_in, bucket, nth, what) == -signal.SIGKILL
-    left = output_of(stand_in, bucket)
+    for name, data in FOREIGN.items():
+        running.put(bucket, f"coco/{name}", data)
+    assert kill_at(running, bucket, nth, what) == -signal.SIGKILL
+    left = output_of(running, bucket)
     check_output(left, undisturbed, FOREIGN)
-    stand_in.forget_requests()
+    running.forget_requests()
 
-    build_in_bucket(stand_in.url, f"gs://{bucket}/coco")
+    build_in_bucket(running.url, f"gs://{bucket}/coco")
 
-    assert check_output(output_of(stand_in, bucket), undisturbed, FOREIGN)
-    read = [r for r in stand_in.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
+    assert check_output(output_of(running, bucket), undisturbed, FOREIGN)
+    read = [r for r in running.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
     shards_left = 4 - len(data_files(left))
     assert len(read) in range(2 * shards_left, 3 * shards_left + 1)
 
 
-def test_a_run_sends_as_many_requests_as_there_are_kills(
-    stand_in: GcsStandIn, undisturbed: Mapping[str, bytes]
-) -> None:
-    stand_in.make_bucket("whole")
-    stand_in.forget_requests()
-    build_in_bucket(stand_in.url, "gs://whole/coco")
-
-    assert len(stand_in.requests) == REQUESTS_OF_A_RUN
-    assert check_output(output_of(stand_in, "whole"), undisturbed)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_at_some_requests(
-    seed: int, stand_in: GcsStandIn, undisturbed: Mapping[str, bytes]
+    seed: int, running: GcsStandIn, undisturbed: Mapping[str, bytes]
 ) -> None:
     choose = random.Random(seed)
     nth, what = choose.randint(1, REQUESTS_OF_A_RUN), choose.choice([BEFORE, AFTER])
-    check_killed_and_resumed(stand_in, undisturbed, f"some-{seed}", nth, what)
+    check_killed_and_resumed(running, undisturbed, f"some-{seed}", nth, what)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("what", [BEFORE, AFTER], ids=["before", "after"])
 @pytest.mark.parametrize("nth", range(1, REQUESTS_OF_A_RUN + 1))
 def test_killed_at_every_request(
-    nth: int, what: What, stand_in: GcsStandIn, undisturbed: Mapping[str, bytes]
+    nth: int, what: What, running: GcsStandIn, undisturbed: Mapping[str, bytes]
 ) -> None:
-    check_killed_and_resumed(stand_in, undisturbed, f"{what.name.lower()}-{nth}", nth, what)
+    check_killed_and_resumed(running, undisturbed, f"{what.name.lower()}-{nth}", nth, what)

@@ -1,24 +1,28 @@
 """Disks that are full, read-only, or lack what others have: one line, and the same bytes later."""
 
+import hashlib
 import math
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests import children
-from tests.coco_command import Run, check_committed, digests, run_coco
-from tests.refused_calls import NO_ANONYMOUS_FILES, NO_EXCLUSIVE_RENAMES, NO_LINKS, can_refuse
-from tests.small_disks import (
-    BUCKET_OUTPUT,
-    Ended,
-    convert_by_small_spool,
-    convert_on_small_disk,
-    convert_until_read_only,
-    convert_with_small_temporary_folder,
-    convert_without,
+from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
+from tests.coco_command import Run, check_committed, check_visible, digests, run_coco
+from tests.gcs_stand_in import GcsStandIn
+from tests.refused_calls import (
+    NO_ANONYMOUS_FILES,
+    NO_EXCLUSIVE_RENAMES,
+    NO_LINKS,
+    can_refuse,
+    refuse,
 )
 from tests.small_runs import write_set
+from transforms.progress import PROGRESS, Counts
 
 PAGE_BYTES = 4096
 
@@ -73,6 +77,76 @@ def disk(own_disks: None, tmp_path: Path) -> Path:
     return tmp_path / "disk"
 
 
+# Run in children: into trouble, and once more without it.
+
+
+class Ended(NamedTuple):
+    """How the command ended in trouble and after it, with the digests of all files each time."""
+
+    first: Run
+    there: dict[str, str]
+    again: Run
+    found: dict[str, str]
+
+
+def end(arguments: list[str], disk: Path, look: Callable[[], dict[str, str]]) -> Ended:
+    first, there = run_coco(*arguments), look()
+    make_roomy(disk)
+    return Ended(first, there, run_coco(*arguments), look())
+
+
+def checked(disk: Path) -> dict[str, str]:
+    """Return the output's files, every shard of which must be whole."""
+    check_visible(disk / "out")
+    return digests(disk / "out")
+
+
+def convert_on_small_disk(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
+    mount_disk_of_my_own(disk, size_bytes)
+    return end(arguments, disk, lambda: checked(disk))
+
+
+def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
+    mount_disk_of_my_own(disk, 1 << 20)
+    add = PROGRESS.add
+
+    def add_then_close(counts: Counts) -> None:
+        add(counts)
+        # Between two shards no file is open for writing.
+        if counts.shards_done and PROGRESS.shards_done == shards:
+            make_read_only(disk)
+            PROGRESS.add = add  # type: ignore[method-assign]
+
+    PROGRESS.add = add_then_close  # type: ignore[method-assign]
+    return end(arguments, disk, lambda: checked(disk))
+
+
+def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
+    """Run into a bucket with the spools on a disk of so many bytes; 0: a read-only one."""
+    mount_disk_of_my_own(disk, size_bytes or 1 << 20)
+    if not size_bytes:
+        make_read_only(disk)
+    with GcsStandIn() as gcs:
+        gcs.make_bucket("out")
+        os.environ["STORAGE_EMULATOR_HOST"] = gcs.url
+        to_bucket = [*arguments, "--output", "gs://out", "--spool_dir", str(disk)]
+        sums = lambda: {n: hashlib.sha256(d).hexdigest() for n, d in gcs.objects("out").items()}  # noqa: E731
+        return end(to_bucket, disk, sums)
+
+
+def convert_with_small_temporary_folder(arguments: list[str], disk: Path, output: Path) -> Ended:
+    """Run with a temporary folder in which a file can be made, but no folder next to it."""
+    mount_disk_of_my_own(disk, 1 << 20, num_files=2)
+    tempfile.tempdir = str(disk)
+    (disk / "another").touch()
+    return end(arguments, disk, lambda: digests(output))
+
+
+def convert_without(refused: list[list], arguments: list[str], output: Path) -> tuple[Run, dict]:
+    refuse(*refused)
+    return run_coco(*arguments), digests(output)
+
+
 def check_full(ended: Ended, job: Job) -> None:
     """Check the one line, and that the same command completes once there is room."""
     assert ended.first.ended == (6, "E-IO-NOSPACE"), ended.first
@@ -87,9 +161,6 @@ def check_completes(ended: Ended, job: Job) -> None:
     assert ended.found == job.undisturbed
 
 
-# Full.
-
-
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95, 1])
 def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
     """From the first shard on; a disk of all pages but one is full in the last file."""
@@ -98,23 +169,18 @@ def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
     check_full(children.outcome_of(convert_on_small_disk, *given), job)
 
 
-# Full, read-only or missing on the way to a bucket.
-
-
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
 def test_spool_that_is_full(more_pages: int, job: Job, disk: Path) -> None:
     """The disk holds spools only: one after the other, or one next to a shard."""
     size_bytes = job.file_bytes[0] + more_pages * PAGE_BYTES
-    arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
-    ended = children.outcome_of(convert_by_small_spool, arguments, disk, size_bytes)
+    ended = children.outcome_of(convert_by_small_spool, job.arguments, disk, size_bytes)
     check_full(ended, job)
     assert f"{disk}: " in ended.first.fault
     assert "--spool_dir" in ended.first.fault
 
 
 def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
-    arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
-    ended = children.outcome_of(convert_by_small_spool, arguments, disk, 0)
+    ended = children.outcome_of(convert_by_small_spool, job.arguments, disk, 0)
     assert ended.first.ended == (6, "E-IO-READONLY")
     assert ended.first.fault == (
         f"E-IO-READONLY {disk}: Read-only file system;"
@@ -132,9 +198,6 @@ def test_full_temporary_folder(job: Job, disk: Path) -> None:
     assert "temporary folder: " in ended.first.fault
 
 
-# Read-only.
-
-
 def test_disk_that_becomes_read_only(job: Job, disk: Path) -> None:
     """Between the last shard and the commit, as after an error of the disk."""
     ended = children.outcome_of(convert_until_read_only, job.into(disk / "out"), disk, 3)
@@ -143,41 +206,35 @@ def test_disk_that_becomes_read_only(job: Job, disk: Path) -> None:
     check_completes(ended, job)
 
 
-# Without anonymous files, links, exclusive renames.
-
-
 @pytest.fixture(scope="module")
 def refusing_kernel() -> None:
     if not can_refuse():
         pytest.skip("this machine lets no process refuse itself system calls (seccomp)")
 
 
-@pytest.mark.parametrize(
-    "refused",
-    [[NO_ANONYMOUS_FILES], [NO_ANONYMOUS_FILES, NO_LINKS]],
-    ids=["no anonymous files", "no links either"],
-)
-def test_lesser_filesystem_holds_the_same(
-    refused: list, refusing_kernel: None, job: Job, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    run, found = children.outcome_of(convert_without, refused, job.into(out), out)
-    assert run.code == 0, run
-    check_committed(out)
-    assert found == job.undisturbed
+LESSER = {
+    "no anonymous files": [NO_ANONYMOUS_FILES],
+    "no links either": [NO_ANONYMOUS_FILES, NO_LINKS],
+    "no exclusive renames either": [NO_ANONYMOUS_FILES, NO_LINKS, NO_EXCLUSIVE_RENAMES],
+}
 
 
-def test_filesystem_without_exclusive_names_is_refused(
-    refusing_kernel: None, job: Job, tmp_path: Path
+@pytest.mark.usefixtures("refusing_kernel")
+@pytest.mark.parametrize("lacks", LESSER)
+def test_lesser_filesystem_holds_the_same_or_is_refused(
+    lacks: str, job: Job, tmp_path: Path
 ) -> None:
     """Before the first shard: without exclusive names, two runs could overwrite each other."""
     out = tmp_path / "out"
-    refused = [NO_ANONYMOUS_FILES, NO_LINKS, NO_EXCLUSIVE_RENAMES]
-    run, found = children.outcome_of(convert_without, refused, job.into(out), out)
-    assert Run(*run).ended == (6, "E-IO-READONLY")
-    assert Run(*run).fault == (
-        f"E-IO-READONLY {out}: the filesystem has neither hard links nor exclusive renames;"
-        " write to one that has, and copy the result"
-    )
-    assert found == {}
-    assert not out.exists()
+    run, found = children.outcome_of(convert_without, LESSER[lacks], job.into(out), out)
+    if "renames" in lacks:
+        assert Run(*run).ended == (6, "E-IO-READONLY")
+        assert Run(*run).fault == (
+            f"E-IO-READONLY {out}: the filesystem has neither hard links nor exclusive renames;"
+            " write to one that has, and copy the result"
+        )
+        assert found == {}
+    else:
+        assert run.code == 0, run
+        check_committed(out)
+        assert found == job.undisturbed

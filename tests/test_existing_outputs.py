@@ -21,8 +21,6 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import forbid_image_reads
 
-# Files of other runs and of the user.
-
 
 @pytest.mark.parametrize("name", ["train-00000-of-00003-2.tfrec", "manifest.json", "_plan.json"])
 def test_foreign_files_are_refused_untouched(
@@ -47,27 +45,18 @@ def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path:
     check_committed(out)
 
 
-# Already complete.
-
-
 def test_already_complete(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After a touch equal contents are accepted: nothing that is there is written again."""
     sources, out = make_coco(5), tmp_path / "out"
     committed(sources, out)
-    before = snapshot(out)
-    forbid_image_reads(monkeypatch)
-    run = run_coco(*command(sources, out))
-    assert run == (0, f"already complete: {out}/manifest.json\n", "")
-    assert run_coco(*command(sources, out, "--max_rejected", "5%", "--readers", 1)).code == 0
+    before, told = snapshot(out), f"already complete: {out}/manifest.json\n"
+    with monkeypatch.context() as patch:
+        forbid_image_reads(patch)
+        assert run_coco(*command(sources, out)) == (0, told, "")
+        assert run_coco(*command(sources, out, "--max_rejected", "5%", "--readers", 1)).code == 0
     assert snapshot(out) == before
-
-
-def test_already_complete_after_a_touch(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Equal contents are accepted: every shard is kept, nothing that is there is written again."""
-    sources, out = make_coco(5), tmp_path / "out"
-    committed(sources, out)
-    before = snapshot(out)
     for path in (*sources[0].iterdir(), sources[1]):
         os.utime(path, (10**9, 10**9))
     touched = run_coco(*command(sources, out))
@@ -75,11 +64,8 @@ def test_already_complete_after_a_touch(make_coco: MakeCoco, tmp_path: Path) -> 
     assert "wrote" not in touched.err
     after = snapshot(out)
     assert {name: after.get(name) for name in before} == before
-    assert run_coco(*command(sources, out)).out == f"already complete: {out}/manifest.json\n"
+    assert run_coco(*command(sources, out)).out == told
     assert snapshot(out) == after
-
-
-# Two runs to one place.
 
 
 def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -98,28 +84,6 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     assert finish(process).code == 0
     assert len(check_committed(out)["shards"]) == 100
     committed(sources, out, "--num_shards", 50, "--overwrite")
-
-
-def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(40), tmp_path / "out"
-    started = [start_coco(*command(sources, out, "--num_shards", n)) for n in (20, 15)]
-    runs = [*map(finish, started)]
-    assert sorted(run.code for run in runs) == [0, 5], runs
-    (loser,) = [run for run in runs if run.code]
-    assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
-    assert "wrote" not in loser.err  # before its first shard
-    assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
-
-
-def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(2)
-    annotations.write_text("{}")
-    (tmp_path / "mine").mkdir()
-    for out in ("new", "mine", "mine/deep/er"):
-        run = run_coco(*command((images, annotations), tmp_path / out))
-        assert run.ended == (3, "E-ANN-SECTION")
-    assert not (tmp_path / "new").exists()
-    assert list((tmp_path / "mine").iterdir()) == []
 
 
 def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:

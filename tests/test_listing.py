@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.gcs_stand_in import GcsStandIn, Kind
 from transforms.sources.list_blobs import ListBlobs
 from transforms.storage import Bounds, Entry, open_storage
-from transforms.storage.listing import Page, list_pages
+from transforms.storage.gcs import Page, list_pages
 
 
 class Listing:
@@ -40,7 +40,7 @@ class Listing:
         start, end = bounds
         found = self.names[bisect.bisect_left(self.names, max(start, token)) :]
         found = [name for name in found if not end or name < end]
-        return Page([Entry(name, 1, "") for name in found[:2]], (found[2:3] or [""])[0])
+        return [Entry(name, 1, "") for name in found[:2]], (found[2:3] or [""])[0]
 
 
 NAMES = st.text(st.sampled_from("019abz/.\u00e9\U0001f600"), min_size=1, max_size=6)

@@ -128,7 +128,6 @@ def test_a_receipt_cannot_make_us_delete_beyond_the_output(small: SmallSet) -> N
 
 
 def test_without_plan_or_manifest_nothing_is_removed(small: SmallSet) -> None:
-    remove(small)
     small.put(["train-00000-of-00004-10.tfrec", "features.json", "_receipts/notes.txt"])
     remove(small)  # whatever the names: no file says that this was ours
     assert len(contents(small.out)) == 3

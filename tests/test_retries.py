@@ -7,11 +7,11 @@ import random
 import pytest
 
 from schemas.faults import find_fault
-from transforms.storage.retries import RequestRate, WaitedTime, retry
+from transforms.storage.retries import THROTTLED, RequestRate, retry
 
 
 class Clock:
-    """Time that passes only by sleeping, and by what an operation is said to take."""
+    """Time that passes only by sleeping, and by what an operation takes."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -24,7 +24,7 @@ class Clock:
         self.waits_s.append(seconds)
         self.now_s += seconds
 
-    def retry(self, failures: float, error: Exception, takes_s: float = 0) -> int:
+    def retry(self, failures: float, error: BaseException, takes_s: float = 0) -> int:
         """Return the number of tries of an operation that fails so often."""
         tries = itertools.count(1)
 
@@ -46,19 +46,13 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.mark.parametrize("failures", [0, 1, 2, 20])
-def test_transient_errors_are_tried_again(failures: int, clock: Clock) -> None:
-    assert clock.retry(failures, TimeoutError()) == failures + 1
-    assert len(clock.waits_s) == failures
-
-
 def test_waits_fill_the_range_below_a_bound_that_doubles_up_to_30_s() -> None:
     bounds_s = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
     random.seed(0)
     shares: list[float] = []
     for _ in range(1000):  # full jitter spreads the retries of many workers
         clock = Clock()
-        clock.retry(len(bounds_s), TimeoutError())
+        assert clock.retry(len(bounds_s), TimeoutError()) == len(bounds_s) + 1
         shares += [w / bound for w, bound in zip(clock.waits_s, bounds_s, strict=True)]
 
     in_tenths = [sum(tenth <= 10 * share < tenth + 1 for share in shares) for tenth in range(10)]
@@ -77,13 +71,10 @@ def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) ->
         "E-IO-RETRIES",
         f"E-IO-RETRIES gs://b/a: {what}; run again to resume when the storage is well",
     )
-    assert isinstance(raised.value.__cause__, TimeoutError)
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError("a"), ValueError("bug"), MemoryError(), KeyboardInterrupt()]
-)
-def test_other_errors_pass_at_once(error: Exception, clock: Clock) -> None:
+@pytest.mark.parametrize("error", [FileNotFoundError("a"), MemoryError(), KeyboardInterrupt()])
+def test_other_errors_pass_at_once(error: BaseException, clock: Clock) -> None:
     with pytest.raises(type(error)) as raised:
         clock.retry(1, error)
 
@@ -91,24 +82,14 @@ def test_other_errors_pass_at_once(error: Exception, clock: Clock) -> None:
     assert clock.waits_s == []
 
 
-@pytest.mark.parametrize(
-    ("failures", "takes_s", "logged"),
-    [
-        (3, 0, []),
-        (3, 11, ["retrying gs://b/a for up to 889 s more (TimeoutError: 503)"]),
-        (2, 60, ["retrying gs://b/a for up to 840 s more (TimeoutError: 503)"]),
-    ],
-)
+@pytest.mark.parametrize(("failures", "takes_s", "left_s"), [(3, 0, 0), (3, 11, 889), (2, 60, 840)])
 def test_long_retries_are_logged_once(
-    failures: int,
-    takes_s: float,
-    logged: list[str],
-    clock: Clock,
-    caplog: pytest.LogCaptureFixture,
+    failures: int, takes_s: float, left_s: int, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.retry(failures, TimeoutError("503\nmore"), takes_s)
 
-    assert caplog.messages == logged
+    logged = f"retrying gs://b/a for up to {left_s} s more (TimeoutError: 503)"
+    assert caplog.messages == ([logged] if left_s else [])
 
 
 # --- the rate of requests ---
@@ -118,19 +99,18 @@ class TooManyError(Exception):
     """A store's refusal."""
 
 
-def is_too_many(error: Exception) -> bool:
-    return isinstance(error, TooManyError)
-
-
 class Requests:
     """A rate of requests in virtual time."""
 
     def __init__(self, limit_per_s: float = math.inf) -> None:
         self.clock = Clock()
-        self.waited = WaitedTime()
         self.rate = RequestRate(
-            is_too_many, limit_per_s, clock=self.clock, sleep=self.clock.sleep, waited=self.waited
+            lambda error: isinstance(error, TooManyError),
+            limit_per_s,
+            clock=self.clock,
+            sleep=self.clock.sleep,
         )
+        THROTTLED.take(1)
 
     def serve(self, number: int, each_s: float = 0.01) -> None:
         """Make requests one after the other, each answered after a while."""
@@ -155,9 +135,10 @@ def requests() -> Requests:
 def test_requests_start_freely_until_a_store_throttles(requests: Requests) -> None:
     requests.serve(1000)
     requests.refuse(ConnectionResetError)
+    requests.rate.sleep(5)
 
-    assert (requests.clock.now_s, requests.rate.per_s()) == (pytest.approx(10.0), math.inf)
-    assert requests.waited.take(1) == 0
+    assert (requests.clock.now_s, requests.rate.per_s()) == (pytest.approx(15.0), math.inf)
+    assert THROTTLED.take(1) == 0
 
 
 def test_a_refusal_slows_down_below_what_was_served(requests: Requests) -> None:
@@ -167,6 +148,8 @@ def test_a_refusal_slows_down_below_what_was_served(requests: Requests) -> None:
     curve = [requests.rate_after(seconds) for seconds in (0, 5, 5, 5, 5, 10, 10)]
     assert curve == pytest.approx([80, 97.5, 100, 102.5, 120, 480, 1920], rel=0.02)
     assert requests.rate_after(365 * 24 * 3600) > 1e15
+    requests.rate.sleep(5)
+    assert THROTTLED.take(1) == 5
 
 
 def test_refusals_of_all_readers_at_once_slow_down_once(requests: Requests) -> None:
@@ -209,28 +192,13 @@ def test_what_slows_down(served: list[tuple[int, float]], per_s: float, requests
     assert requests.rate.per_s() == pytest.approx(per_s, rel=0.25)
 
 
-def test_a_limit_is_never_exceeded() -> None:
+def test_a_limit_is_never_exceeded_and_its_waits_are_reported() -> None:
+    """In whole seconds of one thread; the rest is reported later."""
     requests = Requests(limit_per_s=50)
-    requests.serve(101, each_s=0.001)
+    requests.serve(476, each_s=0)
 
-    assert requests.clock.now_s == pytest.approx(2.0, abs=0.01)
+    assert requests.clock.now_s == pytest.approx(9.5, abs=0.01)
+    assert [THROTTLED.take(threads) for threads in (4, 4)] == [2, 0]
+    assert THROTTLED.take(1) in (1, 2)  # with the rest of earlier tests
     requests.refuse()
     assert requests.rate_after(1000) == 50
-
-
-def test_waits_are_reported_in_whole_seconds_of_one_thread() -> None:
-    requests = Requests(limit_per_s=10)
-    requests.serve(96, each_s=0.0)  # 9.5 s
-
-    assert [requests.waited.take(threads) for threads in (4, 4, 1)] == [2, 0, 1]
-
-
-def test_retries_are_waits_once_the_store_throttles(requests: Requests) -> None:
-    requests.rate.sleep(5)
-    assert requests.waited.take(1) == 0
-    requests.serve(20)
-    requests.refuse()
-
-    requests.rate.sleep(5)
-
-    assert requests.waited.take(1) == 5

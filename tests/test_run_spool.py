@@ -1,18 +1,17 @@
 """Payloads of a run in process lie in a file without a name."""
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 
 from pipelines import table
 from schemas.samples import Sample, digest_payload
-from transforms.sources.elements import spool_for
 from transforms.storage import run_spool
-from transforms.storage.run_spool import RunSpool, payload_bytes
+from transforms.storage.run_spool import RunSpool, close_spool, payload_bytes
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:
@@ -20,12 +19,16 @@ def sample(key: str, payload: bytes = b"") -> Sample:
 
 
 @pytest.fixture
-def spool() -> Iterator[RunSpool]:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    found = spool_for(pipeline)
-    assert found is not None
-    yield found
-    del pipeline
+def spools() -> Iterator[Callable[[], RunSpool]]:
+    numbers = itertools.count(10**9)
+    yield lambda: RunSpool(next(numbers))
+    for number in range(10**9, next(numbers)):
+        close_spool(number)
+
+
+@pytest.fixture
+def spool(spools: Callable[[], RunSpool]) -> RunSpool:
+    return spools()
 
 
 def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
@@ -49,19 +52,14 @@ def test_more_than_waits_in_memory(spool: RunSpool) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    spool = spool_for(beam.Pipeline(runner="FnApiRunner"), str(tmp_path / "gone"))
-    assert spool is not None
-
     with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*gone: .*give a --spool_dir"):
-        spool.take(sample("1", b"polygons"))
+        RunSpool(10**9, str(tmp_path / "gone")).put(b"polygons")
 
 
-def test_a_full_disk_is_one_line() -> None:
+def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
     """Room for nothing, by the device that is made for it."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
-    spool = spool_for(beam.Pipeline(runner="FnApiRunner"))
-    assert spool is not None
     light = spool.take(sample("1", b"x"))
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, run_spool._OPEN[spool.number]._file.fileno())
@@ -77,8 +75,8 @@ def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a\n1\n")
     before = {*run_spool._OPEN}
 
-    for shards in ("1", "1", "9"):
-        output = str(tmp_path / f"out{len(os.listdir(tmp_path))}")
+    for number, shards in enumerate(("1", "1", "9")):
+        output = str(tmp_path / f"out{number}")
         arguments = ["--table", str(tmp_path / "t.csv"), "--output", output, "--num_shards", shards]
         with pytest.raises(ValueError, match="E-ARG") if shards == "9" else nullcontext():
             table.run(arguments)
@@ -86,11 +84,8 @@ def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [b"abd", b"ab", b""])
-def test_other_bytes_at_a_place_stop_the_run(spool: RunSpool, there: bytes) -> None:
-    place = spool.put(b"abc")
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    elsewhere = spool_for(pipeline)
-    assert elsewhere is not None
+def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], there: bytes) -> None:
+    place, elsewhere = spools().put(b"abc"), spools()
     elsewhere.put(there)
 
     with pytest.raises(RuntimeError) as raised:
@@ -101,14 +96,14 @@ def test_other_bytes_at_a_place_stop_the_run(spool: RunSpool, there: bytes) -> N
     )
 
 
-def test_another_process_reads_what_was_put_there(spool: RunSpool) -> None:
+def test_another_process_reads_what_was_put_there(spools: Callable[[], RunSpool]) -> None:
     """What waits in this process's memory, too."""
+    spool, theirs = spools(), spools()  # as its copy is called in a process of its own
     light, place = spool.take(sample("1", b"polygons")), spool.put(b"abc")
-    theirs = RunSpool(10**9)  # as its copy is called in a process of its own
 
     theirs.adopt(os.dup(spool.written_file()))
 
     assert theirs.give(light) == sample("1", b"polygons")
     assert theirs.get(place) == b"abc"
-    run_spool.close_spool(theirs.number)
+    close_spool(theirs.number)
     assert spool.get(place) == b"abc"

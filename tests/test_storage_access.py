@@ -1,16 +1,21 @@
-"""How stores are named and reached: the rules that no store is asked for."""
+"""How stores are named and reached, and their files read as streams."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from transforms.storage import (
     Access,
+    Entry,
+    Storage,
     check_uri,
     is_local,
     join_uri,
     name_below,
+    open_storage,
+    open_stored,
     read_uri,
     split_uri,
 )
@@ -35,23 +40,18 @@ def test_a_key_for_what_is_only_read_is_refused() -> None:
         Access(kms_key="k").check_needed(["gs://b/x"], [], "s3://b/out")
 
 
-@pytest.mark.parametrize("rate", [-1, -0.001, math.inf, math.nan])
+@pytest.mark.parametrize("rate", [-0.001, math.inf, math.nan])
 def test_a_rate_is_a_number_of_requests(rate: float) -> None:
-    with pytest.raises(ValueError) as raised:
+    what = f"^max_reads_per_second must be .* no limit, got {rate}: give one such as 1000$"
+    with pytest.raises(ValueError, match=what):
         Access(max_reads_per_second=rate)
-    assert str(raised.value) == (
-        "max_reads_per_second must be a number of requests, or 0 for no limit,"
-        f" got {rate}: give one such as 1000"
-    )
 
 
 @pytest.mark.parametrize("uri", ["gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b"])
-def test_an_empty_part_behind_a_store_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError) as raised:
+def test_an_empty_part_after_a_store_is_refused(uri: str) -> None:
+    what = f"^a path must not hold '//' after its store, got '{uri}': write one '/'$"
+    with pytest.raises(ValueError, match=what):
         check_uri(uri)
-    assert str(raised.value) == (
-        f"a path must not hold '//' after its store, got {uri!r}: write one '/'"
-    )
 
 
 def test_local_paths() -> None:
@@ -74,30 +74,28 @@ BELOW = {
     "by another way": ("/photos/../photos/.", "/photos//out", "out"),
     "an object's name is not a path": ("gs://b/a", "gs://b/a/../out", "../out"),
     "relative": (".", "out", "out"),
+    "by a link": ("photos", "link/out", "out"),
 }
 
 
 @pytest.mark.parametrize(("root", "uri", "name"), BELOW.values(), ids=BELOW)
-def test_names_below_a_root(root: str, uri: str, name: str | None) -> None:
+def test_names_below_a_root(
+    root: str, uri: str, name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("photos")
     assert name_below(root, uri) == name
 
 
-def test_a_path_is_below_a_root_by_whatever_link_it_is_reached(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "link").symlink_to("photos")
+SINGLE = [
+    ("gs://b/coco/a.json", "gs://b/coco", "a.json"),
+    ("/a.json", "/", "a.json"),
+    ("./a.json", ".", "a.json"),
+    ("coco/a.json", "coco", "a.json"),
+]
 
-    assert name_below(str(tmp_path / "photos"), str(tmp_path / "link" / "out")) == "out"
 
-
-@pytest.mark.parametrize(
-    ("uri", "root", "name"),
-    [
-        ("gs://b/coco/a.json", "gs://b/coco", "a.json"),
-        ("/a.json", "/", "a.json"),
-        ("./a.json", ".", "a.json"),
-        ("coco/a.json", "coco", "a.json"),
-    ],
-)
+@pytest.mark.parametrize(("uri", "root", "name"), SINGLE)
 def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> None:
     assert split_uri(uri) == (root, name)
     assert join_uri(root, name) == uri
@@ -108,10 +106,66 @@ def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
 
     assert read_uri(f"{tmp_path}/a.json") == b"{}"
     assert read_uri(f"file://{tmp_path}/a.json") == b"{}"
-    for uri, what in (
-        (f"{tmp_path}/b", "no such file"),
-        (str(tmp_path), "a directory, not a file"),
-    ):
-        with pytest.raises(RuntimeError) as raised:
+    for uri, what in {f"{tmp_path}/b": "no such file", f"{tmp_path}": "a directory, not a"}.items():
+        with pytest.raises(RuntimeError, match=f"^E-ARG {uri}: {what}.*; give the path of a file"):
             read_uri(uri)
-        assert str(raised.value) == f"E-ARG {uri}: {what}; give the path of a file"
+
+
+# --- streams ---
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    return open_storage(str(tmp_path))
+
+
+@pytest.fixture
+def entry(storage: Storage) -> Entry:
+    found = storage.stat("a")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 3, 100])
+def test_reads_and_seeks_as_a_file(
+    storage: Storage, entry: Entry, tmp_path: Path, buffer_bytes: int
+) -> None:
+    with open_stored(storage, entry, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:
+        for file in (mine, theirs):
+            assert file.read(3) == b"012"
+            assert file.seek(2, os.SEEK_CUR) == 5
+            assert file.read(2) == b"56"
+            assert file.seek(-1, os.SEEK_END) == 9
+            assert file.read() == b"9"
+            assert file.read(5) == b""
+            assert file.seek(50) == 50
+            assert file.read() == b""
+            with pytest.raises(OSError):
+                file.seek(-11, os.SEEK_END)
+
+
+def test_a_read_is_one_span(
+    storage: Storage, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    real = type(storage).read
+
+    def read(self: Storage, name: str, expected: Entry, span: tuple[int, int]) -> bytes:
+        asked.append(span)
+        return real(self, name, expected, span)
+
+    monkeypatch.setattr(type(storage), "read", read)
+    with open_stored(storage, entry, 1) as file:
+        file.seek(2)
+        assert file.read(6) == b"234567"
+    with open_stored(storage, entry, 1) as file:
+        assert file.read() == b"0123456789"
+    assert asked == [(2, 8), (0, 10)]
+
+
+def test_refuses_to_read_much_at_once_or_another_file(storage: Storage, entry: Entry) -> None:
+    with pytest.raises(ValueError, match="10 bytes at once"):
+        open_stored(storage, entry, 1, max_at_once_bytes=5).read()
+    with pytest.raises(RuntimeError, match="E-SRC-CHANGED"):
+        open_stored(storage, Entry("a", 10, "1"), 1).read(2)

@@ -13,12 +13,11 @@ from transforms.storage import Entry, Storage, open_storage
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    FAULTS.clear()
     with opened("beam", tmp_path) as made:
         yield made
-    left = {operation: errors for operation, errors in FAULTS.items() if errors}
+    left = [operation for operation, errors in FAULTS.items() if errors]
     FAULTS.clear()
-    assert left == {}, "an error was asked for and never met"
+    assert left == [], "an error was asked for and never met"
 
 
 @pytest.mark.parametrize("uri", ["nosuch://b/c", "hdfs://b/c"])  # Beam knows hdfs, without client
@@ -33,15 +32,17 @@ def test_a_root_that_beam_would_take_for_a_glob_is_refused(root: str) -> None:
         open_storage(root)
 
 
-@pytest.mark.parametrize("name", ["a*", "a?", "a[1]"])
-def test_a_name_that_beam_would_take_for_a_glob_is_not_deleted(store: Store, name: str) -> None:
-    for each in (name, "a1", "ab"):
+def test_a_name_that_beam_would_take_for_a_glob_is_not_deleted(store: Store) -> None:
+    names = ["a*", "a1", "a?", "a[1]"]
+    for each in names:
         store.files.put(each, b"")
 
-    with pytest.raises(ValueError, match=r"^a name to delete must not hold \* \? or \[, got 'a"):
-        store.storage.delete(name)
+    for name in {*names} - {"a1"}:
+        what = r"^a name to delete must not hold \* \? or \[, got 'a"
+        with pytest.raises(ValueError, match=what):
+            store.storage.delete(name)
 
-    assert sorted(store.files.all()) == sorted([name, "a1", "ab"])
+    assert sorted(store.files.all()) == names
 
 
 def read_a(storage: Storage) -> object:
@@ -115,7 +116,6 @@ def test_a_store_that_reports_no_times_has_empty_pins(
 
 
 def test_a_store_without_folders_makes_none(store: Store) -> None:
-    (store.files.folder / "_spool").mkdir()
     FAULTS["mkdirs"] = [NotImplementedError("a flat store")]
 
     assert store.storage.create("a", b"1") is True

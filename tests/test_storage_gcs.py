@@ -1,5 +1,6 @@
 """Google Cloud Storage: faults, permissions, credentials, and what its requests ask for."""
 
+import functools
 import gzip
 import json
 import math
@@ -7,17 +8,16 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import google.auth
 import google_crc32c
 import pytest
 import requests
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
 from obstore import exceptions as obstore_errors
-from obstore.auth.google import GoogleCredentialProvider
 
 from tests.children import outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
@@ -32,7 +32,12 @@ GENERIC = obstore_errors.GenericError
 def store(tmp_path: Path) -> Iterator[Store]:
     with opened("gcs", tmp_path) as made:
         yield made
-        assert made.files.stand_in.faults_left() == [], "a fault was asked for and never met"
+        assert made.stand_in.faults_left() == [], "a fault was asked for and never met"
+
+
+@pytest.fixture
+def stand_in(store: Store) -> GcsStandIn:
+    return store.stand_in
 
 
 @pytest.fixture
@@ -70,23 +75,21 @@ def delete_a(storage: Storage) -> list[str]:
 Act = Callable[[Storage], object]
 SITES: dict[str, tuple[Kind, Act, object]] = {
     "list": (Kind.LIST, names_in, ["a"]),
-    "stat": (Kind.STAT, lambda storage: storage.stat("a").size_bytes, 10),
     "crc32c": (Kind.STAT, lambda storage: storage.crc32c("a"), 0xF3DBD4FE),
     "read": (Kind.READ, read_pinned, SMALL),
     "create": (Kind.UPLOAD, create(SMALL), 0xF3DBD4FE),
     "create a large one": (Kind.UPLOAD, create(LARGE), google_crc32c.value(LARGE)),
     "send a part of it": (Kind.UPLOAD_CHUNK, create(LARGE), google_crc32c.value(LARGE)),
     "delete": (Kind.DELETE, delete_a, []),
-    "require_folder": (Kind.LIST, lambda storage: storage.require_folder(), None),
     "probe": (Kind.LIST, lambda storage: storage.probe(), None),
 }
-TRANSIENT: dict[str, Callable[[Kind], Fault]] = {
-    "408": lambda kind: Fault(What.STATUS, kind, status=408),
-    "429": lambda kind: Fault(What.STATUS, kind, status=429),
-    "503 twice": lambda kind: Fault(What.STATUS, kind, status=503, times=2),
-    "reset": lambda kind: Fault(What.RESET, kind),
-    "lost reply": lambda kind: Fault(What.LOST_REPLY, kind),
-    "stall": lambda kind: Fault(What.STALL, kind),
+TRANSIENT = {
+    "408": Fault(What.STATUS, status=408),
+    "429": Fault(What.STATUS, status=429),
+    "503 twice": Fault(What.STATUS, status=503, times=2),
+    "reset": Fault(What.RESET),
+    "lost reply": Fault(What.LOST_REPLY),
+    "stall": Fault(What.STALL),
 }
 at_every_site = pytest.mark.parametrize(("kind", "act", "result"), SITES.values(), ids=SITES)
 
@@ -95,29 +98,35 @@ at_every_site = pytest.mark.parametrize(("kind", "act", "result"), SITES.values(
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 @at_every_site
 def test_a_transient_error_is_retried(
-    kind: Kind, act: Act, result: object, fault: Callable[[Kind], Fault], store: Store
+    kind: Kind, act: Act, result: object, fault: Fault, store: Store, stand_in: GcsStandIn
 ) -> None:
     store.files.put("a", SMALL)
-    store.files.stand_in.inject(fault(kind))
+    stand_in.inject(replace(fault, kind=kind))
 
     assert act(store.storage) == result
 
 
-PERMANENT = {400: ("E-IO-RETRIES", "look"), 401: ("E-IO-AUTH", "give"), 403: ("E-IO-AUTH", "give")}
+DENIED = r"E-IO-AUTH gs://b/root\S*: .*; give "
+PERMANENT = {400: r"E-IO-RETRIES gs://b/root\S*: .*; look ", 401: DENIED, 403: DENIED}
 
 
 @pytest.mark.parametrize(("status", "line"), PERMANENT.items())
 @at_every_site
 def test_a_permanent_error_ends_the_run_at_once(
-    kind: Kind, act: Act, result: object, status: int, line: tuple[str, str], store: Store
+    kind: Kind,
+    act: Act,
+    result: object,
+    status: int,
+    line: str,
+    store: Store,
+    stand_in: GcsStandIn,
 ) -> None:
-    code, remedy = line
     store.files.put("a", SMALL)
-    store.files.stand_in.inject(Fault(What.STATUS, kind, status=status))
+    stand_in.inject(Fault(What.STATUS, kind, status=status))
 
-    with pytest.raises(RuntimeError, match=rf"^{code} gs://b/root\S*: .*; {remedy} "):
+    with pytest.raises(RuntimeError, match=f"^{line}"):
         act(store.storage)
-    assert store.files.stand_in.count(kind) == 1
+    assert stand_in.count(kind) == 1
 
 
 # --- bytes that change on their way ---
@@ -128,51 +137,50 @@ def test_a_permanent_error_ends_the_run_at_once(
     "what", [What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY]
 )
 @pytest.mark.parametrize("name", ["a", "a//b"])  # obstore cannot read the second one
-def test_a_read_of_other_bytes_is_repeated(what: What, name: str, store: Store) -> None:
+def test_a_read_of_other_bytes_is_repeated(
+    what: What, name: str, store: Store, stand_in: GcsStandIn
+) -> None:
     store.files.put(name, LARGE)
-    store.files.stand_in.inject(Fault(what, Kind.READ))
+    stand_in.inject(Fault(what, Kind.READ))
 
     assert store.storage.read(name, store.storage.stat(name)) == LARGE
-    assert store.files.stand_in.count(Kind.READ) == 2
+    assert stand_in.count(Kind.READ) == 2
 
 
 @pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
-def test_a_listing_that_is_cut_is_repeated(what: What, store: Store) -> None:
-    for number in range(1500):
-        store.files.put(f"{number:05}", b"")
-    store.files.stand_in.inject(Fault(what, Kind.LIST, after=1))
+def test_a_listing_that_is_cut_is_repeated(what: What, store: Store, stand_in: GcsStandIn) -> None:
+    stand_in.put_all("b", [f"root/{number:05}" for number in range(1500)])
+    stand_in.inject(Fault(what, Kind.LIST, after=1))
 
     assert len(names_in(store.storage)) == 1500
-    assert store.files.stand_in.count(Kind.LIST) == 4
+    assert stand_in.count(Kind.LIST) == 4
 
 
 @pytest.mark.parametrize(("kind", "data"), [(Kind.UPLOAD, SMALL), (Kind.UPLOAD_CHUNK, LARGE)])
 def test_an_upload_of_other_bytes_is_refused_and_repeated(
-    kind: Kind, data: bytes, store: Store
+    kind: Kind, data: bytes, store: Store, stand_in: GcsStandIn
 ) -> None:
-    store.files.stand_in.inject(Fault(What.FLIPPED_UPLOAD, kind))
+    stand_in.inject(Fault(What.FLIPPED_UPLOAD, kind))
 
     assert store.storage.create("new", data) is True
     assert store.files.all() == {"new": data}
-    assert store.files.stand_in.count(Kind.UPLOAD) == 2
+    assert stand_in.count(Kind.UPLOAD) == 2
 
 
 # --- uploads ---
 
 
-def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store) -> None:
-    store.files.stand_in.inject(Fault(What.LOST_REPLY, Kind.UPLOAD))
+def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store, stand_in: GcsStandIn) -> None:
+    stand_in.inject(Fault(What.LOST_REPLY, Kind.UPLOAD))
 
     assert store.storage.create("new", SMALL) is False
     assert store.files.all() == {"new": SMALL}
-    assert store.files.stand_in.count(Kind.UPLOAD) == 1  # the bytes are not sent again
+    assert stand_in.count(Kind.UPLOAD) == 1  # the bytes are not sent again
 
 
-def test_a_name_taken_during_an_upload_is_kept(store: Store) -> None:
-    def take() -> None:
-        store.files.put("large", b"of another")
-
-    store.files.stand_in.inject(Fault(What.NOTHING, Kind.UPLOAD, strike=take))
+def test_a_name_taken_during_an_upload_is_kept(store: Store, stand_in: GcsStandIn) -> None:
+    take = functools.partial(store.files.put, "large", b"of another")
+    stand_in.inject(Fault(What.NOTHING, Kind.UPLOAD, strike=take))
 
     assert store.storage.create("large", LARGE) is False
     assert store.files.all() == {"large": b"of another"}
@@ -189,17 +197,15 @@ def upload_in_little_memory(emulator: str) -> int:
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib)
 
 
-def test_a_large_upload_is_never_held_in_memory(store: Store) -> None:
-    assert outcome_of(upload_in_little_memory, store.files.stand_in.url) < 30_000_000
+def test_a_large_upload_is_never_held_in_memory(stand_in: GcsStandIn) -> None:
+    assert outcome_of(upload_in_little_memory, stand_in.url) < 30_000_000
 
 
 # --- permissions, credentials and limits ---
 
 
-def test_no_permission_to_delete_is_needed(store: Store) -> None:
-    store.files.stand_in.allow(
-        "storage.objects.get", "storage.objects.list", "storage.objects.create"
-    )
+def test_no_permission_to_delete_is_needed(store: Store, stand_in: GcsStandIn) -> None:
+    stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
 
     store.storage.probe()
     assert store.storage.create("a", LARGE) is True
@@ -207,7 +213,8 @@ def test_no_permission_to_delete_is_needed(store: Store) -> None:
     assert store.storage.read("a", store.storage.stat("a")) == LARGE
 
 
-def test_a_missing_bucket_is_reported(store: Store) -> None:
+@pytest.mark.usefixtures("stand_in")
+def test_a_missing_bucket_is_reported() -> None:
     storage = open_storage("gs://nowhere/x")
     for act in (storage.require_folder, storage.probe, lambda: storage.create("a", b"1")):
         with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x.*: .*; give a bucket"):
@@ -236,33 +243,18 @@ def new_clients(no_credentials: None) -> Iterator[None]:
         cached.cache_clear()
 
 
-def log_in(credentials: dict, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "credentials.json"
-    path.write_text(json.dumps(credentials))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-
-
 @pytest.mark.usefixtures("new_clients")
-def test_all_clients_use_the_account_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    email = "reader@example.iam.gserviceaccount.com"
-    account = {"type": "service_account", "client_email": email, "token_uri": "http://localhost:1"}
-    log_in({**account, "private_key": key.decode()}, tmp_path, monkeypatch)
+def test_all_clients_use_the_account_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    account, asked = AnonymousCredentials(), []
 
+    def find(scopes: list[str]) -> tuple[AnonymousCredentials, None]:
+        asked.extend(scopes)
+        return account, None
+
+    monkeypatch.setattr(google.auth, "default", find)
     gcs.client(Access(), "")
-    credentials = gcs.credentials()
-    provider = gcs.reader("b", Access(), "").credential_provider
-
-    assert credentials.service_account_email == email
-    assert credentials.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
-    assert isinstance(provider, GoogleCredentialProvider)
-    assert provider.credentials is credentials
+    assert gcs.reader("b", Access(), "").credential_provider.credentials is account
+    assert asked == ["https://www.googleapis.com/auth/devstorage.read_write"]
     anonymous = gcs.reader("b", Access(anonymous=True), "")
     assert anonymous.config["skip_signature"] == "true"
 
@@ -273,7 +265,8 @@ def test_credentials_that_are_not_sent_may_be_of_any_kind(
 ) -> None:
     """As CI services have them; obstore knows no such."""
     elsewhere = {"type": "external_account", "credential_source": {"file": "/nowhere"}}
-    log_in(elsewhere, tmp_path, monkeypatch)
+    (tmp_path / "credentials.json").write_text(json.dumps(elsewhere))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "credentials.json"))
     with GcsStandIn() as running:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         running.put("b", "a", b"1")
@@ -283,21 +276,10 @@ def test_credentials_that_are_not_sent_may_be_of_any_kind(
         assert not any("authorization" in request.headers for request in running.requests)
 
 
-DENIED = [
-    obstore_errors.PermissionDeniedError("revoked"),
-    obstore_errors.UnauthenticatedError("revoked"),
-    auth.DefaultCredentialsError("revoked"),
-    auth.RefreshError("revoked"),
-]
-
-
 @pytest.mark.usefixtures("new_clients")
-@pytest.mark.parametrize("error", DENIED, ids=lambda error: type(error).__name__)
-def test_an_account_without_access_is_reported(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_account_without_access_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
-        raise error
+        raise auth.RefreshError("revoked")
 
     monkeypatch.setattr(google.auth, "default", refuse)
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: revoked; give the account"):
@@ -306,8 +288,6 @@ def test_an_account_without_access_is_reported(
 
 ERRORS = [
     (ConnectionResetError(), True),
-    (requests.ConnectionError(), True),
-    (requests.ReadTimeout(), True),
     (requests.exceptions.ChunkedEncodingError(), True),
     (auth.TransportError(), True),
     (GENERIC("connection reset"), True),
@@ -315,7 +295,6 @@ ERRORS = [
     (GENERIC("Server returned non-2xx status code: 499"), False),
     (GENERIC("dns error: Too many open files (os error 24)"), False),
     (auth.RefreshError("revoked"), False),
-    (requests.exceptions.InvalidURL(), False),
     (TypeError(), False),
 ]
 
@@ -339,23 +318,20 @@ def test_too_many_open_files_are_reported_at_once(
 # --- requests ---
 
 
-def test_one_request_an_image_and_one_a_thousand_names(store: Store) -> None:
-    for number in range(2500):
-        store.files.put(f"{number:05}", b"image")
+def test_one_request_an_image_and_one_a_thousand_names(store: Store, stand_in: GcsStandIn) -> None:
+    stand_in.put_all("b", [f"root/{number:05}" for number in range(2500)])
 
-    entries = sorted(store.storage.list(), key=lambda entry: entry.name)
-    for entry in entries[:50]:
-        assert store.storage.read(entry.name, entry) == b"image"
+    for entry in [*store.storage.list()][:50]:
+        assert store.storage.read(entry.name, entry) == b"1"
 
-    stand_in = store.files.stand_in
     assert (stand_in.count(Kind.LIST), stand_in.count(Kind.READ)) == (1 + 3, 50)
     assert len(stand_in.requests) == 54
 
 
-def test_a_listing_knows_generations_and_checksums(store: Store) -> None:
-    generation = store.files.stand_in.put("b", "root/a", b"123456789")
-    folder = store.files.stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
-    store.files.stand_in.put("b", "rooted", b"")
+def test_a_listing_knows_generations_and_checksums(store: Store, stand_in: GcsStandIn) -> None:
+    generation = stand_in.put("b", "root/a", b"123456789")
+    folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
+    stand_in.put("b", "rooted", b"")
 
     assert sorted(store.storage.list(), key=lambda entry: entry.name) == [
         Entry("a", 9, str(generation), 0xE3069283, "file"),
@@ -363,33 +339,26 @@ def test_a_listing_knows_generations_and_checksums(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["a//b.jpg", "./a.jpg", "a/../b.jpg", "a\tb.jpg", "/a.jpg"])
-def test_names_that_a_disk_would_tidy_are_read_as_they_are(name: str, store: Store) -> None:
-    for other in ("a.jpg", "b.jpg", "a/b.jpg"):
-        store.files.put(other, b"other")
-    store.files.put(name, b"literal")
+@pytest.mark.parametrize("name", ["a", "a//b.jpg", "./a.jpg", "a/../b.jpg", "a\tb.jpg", "/a.jpg"])
+def test_objects_are_read_as_they_are_stored(name: str, store: Store, stand_in: GcsStandIn) -> None:
+    """Their bytes not unpacked, their names not tidied as a disk's."""
+    stand_in.put_all("b", ["root/a.jpg", "root/b.jpg", "root/a/b.jpg"], b"other")
+    packed = gzip.compress(b"instances", mtime=0)
+    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
     entry = store.storage.stat(name)
 
-    assert store.storage.read(name, entry) == b"literal"
-    assert store.storage.read(name, entry, (1, 3)) == b"it"
-    store.files.touch(name)
+    assert store.storage.read(name, entry) == packed
+    assert store.storage.read(name, entry, (1, 3)) == packed[1:3]
+    store.files.put(name, packed)
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
         store.storage.read(name, entry)
 
 
-@pytest.mark.parametrize("name", ["a", "a//b"])
-def test_an_object_stored_packed_is_read_as_stored(name: str, store: Store) -> None:
-    packed = gzip.compress(b"instances", mtime=0)
-    store.files.stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
-
-    assert store.storage.read(name, store.storage.stat(name)) == packed
-
-
-def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:
+def test_reads_slow_down_where_a_store_throttles(store: Store, stand_in: GcsStandIn) -> None:
     store.files.put("a", b"1")
     for _ in range(30):
         store.storage.stat("a")
-    store.files.stand_in.inject(Fault(What.STATUS, Kind.READ, status=503))
+    stand_in.inject(Fault(What.STATUS, Kind.READ, status=503))
 
     assert store.storage.read("a") == b"1"
-    assert retries.rate_of("b", gcs.is_throttling, 0).per_s() < math.inf
+    assert retries.rate_of("b", 0, gcs.is_throttling).per_s() < math.inf

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeAlias, TypeVar
 
 from transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 
@@ -23,6 +23,8 @@ _BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
 
 T = TypeVar("T")
 R = TypeVar("R")
+_Batch: TypeAlias = tuple[list[T], int, Future[list[R]] | None]
+"""Items, the bytes reserved for them, and their results; None if the caller makes these itself."""
 
 
 @dataclass(frozen=True)
@@ -166,72 +168,43 @@ class WorkerGate:
             with self._reading:
                 return make(item)
 
+        def make_all(batch: list[T]) -> list[R]:
+            return [*map(make_one, batch)]
+
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
-        with self._consuming():
-            try:
-                for batch, size in _batches(items, size_of, batch_bytes):
-                    # A batch that the caller makes itself is made before more bytes are reserved.
-                    while pending and pending[0].made is None:
-                        yield from self._take_first(pending, make_one)
-                    while len(pending) >= 2 * self.readers or not self._budget.acquire(
-                        size, wait=not pending
-                    ):
-                        yield from self._take_first(pending, make_one)
-                    pending.append(self._begin(batch, size, make_one))
-                while pending:
-                    yield from self._take_first(pending, make_one)
-            finally:
-                for left in pending:  # an error elsewhere ended the shard
-                    if left.made is not None and not left.made.cancel():
-                        left.made.exception()  # waits until no reader is left
-                    self._budget.release(left.size)
-
-    def _begin(self, items: list[T], size: int, make: Callable[[T], R]) -> "_Batch[T, R]":
-        """Give a batch to the pool, or leave it to the caller."""
-        if self._consumers == self.readers:  # as many callers as may read: each reads itself
-            return _Batch(items, size, None)
+        with self._counting:
+            self._consumers += 1
         try:
-            return _Batch(items, size, self._pool.submit(lambda: [*map(make, items)]))
-        except RuntimeError:  # no more threads: the next bundle finds its bytes free
-            self._budget.release(size)
-            raise
+            for batch, size in _batches(items, size_of, batch_bytes):
+                # A batch that the caller makes itself is made before more bytes are reserved.
+                while pending and pending[0][2] is None:
+                    yield from self._take_first(pending, make_one)
+                while len(pending) >= 2 * self.readers or not self._budget.acquire(
+                    size, wait=not pending
+                ):
+                    yield from self._take_first(pending, make_one)
+                pending.append((batch, size, None))
+                if self._consumers != self.readers:  # else as many callers as may read
+                    made = self._pool.submit(make_all, batch)
+                    pending[-1] = (batch, size, made)
+            while pending:
+                yield from self._take_first(pending, make_one)
+        finally:
+            with self._counting:
+                self._consumers -= 1
+            for _, size, left in pending:  # an error elsewhere ended the shard
+                if left is not None and not left.cancel():
+                    left.exception()  # waits until no reader is left
+                self._budget.release(size)
 
     def _take_first(
         self, pending: "deque[_Batch[T, R]]", make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
-        first = pending[0]
-        if first.made is None:
-            yield from ((item, make(item)) for item in first.items)
-        else:
-            yield from zip(first.items, first.made.result(), strict=True)
+        items, size, made = pending[0]
+        yield from zip(items, map(make, items) if made is None else made.result(), strict=True)
         pending.popleft()
-        self._budget.release(first.size)
-
-    @contextlib.contextmanager
-    def _consuming(self) -> Iterator[None]:
-        with self._counting:
-            self._consumers += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                self._consumers -= 1
-
-
-@dataclass(frozen=True)
-class _Batch(Generic[T, R]):
-    """Items that one reader takes in one go.
-
-    Attributes:
-        items: to be read.
-        size: bytes reserved for them.
-        made: results by a thread of the pool; None if the caller makes them in its turn.
-    """
-
-    items: list[T]
-    size: int
-    made: Future[list[R]] | None
+        self._budget.release(size)
 
 
 def _batches(

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
@@ -53,14 +53,7 @@ DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 SOURCES_NOTE = b"{}\n"
 """Content of each note of a finished run; only its name matters."""
 
-_OWN_NAMES = {
-    MANIFEST_NAME,
-    PLAN_NAME,
-    REJECTED_NAME,
-    DUPLICATES_NAME,
-    *SIDE_FILES,
-    *DOCUMENTS,
-}
+_OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 _LOG = logging.getLogger(__name__)
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
@@ -85,8 +78,7 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
     if output.create(name, data):
         return
     there = output.stat(name)
-    is_file = there is not None and there.kind == "file" and there.size_bytes == len(data)
-    if not is_file or output.read(name) != data:
+    if there is None or there.size_bytes != len(data) or output.read(name) != data:
         where = printable(join_uri(output.root, name))
         _LOG.info("%s is another than this run's, and is left as it is", where)
 
@@ -128,7 +120,7 @@ def check_claim(output: Storage, plan: str) -> None:
 
 def names_of_ours(output: Storage, names: ShardNames) -> set[str]:
     """Return the files of our names that only a data set, and thus a plan, explains."""
-    own = _OWN_NAMES - {PLAN_NAME, *DOCUMENTS}
+    own = {MANIFEST_NAME, *_OWN_NAMES}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
     return ours | {*indexes(output, names), *receipts(output)}
 
@@ -157,7 +149,7 @@ def receipts(output: Storage) -> list[str]:
 
 def source_notes(output: Storage) -> list[str]:
     """Return the names of the notes by which finished runs recognise themselves."""
-    return _names_in(SOURCES_DIR, _is_sources_name, output)
+    return _names_in(SOURCES_DIR, _SOURCES_NAME.fullmatch, output)
 
 
 def indexes(output: Storage, names: ShardNames) -> list[str]:
@@ -244,7 +236,10 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
-    manifest, infos = _find_manifest(output), list(_read_receipts(output))
+    manifest, infos = _find_manifest(output), []
+    for name in receipts(output):
+        with contextlib.suppress(ValueError):
+            infos.append(from_json(output.read(name), ShardInfo))
     if not (_has_plan(output) or manifest or infos):
         return []
     there = top_level(output)
@@ -255,7 +250,7 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
             (file, *index) for file, index in zip(files, index_names_of(manifest), strict=True)
         ]
     wanted = {"", *splits}
-    named = {*itertools.chain(*shards), *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME}
+    named = {*itertools.chain(*shards), *_OWN_NAMES}
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
         if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
@@ -284,14 +279,7 @@ def _has_plan(output: Storage) -> bool:
     return True
 
 
-def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
-    for name in receipts(output):
-        data = output.read(name)
-        with contextlib.suppress(ValueError):
-            yield from_json(data, ShardInfo)
-
-
-def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
+def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:
     entries = output.list(f"{folder}/", recursive=False)
     return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))
 
@@ -300,7 +288,3 @@ def _is_receipt_name(name: str) -> bool:
     stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
     is_stem = ShardNames(PLAIN).matches(f"{stem}.tfrec") is not None
     return is_stem and name == receipt_name(stem)
-
-
-def _is_sources_name(name: str) -> bool:
-    return _SOURCES_NAME.fullmatch(name) is not None

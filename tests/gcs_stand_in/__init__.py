@@ -12,89 +12,124 @@ real clients talk to it, and injects faults into chosen requests:
         assert gcs.faults_left() == []
 """
 
+import contextlib
+import socket
+import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from tests.gcs_stand_in.faults import Fault, Injected, Kind, Quota, What
-from tests.gcs_stand_in.protocol import (
-    ALL_PERMISSIONS,
-    Call,
-    Protocol,
-    Reply,
-    error_reply,
-    parse_call,
-)
-from tests.gcs_stand_in.server import Outcome, Server, flipped
-from tests.gcs_stand_in.store import GcsError, Store
+from tests.gcs_stand_in.protocol import Call, GcsError, Kind, Reply, Store, error_reply, parse_call
 
-__all__ = ["Fault", "GcsStandIn", "Kind", "Request", "What"]
+__all__ = ["Fault", "GcsStandIn", "Kind", "What"]
 
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request that came, and what it got.
+class What(Enum):
+    """What goes wrong."""
+
+    NOTHING = auto()  # only `strike` is called
+    STATUS = auto()  # an error reply, without the effect
+    RESET = auto()  # the connection is reset, without the effect
+    LOST_REPLY = auto()  # the effect, then the connection is reset
+    STALL = auto()  # the effect, then the reply hangs until `heal`
+    STALLED_BODY = auto()  # the headers and half of the body come, then the reply hangs
+    SHORT_BODY = auto()  # half of the body that Content-Length promises, then the end
+    TRUNCATED_BODY = auto()  # half of the body, and Content-Length agrees with it
+    FLIPPED_BIT = auto()  # one bit in the middle of the body
+    FLIPPED_UPLOAD = auto()  # one bit in the middle of what is uploaded
+
+
+_BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)
+
+
+@dataclass
+class Fault:
+    """One thing that goes wrong.
 
     Attributes:
-        name: of the object; the prefix for a listing; empty for a bucket.
-        status: of the reply; None where the connection was reset instead.
-        query: its parameters; not compared.
-        headers: by lower-case name; not compared.
+        what: kind of trouble.
+        kind: requests that it strikes; None for any.
+        name: object that it strikes; None for any. A listing has the name of its prefix.
+        times: number of strikes; None for ever.
+        after: number of requests that are let through first.
+        status: HTTP status of `STATUS`, e.g. 503.
+        strike: callback before any effect; e.g. to kill the client.
+        seen: requests so far that it could have struck.
+        struck: requests so far that it has struck.
     """
 
-    kind: Kind
-    bucket: str
-    name: str
-    method: str
-    status: int | None
-    query: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    headers: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    what: What
+    kind: Kind | None = None
+    name: str | None = None
+    times: int | None = 1
+    after: int = 0
+    status: int = 503
+    strike: Callable[[], None] = lambda: None
+    seen: int = field(default=0, init=False)
+    struck: int = field(default=0, init=False)
+
+    def is_due(self, call: Call) -> bool:
+        """Count a request; return whether the fault is to strike it."""
+        if self.kind not in (None, call.kind) or self.name not in (None, call.name):
+            return False
+        self.seen += 1
+        return self.seen > self.after and self.struck != self.times
 
 
-class GcsStandIn:
-    """The stand-in; a context manager that serves from enter to exit.
+class GcsStandIn(ThreadingHTTPServer):
+    """The stand-in; a context manager that serves from enter to exit, a thread a connection.
 
-    Exit waits for every connection and raises what went wrong in the stand-in itself, so that a
-    mistake of the stand-in is not taken for an answer.
+    Exit ends every connection and raises what went wrong in the stand-in itself, so that a mistake
+    of the stand-in is not taken for an answer.
 
     Attributes:
         url: where it is, e.g. `http://127.0.0.1:40001`.
         latency_s: how long each request waits before it is looked at; may be set at any time.
+        bugs: what went wrong in the stand-in itself.
     """
 
+    request_queue_size = 256
+    daemon_threads = False  # the base class waits only for threads that are no daemons
+
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.latency_s = 0.0
-        self._server = Server(self._respond, lambda: self._released.wait())
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._store = Store()
-        self._protocol = Protocol(self._store, self.url)
-        self._quota: Quota | None = None
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.bugs: list[Exception] = []
+        self._store = Store(self.url)
+        self._per_s = self._tokens = float("inf")
+        self._filled_s = 0.0
         self._lock = threading.Lock()
-        self._faults: list[Injected] = []
-        self._requests: list[Request] = []
+        self._faults: list[Fault] = []
+        self._requests: list[Call] = []
+        self._connections: set[Any] = set()
         self._closing = threading.Event()
         self._released = threading.Event()
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="gcs-stand-in", daemon=True
-        )
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._closing.set()
         self._released.set()
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-        if self._server.bugs and error is None:
-            bug = self._server.bugs[0]
-            raise RuntimeError(f"the stand-in itself failed: {bug!r}") from bug
+        with self._lock:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+        if self.bugs and error is None:
+            raise RuntimeError(f"the stand-in itself failed: {self.bugs[0]!r}") from self.bugs[0]
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket, unless it is there."""
@@ -116,26 +151,27 @@ class GcsStandIn:
 
     def remove(self, bucket: str, name: str) -> None:
         """Delete an object."""
-        self._store.delete(bucket, name)
+        self._store.remove(bucket, name)
 
     def allow(self, *permissions: str) -> None:
         """Let the caller do these things only, e.g. `allow("storage.objects.get")`."""
-        assert ALL_PERMISSIONS.issuperset(permissions)
-        self._protocol.permissions = set(permissions)
+        assert self._store.permissions.issuperset(permissions)
+        self._store.permissions = set(permissions)
 
     def limit(self, quota_per_s: float) -> None:
         """Answer 429 to requests above so many a second; one second's worth may come at once."""
-        self._quota = Quota(quota_per_s)
+        self._per_s = self._tokens = quota_per_s
+        self._filled_s = time.monotonic()
 
     def inject(self, *faults: Fault) -> None:
         """Add faults; a request meets the first that is due, and only that one."""
         with self._lock:
-            self._faults += map(Injected, faults)
+            self._faults += map(replace, faults)
 
     def faults_left(self) -> list[Fault]:
         """Return the faults that have not struck as often as they were to; for ever is once."""
         with self._lock:
-            return [i.fault for i in self._faults if i.struck < (i.fault.times or 1)]
+            return [fault for fault in self._faults if fault.struck < (fault.times or 1)]
 
     def heal(self) -> None:
         """Drop all faults and release what hangs."""
@@ -145,58 +181,163 @@ class GcsStandIn:
         released.set()
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[Call]:
         """All requests so far, in the order in which their replies were decided."""
         with self._lock:
             return list(self._requests)
 
     def count(self, kind: Kind, status: int | None = None) -> int:
         """Return how many requests of a kind came; with `status`, how many got that one."""
-        return sum(
-            request.kind is kind and status in (None, request.status) for request in self.requests
-        )
+        return sum(r.kind is kind and status in (None, r.status) for r in self.requests)
 
     def forget_requests(self) -> None:
         """Begin the list of requests anew."""
         with self._lock:
             self._requests = []
 
-    def _respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Outcome:
-        """Decide one request: have its effect, note it, and return what to send."""
-        self._closing.wait(self.latency_s)
-        try:
-            call = parse_call(method, target, headers, body)
-        except (ValueError, GcsError) as error:
-            call = Call(Kind.OTHER, method, "", target, {}, {})
-            refusal = GcsError(HTTPStatus.BAD_REQUEST, "parseError", str(error))
-            outcome = Outcome(error_reply(call, refusal))
-        else:
-            outcome = self._decide(call)
-        status = None if outcome.is_reset else int(outcome.reply.status)
-        parts = call.kind, call.bucket, call.name, call.method, status, call.query, call.headers
-        with self._lock:
-            self._requests.append(Request(*parts))
-        return outcome
+    def stall(self) -> None:
+        """Wait until replies may go on."""
+        self._released.wait()
 
-    def _decide(self, call: Call) -> Outcome:
-        if self._quota is not None and not self._quota.take():
+    def respond(self, call: Call) -> tuple[Reply, What]:
+        """Decide one request: have its effect, note it, and return what to send, and how."""
+        self._closing.wait(self.latency_s)
+        reply, what = self._decide(call)
+        call.status = None if what in (What.RESET, What.LOST_REPLY) else int(reply.status)
+        with self._lock:
+            self._requests.append(call)
+        return reply, what
+
+    def _decide(self, call: Call) -> tuple[Reply, What]:
+        if not self._take_token():
             message = "The project exceeded the rate limit for requests."
             too_many = GcsError(HTTPStatus.TOO_MANY_REQUESTS, "rateLimitExceeded", message)
-            return Outcome(error_reply(call, too_many))
+            return error_reply(too_many), What.STATUS
         with self._lock:  # each counts the requests that it could strike
-            due = [fault for fault in self._faults if fault.is_due(call.kind, call.name)]
-            for injected in due[:1]:
-                injected.struck += 1
+            due = [fault for fault in self._faults if fault.is_due(call)]
+            for fault in due[:1]:
+                fault.struck += 1
         if not due:
-            return Outcome(self._protocol.answer(call))
-        fault = due[0].fault
-        if fault.strike is not None:
-            fault.strike()
+            return self._store.answer(call), What.NOTHING
+        fault = due[0]
+        fault.strike()
         if fault.what is What.STATUS:
             error = GcsError(fault.status, "injected", f"injected: {fault.status}")
-            return Outcome(error_reply(call, error))
+            return error_reply(error), fault.what
         if fault.what is What.RESET:
-            return Outcome(Reply(HTTPStatus.OK), fault.what)
+            return Reply(HTTPStatus.OK), fault.what
         if fault.what is What.FLIPPED_UPLOAD:
-            call = replace(call, media=flipped(call.media), body=flipped(call.body))
-        return Outcome(self._protocol.answer(call), fault.what)
+            call = replace(call, media=_flipped(call.media), body=_flipped(call.body))
+        return self._store.answer(call), fault.what
+
+    def _take_token(self) -> bool:
+        """Return whether one more request is within the quota, as a token bucket."""
+        with self._lock:
+            now_s = time.monotonic()
+            refilled = self._tokens + (now_s - self._filled_s) * self._per_s
+            self._tokens, self._filled_s = min(refilled, max(self._per_s, 1.0)), now_s
+            has_room = self._tokens >= 1
+            self._tokens -= has_room
+            return has_room
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # Noted before its thread starts: whatever was accepted is known when the server closes.
+        with self._lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+
+class _Dropped(Exception):
+    """The connection is to end here, without another word."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection. Nothing is printed; a bug gets a status that no client retries."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 64 * 1024  # headers and small bodies go in one packet
+    server: GcsStandIn
+
+    def handle(self) -> None:
+        with contextlib.suppress(_Dropped, OSError):  # the client left, or was to be left
+            super().handle()
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):  # what is not sent by now cannot be: the client left
+            super().finish()
+        self.rfile.close()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+    def do_GET(self) -> None:
+        try:
+            call = parse_call(self.command, self.path, dict(self.headers.items()), self._body())
+            reply, what = self.server.respond(call)
+            if what in (What.RESET, What.LOST_REPLY):
+                self._reset()
+            if what in _BODY_FAULTS and not reply.body:
+                raise ValueError(f"{what} struck a reply without a body: {self.requestline}")
+            if what is What.STALL:
+                self.server.stall()
+            self._send(reply, what)
+        except (_Dropped, OSError):
+            raise
+        except Exception as error:
+            self.server.bugs.append(error)
+            self.close_connection = True
+            self._send(Reply(HTTPStatus.BAD_REQUEST, body=repr(error).encode()), What.NOTHING)
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def _body(self) -> bytes:
+        if "Transfer-Encoding" in self.headers:
+            raise ValueError("the stand-in takes no chunked bodies; send a Content-Length")
+        size_bytes = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(size_bytes)
+        if len(body) != size_bytes:
+            raise _Dropped  # cut off by the client: never was a whole request
+        return body
+
+    def _send(self, reply: Reply, what: What) -> None:
+        body = reply.body
+        half = len(body) // 2
+        if what is What.TRUNCATED_BODY:
+            body = body[:half]
+        elif what is What.FLIPPED_BIT:
+            body = _flipped(body)
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if reply.status != HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:half])
+        if what is What.SHORT_BODY:
+            self.close_connection = True
+            return
+        if what is What.STALLED_BODY:
+            self.wfile.flush()
+            self.server.stall()
+        self.wfile.write(body[half:])
+
+    def _reset(self) -> None:
+        """End the connection with a TCP reset instead of the usual farewell."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # The socket closes only with the last file made of it.
+        self.rfile.close()
+        self.wfile.close()
+        self.connection.close()
+        raise _Dropped
+
+
+def _flipped(data: bytes) -> bytes:
+    """Return data with one bit in the middle changed."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data

@@ -1,34 +1,44 @@
-"""The protocol of the Cloud Storage stand-in: what a request asks for, and the reply to it.
+"""What a request to the Cloud Storage stand-in asks for, and the reply to it.
 
 Served: of the JSON API list, get, media, insert (multipart, resumable) and delete; of the XML API
 GET of an object. A parameter that would change a result and is not served is refused, not ignored.
 Sources: https://cloud.google.com/storage/docs/json_api/v1, .../docs/transcoding.
 """
 
+import base64
 import gzip
 import itertools
 import json
 import re
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.message import Message
+from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
-from tests.gcs_stand_in.faults import Kind
-from tests.gcs_stand_in.store import (
-    GcsError,
-    Store,
-    StoredObject,
-    denied,
-    invalid,
-    no_such_object,
-)
+import google_crc32c
 
-ALL_PERMISSIONS = frozenset(
-    f"storage.objects.{what}" for what in ("create", "delete", "get", "list")
-)
+MAX_PAGE = 1000
+"""Largest number of objects and prefixes in one page of a listing, and the default."""
+
+
+class Kind(Enum):
+    """What a request is for."""
+
+    LIST = auto()
+    STAT = auto()  # metadata of an object
+    READ = auto()  # bytes of an object, by either API
+    UPLOAD = auto()  # a whole object, or the start of a session
+    UPLOAD_CHUNK = auto()  # of a session
+    DELETE = auto()
+    BUCKET = auto()  # metadata of a bucket, which only Beam's staging asks for
+    OTHER = auto()  # not served
+
+
 _OBJECTS = r"/storage/v1/b/(?P<bucket>[^/]+)/o"
 _ROUTES = [
     (Kind.LIST, "GET", _OBJECTS),
@@ -38,6 +48,7 @@ _ROUTES = [
     (Kind.UPLOAD_CHUNK, "PUT", rf"/upload{_OBJECTS}"),
     (Kind.BUCKET, "GET", r"/storage/v1/b/(?P<bucket>[^/]+)"),
     (Kind.READ, "GET", r"/(?!storage/|upload/|download/|batch/)(?P<bucket>[^/]+)/(?P<name>.+)"),
+    (Kind.OTHER, "[A-Z]+", r"(?P<bucket>)(?P<name>.*)"),
 ]
 _PERMISSIONS = {
     Kind.LIST: "storage.objects.list",
@@ -54,19 +65,27 @@ _SERVED = {
     Kind.UPLOAD_CHUNK: {"uploadType", "name", "upload_id"},
 }
 _IGNORED = {"alt", "fields", "prettyPrint", "projection", "userProject"}
-_XML_ERRORS = {403: "AccessDenied", 404: "NoSuchKey"}
 
 
-@dataclass(frozen=True)
+class GcsError(Exception):
+    """A refusal: its HTTP status, the machine-readable word of the JSON body, and a sentence."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+
+
+@dataclass
 class Call:
     """A request, understood.
 
     Attributes:
-        name: object's name; the prefix for a listing.
+        name: object's name; the prefix for a listing; empty for a bucket.
         query: last value of each parameter.
         headers: values by lower-case name.
         properties: what an upload sets on the object, by JSON name.
         media: object's bytes in an upload of one request.
+        status: of the reply; None where the connection was reset instead.
     """
 
     kind: Kind
@@ -78,6 +97,7 @@ class Call:
     body: bytes = b""
     properties: dict[str, Any] = field(default_factory=dict)
     media: bytes = b""
+    status: int | None = None
 
     def number(self, parameter: str) -> int | None:
         """Return an integer parameter, None without it."""
@@ -85,13 +105,42 @@ class Call:
         return None if text is None else int(text)
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """A reply, without the length of its body."""
 
     status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     body: bytes = b""
+
+
+class StoredObject(NamedTuple):
+    """One generation of one object.
+
+    Attributes:
+        generation: number that is larger than that of every earlier write.
+        crc32c: big-endian CRC-32C in base64, as the APIs give it, e.g. `4waSgw==`.
+        properties: what the writer set, by its JSON name, e.g. `contentEncoding`.
+    """
+
+    bucket: str
+    name: str
+    data: bytes
+    generation: int
+    crc32c: str
+    properties: Mapping[str, Any]
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the JSON resource of this object."""
+        return {
+            "kind": "storage#object",
+            "name": self.name,
+            "bucket": self.bucket,
+            "generation": str(self.generation),
+            "contentType": "application/octet-stream",
+            "size": str(len(self.data)),
+            "crc32c": self.crc32c,
+            **self.properties,
+        }
 
 
 def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
@@ -102,65 +151,50 @@ def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes
     path, _, query_text = target.partition("?")
     query = dict(parse_qsl(query_text, keep_blank_values=True, errors="strict"))
     headers = {key.lower(): value for key, value in headers.items()}
-    kind, names = _route(method, path)
+    routes = ((k, re.fullmatch(p, path)) for k, m, p in _ROUTES if re.fullmatch(m, method))
+    kind, match = next((kind, match) for kind, match in routes if match)
+    names = {key: unquote(value) for key, value in match.groupdict().items()}
     name = names.get("name", query.get("prefix" if kind is Kind.LIST else "name", ""))
     call = Call(kind, method, names["bucket"], name, query, headers, body)
     if kind is Kind.STAT and query.get("alt") == "media":
-        return replace(call, kind=Kind.READ)
-    return _parse_upload(call) if kind is Kind.UPLOAD else call
-
-
-def _route(method: str, path: str) -> tuple[Kind, dict[str, str]]:
-    for kind, route_method, pattern in _ROUTES:
-        if route_method == method and (match := re.fullmatch(pattern, path)):
-            return kind, {key: unquote(value) for key, value in match.groupdict().items()}
-    return Kind.OTHER, {"bucket": ""}
-
-
-def _parse_upload(call: Call) -> Call:
-    """Find name, properties and bytes of a POST to the upload address."""
-    match call.query.get("uploadType"):
-        case "multipart":
-            resource, media = _split_multipart(call)
-        case "resumable":
-            resource, media = call.body or b"{}", b""
-        case other:
-            raise invalid(f"uploadType must be multipart or resumable, got {other}")
-    properties = json.loads(resource)
-    properties.pop("bucket", None)
-    name = str(properties.pop("name", call.name))
-    return replace(call, name=name, properties=properties, media=media)
+        call.kind = Kind.READ
+    if kind is Kind.UPLOAD:
+        is_whole = query["uploadType"] == "multipart"
+        resource, call.media = _split_multipart(call) if is_whole else (body or b"{}", b"")
+        call.properties = json.loads(resource)
+        call.properties.pop("bucket", None)
+        call.name = call.properties.pop("name", name)
+    return call
 
 
 def _split_multipart(call: Call) -> tuple[bytes, bytes]:
     """Return JSON metadata and bytes; the bytes may hold whatever they like."""
     outer = Message()
     outer["Content-Type"] = call.headers.get("content-type", "")
-    boundary = str(outer.get_boundary(""))
-    marker = b"--" + boundary.encode()
-    _, _, rest = call.body.partition(marker)
-    metadata, _, rest = rest.partition(b"\r\n" + marker)
+    marker = b"--" + str(outer.get_boundary("")).encode()
+    metadata, _, rest = call.body.partition(marker)[2].partition(b"\r\n" + marker)
     media, end, _ = rest.rpartition(b"\r\n" + marker + b"--")
-    if not boundary or not end:
-        raise invalid("Malformed multipart body.")
+    if not end:
+        raise _invalid("Malformed multipart body.")
     return metadata.partition(b"\r\n\r\n")[2], media.partition(b"\r\n\r\n")[2]
 
 
-class Protocol:
-    """Answers calls from a store.
+class Store:
+    """All buckets, and the answers to calls. Every method may be called from any thread.
 
     Attributes:
         permissions: what the caller may do; the rest is refused with 403.
     """
 
-    def __init__(self, store: Store, url: str) -> None:
-        self.permissions: set[str] = set(ALL_PERMISSIONS)
-        self._store = store
+    def __init__(self, url: str) -> None:
+        self.permissions = set(_PERMISSIONS.values())
         self._url = url
+        self._lock = threading.Lock()
+        self._buckets: dict[str, dict[str, StoredObject]] = {}
+        self._generations = itertools.count(1_700_000_000_000_001)  # as large as the real ones
         self._uploads: dict[str, tuple[Call, bytearray]] = {}
-        self._upload_numbers = itertools.count(1)
         self._answers: dict[Kind, Callable[[Call], Reply]] = {
-            Kind.LIST: lambda call: _json_reply(self._store.page(call.bucket, call.query)),
+            Kind.LIST: lambda call: _json_reply(self._page(call.bucket, call.query)),
             Kind.STAT: lambda call: _json_reply(self._find(call).metadata()),
             Kind.READ: lambda call: _media_reply(call, self._find(call)),
             Kind.UPLOAD: self._upload,
@@ -176,26 +210,94 @@ class Protocol:
                 raise GcsError(HTTPStatus.NOT_FOUND, "notFound", "Not Found")
             permission = _PERMISSIONS.get(call.kind, "")
             if permission and permission not in self.permissions:
-                raise denied(permission)
+                raise _denied(permission)
             unserved = set(call.query) - _SERVED.get(call.kind, set()) - _IGNORED
             if unserved:
-                raise invalid(f"not served by the stand-in: {', '.join(sorted(unserved))}")
+                raise _invalid(f"not served by the stand-in: {', '.join(sorted(unserved))}")
             return self._answers[call.kind](call)
         except GcsError as error:
-            return error_reply(call, error)
+            return error_reply(error)
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, unless it is there."""
+        with self._lock:
+            self._buckets.setdefault(name, {})
+
+    def objects(self, bucket: str) -> dict[str, StoredObject]:
+        """Return all objects of a bucket by name, sorted; 404 without the bucket."""
+        with self._lock:
+            if bucket not in self._buckets:
+                what = "The specified bucket does not exist."
+                raise GcsError(HTTPStatus.NOT_FOUND, "notFound", what)
+            return dict(sorted(self._buckets[bucket].items()))
+
+    def insert(
+        self,
+        bucket: str,
+        name: str,
+        data: bytes,
+        properties: Mapping[str, Any],
+        if_generation_match: int | None = None,
+        may_overwrite: bool = True,
+    ) -> StoredObject:
+        """Finalise an object, whole, unless its checksum or the precondition does not hold."""
+        self.objects(bucket)
+        crc32c = base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+        provided = properties.get("crc32c", crc32c)
+        if provided != crc32c:
+            what = f'Provided CRC32C "{provided}" doesn\'t match calculated CRC32C "{crc32c}".'
+            raise _invalid(what)
+        kept = {key: value for key, value in properties.items() if key not in ("crc32c", "md5Hash")}
+        with self._lock:
+            found = self._buckets[bucket].get(name)
+            if if_generation_match not in (None, found.generation if found else 0):
+                what = "At least one of the pre-conditions you specified did not hold."
+                raise GcsError(HTTPStatus.PRECONDITION_FAILED, "conditionNotMet", what)
+            if found is not None and not may_overwrite:
+                raise _denied("storage.objects.delete")
+            made = StoredObject(bucket, name, data, next(self._generations), crc32c, kept)
+            self._buckets[bucket][name] = made
+        return made
+
+    def remove(self, bucket: str, name: str) -> None:
+        """Remove an object; 404 without it."""
+        with self._lock:
+            if self._buckets.get(bucket, {}).pop(name, None) is None:
+                raise _no_such_object(bucket, name)
+
+    def _page(self, bucket: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return one page of a listing; names of one prefix are folded into one entry."""
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        token = base64.urlsafe_b64decode(query.get("pageToken", "")).decode()
+        start, end = max(query.get("startOffset", ""), token), query.get("endOffset", "")
+        found: dict[str, list[StoredObject]] = defaultdict(list)
+        for name, stored in self.objects(bucket).items():
+            if name.startswith(prefix) and name >= start and (not end or name < end):
+                cut = name.find(delimiter, len(prefix)) if delimiter else -1
+                found[name if cut < 0 else name[: cut + 1]].append(stored)
+        most = min(int(query.get("maxResults", MAX_PAGE)), MAX_PAGE)
+        shown, following = [*found][:most], "".join([*found][most : most + 1])
+        folders = {name for name in shown if delimiter and delimiter in name[len(prefix) :]}
+        content = {
+            "nextPageToken": base64.urlsafe_b64encode(following.encode()).decode(),
+            "prefixes": sorted(folders),
+            "items": [found[name][0].metadata() for name in shown if name not in folders],
+        }
+        return {key: value for key, value in content.items() if value}
 
     def _find(self, call: Call) -> StoredObject:
-        found = self._store.find(call.bucket, call.name, call.number("generation"))
-        if found is None and "storage.objects.list" not in self.permissions:
-            raise denied("storage.objects.list")  # who may not list may not know what is missing
-        if found is None:
-            raise no_such_object(call.bucket, call.name)
-        return found
+        """Return the live object, if it is of the generation that is asked for."""
+        found = self._buckets.get(call.bucket, {}).get(call.name)
+        if found is not None and call.number("generation") in (None, found.generation):
+            return found
+        if "storage.objects.list" not in self.permissions:
+            raise _denied("storage.objects.list")  # who may not list may not know what is missing
+        raise _no_such_object(call.bucket, call.name)
 
     def _upload(self, call: Call) -> Reply:
         if call.query["uploadType"] == "multipart":
             return self._insert(call, call.media)
-        upload_id = f"session-{next(self._upload_numbers)}"
+        upload_id = f"session-{next(self._generations)}"
         self._uploads[upload_id] = call, bytearray()
         path = f"/upload/storage/v1/b/{quote(call.bucket)}/o?uploadType=resumable"
         location = f"{self._url}{path}&name={quote(call.name, safe='')}&upload_id={upload_id}"
@@ -212,7 +314,7 @@ class Protocol:
 
     def _insert(self, call: Call, data: bytes) -> Reply:
         key = call.query.get("kmsKeyName")
-        stored = self._store.insert(
+        stored = self.insert(
             call.bucket,
             call.name,
             data,
@@ -223,25 +325,24 @@ class Protocol:
         return _json_reply(stored.metadata())
 
     def _bucket(self, call: Call) -> Reply:
-        self._store.objects(call.bucket)  # 404 where there is none
+        self.objects(call.bucket)  # 404 where there is none
         return _json_reply({"kind": "storage#bucket", "name": call.bucket, "location": "US"})
 
     def _delete(self, call: Call) -> Reply:
-        self._store.delete(call.bucket, call.name)
+        self.remove(call.bucket, call.name)
         return Reply(HTTPStatus.NO_CONTENT)
 
 
-def error_reply(call: Call, error: GcsError) -> Reply:
-    """Return a refusal as the API of the call words it: XML for reads, else JSON."""
-    if call.kind is Kind.READ:
-        code = _XML_ERRORS.get(error.status, "Error")
-        body = f"<Error><Code>{code}</Code><Details>{error.message}</Details></Error>"
-        content_type = "application/xml; charset=UTF-8"
-    else:
-        detail = {"message": error.message, "domain": "global", "reason": error.reason}
-        content = {"code": int(error.status), "message": error.message, "errors": [detail]}
-        body, content_type = json.dumps({"error": content}), "application/json; charset=UTF-8"
-    return Reply(error.status, {"Content-Type": content_type}, body.encode())
+def error_reply(error: GcsError) -> Reply:
+    """Return a refusal as the JSON API words it."""
+    detail = {"message": error.message, "domain": "global", "reason": error.reason}
+    content = {"code": int(error.status), "message": error.message, "errors": [detail]}
+    return _json_reply({"error": content}, error.status)
+
+
+def _json_reply(content: dict[str, Any], status: int = HTTPStatus.OK) -> Reply:
+    headers = {"Content-Type": "application/json; charset=UTF-8"}
+    return Reply(status, headers, json.dumps(content).encode())
 
 
 def _media_reply(call: Call, found: StoredObject) -> Reply:
@@ -263,12 +364,20 @@ def _media_reply(call: Call, found: StoredObject) -> Reply:
         return Reply(HTTPStatus.OK, headers, found.data)
     first, size = int(span[1]), len(found.data)
     if first >= size:
-        return error_reply(call, GcsError(416, "requestedRangeNotSatisfiable", "past the end"))
+        return error_reply(GcsError(416, "requestedRangeNotSatisfiable", "past the end"))
     end = min(int(span[2]) + 1 if span[2] else size, size)
     headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
     return Reply(HTTPStatus.PARTIAL_CONTENT, headers, found.data[first:end])
 
 
-def _json_reply(content: dict[str, Any]) -> Reply:
-    headers = {"Content-Type": "application/json; charset=UTF-8"}
-    return Reply(HTTPStatus.OK, headers, json.dumps(content).encode())
+def _no_such_object(bucket: str, name: str) -> GcsError:
+    return GcsError(HTTPStatus.NOT_FOUND, "notFound", f"No such object: {bucket}/{name}")
+
+
+def _denied(permission: str) -> GcsError:
+    message = f"The caller does not have {permission} access to the Google Cloud Storage object."
+    return GcsError(HTTPStatus.FORBIDDEN, "forbidden", message)
+
+
+def _invalid(message: str) -> GcsError:
+    return GcsError(HTTPStatus.BAD_REQUEST, "invalid", message)

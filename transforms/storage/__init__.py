@@ -10,9 +10,10 @@ import math
 import os
 import posixpath
 import re
+import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 import google_crc32c
 import msgspec
@@ -139,7 +140,7 @@ class Storage(Protocol):
     """
 
     root: str
-    lists_folders: bool = False
+    lists_folders: bool = True
 
     def uri(self, name: str) -> str:
         """Return the path or URI of a name, or of the root for an empty name."""
@@ -183,11 +184,9 @@ class Storage(Protocol):
         entry = self.stat(name)
         if entry is None:
             raise self.changed(name, "not there")
-        crc32c = 0
-        file = open_stored(self, entry, 1)
-        while chunk := file.read(_CHUNK_BYTES):
-            crc32c = google_crc32c.extend(crc32c, chunk)
-        return crc32c
+        if entry.crc32c is not None:
+            return entry.crc32c
+        return crc32c_of(open_stored(self, entry, 1))
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; False when there is one of that name."""
@@ -210,14 +209,16 @@ class Storage(Protocol):
         return
 
     def probe(self) -> None:
-        """Make the root if it is missing, and test writing where a file can be deleted again.
+        """Make the root if it is missing, and create and delete a file there.
 
-        Others are only listed: an account that may only create objects could not delete them.
+        A bucket is only listed: an account that may only create objects could not delete them.
 
         Raises:
             RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
         """
-        self.require_folder()
+        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
+        self.create(name, b"\n")
+        self.delete(name)
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
@@ -348,6 +349,14 @@ def open_stored(
     return io.BufferedReader(_StoredFile(storage, entry, max_at_once_bytes), buffer_bytes)
 
 
+def crc32c_of(file: IO[bytes]) -> int:
+    """Return the CRC-32C of the rest of a file, read piece by piece."""
+    crc32c = 0
+    while chunk := file.read(_CHUNK_BYTES):
+        crc32c = google_crc32c.extend(crc32c, chunk)
+    return crc32c
+
+
 class _StoredFile(io.RawIOBase):
     """Each read is of one span."""
 
@@ -376,12 +385,11 @@ class _StoredFile(io.RawIOBase):
     def readall(self) -> bytes:
         return self._next(self._entry.size_bytes)
 
-    def _next(self, size_bytes: int) -> bytes:
-        end = max(min(self._position + size_bytes, self._entry.size_bytes), self._position)
-        if end - self._position > self._max_at_once_bytes:
-            raise ValueError(f"{end - self._position} bytes at once")
-        if end == self._position:
+    def _next(self, most_bytes: int) -> bytes:
+        size_bytes = min(most_bytes, self._entry.size_bytes - self._position)
+        if size_bytes > self._max_at_once_bytes:
+            raise ValueError(f"{size_bytes} bytes at once")
+        if size_bytes <= 0:
             return b""
-        data = self._storage.read(self._entry.name, self._entry, (self._position, end))
-        self._position = end
-        return data
+        start, self._position = self._position, self._position + size_bytes
+        return self._storage.read(self._entry.name, self._entry, (start, self._position))

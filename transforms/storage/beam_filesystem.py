@@ -7,6 +7,7 @@ and a root, or a name to delete, must not hold glob characters.
 """
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from typing import IO, TypeVar
@@ -29,7 +30,6 @@ from transforms.storage.disk import UploadedSpool
 from transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
-_COPY_BYTES = 1 << 20
 _AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would unpack by the name's extension
 _NO_CLIENT = (ValueError, AssertionError, ImportError)  # what a missing client raises
 _PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
@@ -40,6 +40,8 @@ T = TypeVar("T")
 class BeamStorage(Storage):
     """Files below a URI that Beam's `FileSystems` can open."""
 
+    lists_folders = False
+
     def __init__(self, root: str, access: Access = DEFAULT_ACCESS) -> None:
         """Take the root's URI and how it is reached.
 
@@ -49,7 +51,7 @@ class BeamStorage(Storage):
         self.root = root.rstrip("/")
         self._spool_dir = access.spool_dir
         store = "/".join(root.split("/")[:3])
-        self._rate = rate_of(store, _is_throttling, access.max_reads_per_second)
+        self._rate = rate_of(store, access.max_reads_per_second)
         if _GLOB & set(root):
             raise ValueError(
                 f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
@@ -81,14 +83,11 @@ class BeamStorage(Storage):
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if size and modification time agree."""
         data = self._run(name, lambda: self._read_once(name, span))
-        if expected is not None:
-            found = self.stat(name)
-            size_bytes = len(data) if span is None or found is None else found.size_bytes
-            if found is None or (size_bytes, found.pin) != (expected.size_bytes, expected.pin):
-                what = f"{size_bytes} bytes, {expected.size_bytes} were listed, or it was modified"
-                raise self.changed(name, what)
-        if span is not None and len(data) != span[1] - span[0]:
-            raise self.changed(name, ends_early(span[0] + len(data), span))
+        if expected and self.stat(name) != expected:
+            raise self.changed(name, "modified since it was listed")
+        start, end = span or (0, expected.size_bytes if expected else len(data))
+        if len(data) != end - start:
+            raise self.changed(name, ends_early(start + len(data), (start, end)))
         return data
 
     def spool(self) -> Spool:
@@ -103,12 +102,6 @@ class BeamStorage(Storage):
             )
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
-
-    def probe(self) -> None:
-        """Create and delete a file."""
-        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
-        self.create(name, b"\n")
-        self.delete(name)
 
     def _read_once(self, name: str, span: Span | None) -> bytes:
         uri = self.uri(name)
@@ -137,14 +130,13 @@ class BeamStorage(Storage):
             self._filesystem.mkdirs(self.uri(name).rpartition("/")[0])
         spool.seek(0)
         with self._filesystem.create(spooled, compression_type=_AS_IT_IS) as file:
-            while chunk := spool.read(_COPY_BYTES):
-                file.write(chunk)
+            shutil.copyfileobj(spool, file)
         self._filesystem.rename([spooled], [self.uri(name)])
         return True
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(lambda: _unwrapped(operation), _is_transient, self.uri(name))
+            return retry(lambda: _unwrapping(operation), _is_transient, self.uri(name))
         except FileNotFoundError as error:
             raise self.changed(name, "not there") from error
         except (PermissionError, *_NO_CLIENT) as error:
@@ -154,23 +146,17 @@ class BeamStorage(Storage):
             raise RuntimeError(fault_line(code, self.uri(name), str(error), remedy)) from error
 
 
-def _unwrapped(operation: Callable[[], T]) -> T:
+def _unwrapping(operation: Callable[[], T]) -> T:
     """Run an operation; raise the permanent error among those that Beam wraps, if there is one."""
     try:
         return operation()
     except BeamIOError as error:
-        raise next((e for e in _details(error) if isinstance(e, _PERMANENT)), error) from None
+        raise _unwrapped(error) from None
 
 
-def _details(error: BeamIOError) -> Iterator[Exception]:
-    for detail in (error.exception_details or {}).values():
-        yield detail
-        if isinstance(detail, BeamIOError):
-            yield from _details(detail)
-
-
-def _is_throttling(_: Exception) -> bool:
-    return False  # Beam's clients hide it
+def _unwrapped(error: Exception) -> Exception:
+    details = (getattr(error, "exception_details", None) or {}).values()
+    return next((e for e in map(_unwrapped, details) if isinstance(e, _PERMANENT)), error)
 
 
 def _is_transient(error: Exception) -> bool:

@@ -6,7 +6,6 @@ import fcntl
 import os
 import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -34,7 +33,6 @@ _CODES = {
     errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
     errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
 }
-_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
 
 
 def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
@@ -45,9 +43,8 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
         where: path or URI that it is about.
         elsewhere: remedy that names another place, where the path is not the output's.
     """
-    number = error.errno or 0
-    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
-    if code in _OF_A_PLACE and number != errno.EFBIG:
+    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+    if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:
         remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
     return RuntimeError(fault_line(code, where, what, remedy))
@@ -96,7 +93,6 @@ class RunLock:
             folder = root.removeprefix("file://")
             with coding(root):
                 self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._close = weakref.finalize(self, os.close, self._fd)
 
     def take(self, *, alone: bool) -> None:
         """Take the lock, or change how it is held.
@@ -121,7 +117,7 @@ class RunLock:
     def close(self) -> None:
         """Release the lock."""
         if self._fd >= 0:
-            self._close()
+            os.close(self._fd)
 
 
 def open_temporary(folder: str, buffering: int = -1) -> tuple[IO[bytes], str]:

@@ -16,7 +16,9 @@ import itertools
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import pairwise
@@ -36,9 +38,8 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, ends_early
+from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, crc32c_of, ends_early
 from transforms.storage.disk import UploadedSpool
-from transforms.storage.listing import Page, list_pages
 from transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
@@ -52,39 +53,53 @@ READER_TIMEOUTS = {
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
 _MOST_PARTS = 32  # of a listing in one process
+_LISTING_THREADS = 8
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
-_REQUEST = re.compile(r"[A-Z]+ https?://\S+: ")  # in Google's messages, before the reason
 _OBSTORE_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _TRANSIENT_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _TRANSIENT = (
     ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-    requests.exceptions.ContentDecodingError,
+    requests.RequestException,
     urllib3.exceptions.HTTPError,
-    requests.exceptions.JSONDecodeError,  # a reply that was cut
     auth.TransportError,
     obstore_errors.GenericError,
 )
 _DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-_DENIED = (
-    obstore_errors.PermissionDeniedError,
-    obstore_errors.UnauthenticatedError,
-    auth.DefaultCredentialsError,  # also what a 401 becomes for anonymous requests
-    auth.RefreshError,
-)
 _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
+
+Page = tuple[list[Entry], str]
+"""A part of a listing, and the key of the next one; an empty key for the last one."""
+
+
+def list_pages(fetch: Callable[[Bounds, str], Page], ranges: Sequence[Bounds]) -> Iterator[Entry]:
+    """Yield every name of the ranges once, in any order.
+
+    At most 8 pages are requested or held at once.
+
+    Args:
+        fetch: returns the next names within bounds, from a key on.
+        ranges: bounds of names; they must not overlap.
+    """
+    waiting = deque((bounds, "") for bounds in ranges)
+    running: dict[Future[Page], Bounds] = {}
+    with ThreadPoolExecutor(min(_LISTING_THREADS, len(ranges)), "list-names") as pool:
+        while waiting or running:
+            while waiting and len(running) < _LISTING_THREADS:
+                bounds, token = waiting.popleft()
+                running[pool.submit(fetch, bounds, token)] = bounds
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            bounds, (entries, token) = running.pop(future), future.result()
+            if token:
+                waiting.appendleft((bounds, token))
+            yield from entries
 
 
 class GcsStorage(Storage):
     """Objects below `gs://bucket/prefix`."""
-
-    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
@@ -101,23 +116,25 @@ class GcsStorage(Storage):
         self._bucket = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._access = access
-        self._rate = rate_of(bucket, is_throttling, access.max_reads_per_second)
+        self._rate = rate_of(bucket, access.max_reads_per_second, is_throttling)
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
         ranges = self.divide(_MOST_PARTS) if recursive and not prefix else [("", "")]
-        yield from self._list_ranges(ranges, prefix, None if recursive else "/")
+        delimiter = None if recursive else "/"
+        fetch = functools.partial(self._list_page, folder=prefix, delimiter=delimiter)
+        return list_pages(fetch, ranges)
 
     def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
         """Return ranges between top-level folders, of those among the first thousand names."""
-        top = self._list_page("", delimiter="/").entries
+        top, _ = self._list_page(delimiter="/")
         folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
         some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
         return list(pairwise(["", *some, ""]))
 
     def list_range(self, bounds: Bounds) -> Iterator[Entry]:
         """Yield every object of a range."""
-        return self._list_ranges([bounds])
+        return list_pages(self._list_page, [bounds])
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -132,13 +149,6 @@ class GcsStorage(Storage):
             raise self.changed(name, ends_early(wanted.size_bytes, span))
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
-    def crc32c(self, name: str) -> int:
-        """Return an object's CRC-32C, as the store computed it."""
-        found = self.stat(name)
-        if found is None or found.crc32c is None:
-            raise self.changed(name, "not there" if found is None else "without a CRC-32C")
-        return found.crc32c
-
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
         return UploadedSpool(self._upload, self._access.spool_dir)
@@ -147,41 +157,39 @@ class GcsStorage(Storage):
         """Delete an object, if it is there."""
         self._run(name, lambda: _unless_gone(lambda: self._blob(name).delete(**ONE_TRY)))
 
+    def probe(self) -> None:
+        """Make sure that the bucket can be listed."""
+        self.require_folder()
+
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._list_page("", page_size=1)
+        self._list_page()
 
-    def _list_ranges(
-        self, ranges: Sequence[Bounds], folder: str = "", delimiter: str | None = None
-    ) -> Iterator[Entry]:
-        def fetch(bounds: Bounds, token: str) -> Page:
-            start, end = (self._prefix + bound if bound else None for bound in bounds)
-            return self._list_page(
-                folder,
-                delimiter=delimiter,
-                start_offset=start,
-                end_offset=end,
-                page_token=token or None,
-            )
-
-        return list_pages(fetch, ranges)
-
-    def _list_page(self, folder: str, page_size: int = _NAMES_PER_PAGE, **asked: Any) -> Page:
-        prefix = self._prefix + folder
+    def _list_page(
+        self,
+        bounds: Bounds = ("", ""),
+        token: str = "",
+        folder: str = "",
+        delimiter: str | None = None,
+    ) -> Page:
+        start, end = (self._prefix + bound if bound else None for bound in bounds)
 
         def ask() -> Page:
             found = self._client().list_blobs(
                 self._objects(),
-                prefix=prefix,
-                page_size=page_size,
+                prefix=self._prefix + folder,
+                page_size=_NAMES_PER_PAGE,
                 fields=_FIELDS,
-                **asked,
+                delimiter=delimiter,
+                start_offset=start,
+                end_offset=end,
+                page_token=token or None,
                 **ONE_TRY,
             )
             entries = [*map(self._entry, next(found.pages))]
-            for name in sorted(found.prefixes):
-                entries.append(Entry(name[len(self._prefix) : -1], 0, "", kind="directory"))
-            return Page(entries, found.next_page_token or "")
+            names = [name[len(self._prefix) : -1] for name in found.prefixes]
+            entries += [Entry(name, 0, "", kind="directory") for name in names]
+            return entries, found.next_page_token or ""
 
         return self._run(folder, ask)
 
@@ -216,7 +224,8 @@ class GcsStorage(Storage):
         if start == end:
             return b""
         path = self._prefix + name
-        if not _is_plain(path) or is_forked():
+        # After a fork obstore would hang: its threads are those of the process before.
+        if not _is_plain(path) or _process_of_threads() != os.getpid():
             blob = self._blob(name, generation=int(generation))
             return blob.download_as_bytes(  # as stored, not unpacked
                 start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
@@ -227,7 +236,9 @@ class GcsStorage(Storage):
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
-        crc32c = _crc32c_of(file)
+        file.seek(0)
+        crc32c = base64.b64encode(crc32c_of(file).to_bytes(4, "big")).decode()
+        kms_key = self._access.kms_key or None
         tries = itertools.count()
 
         def attempt() -> bool:
@@ -235,25 +246,22 @@ class GcsStorage(Storage):
             # store may also close the connection of a long upload instead of refusing it.
             if next(tries) and self._stat_once(name) is not None:
                 return False
-            return self._upload_once(name, file, crc32c)
+            blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=kms_key)
+            blob.crc32c = crc32c  # the store refuses other bytes
+            try:
+                blob.upload_from_file(
+                    file,
+                    rewind=True,
+                    size=os.fstat(file.fileno()).st_size,
+                    checksum=None,  # the client would delete the object when it finds other bytes
+                    if_generation_match=0,
+                    **ONE_TRY,
+                )
+            except api.PreconditionFailed:
+                return False
+            return True
 
         return self._run(name, attempt)
-
-    def _upload_once(self, name: str, file: IO[bytes], crc32c: str) -> bool:
-        blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=self._access.kms_key or None)
-        blob.crc32c = crc32c  # the store refuses other bytes
-        try:
-            blob.upload_from_file(
-                file,
-                rewind=True,
-                size=os.fstat(file.fileno()).st_size,
-                checksum=None,  # the client would delete the object when it finds other bytes
-                if_generation_match=0,
-                **ONE_TRY,
-            )
-        except api.PreconditionFailed:
-            return False
-        return True
 
     def _client(self) -> Client:
         return client(self._access, emulator())
@@ -267,11 +275,8 @@ class GcsStorage(Storage):
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         def attempt() -> T:
-            try:
-                with self._rate.request():
-                    return operation()
-            except AttributeError as error:  # of Google's client, if an error's JSON is no object
-                raise requests.exceptions.ContentDecodingError(str(error)) from error
+            with self._rate.request():
+                return operation()
 
         try:
             return retry(attempt, is_transient, self.uri(name), sleep=self._rate.sleep)
@@ -282,7 +287,7 @@ class GcsStorage(Storage):
             api.GoogleAPICallError,
         ) as error:
             code, remedy = _code_of(error)
-            what = _REQUEST.sub("", " ".join(str(error).split()))[:300]
+            what = " ".join(str(error).split())[:300]
             raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
 
 
@@ -291,15 +296,6 @@ def _unless_gone(operation: Callable[[], T]) -> T | None:
         return operation()
     except (api.NotFound, FileNotFoundError):
         return None
-
-
-def _crc32c_of(file: IO[bytes]) -> str:
-    """Return a file's checksum as the store writes it: big-endian, in base64."""
-    crc32c = 0
-    file.seek(0)
-    while piece := file.read(_CHUNK_BYTES):
-        crc32c = google_crc32c.extend(crc32c, piece)
-    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
 def is_transient(error: Exception) -> bool:
@@ -323,9 +319,7 @@ def status_of(error: Exception) -> int | None:
     """Return the HTTP status of a reply that failed, or None where there was none."""
     if isinstance(error, api.GoogleAPICallError):
         return error.code
-    if not isinstance(error, obstore_errors.BaseError):
-        return None
-    found = _OBSTORE_STATUS.search(str(error))  # its class does not say
+    found = _OBSTORE_STATUS.search(str(error))  # obstore's classes do not say
     return int(found[1]) if found else None
 
 
@@ -333,7 +327,8 @@ def _code_of(error: Exception) -> tuple[str, str]:
     """Return the fault code of a permanent error of the store, and the remedy."""
     if _NO_MORE_FILES in str(error):
         return "E-IO-LIMIT", "raise the limit on open files (ulimit -n)"
-    if status_of(error) in _DENIED_STATUS or isinstance(error, _DENIED):
+    # A 401 becomes an error of credentials where a request is anonymous.
+    if status_of(error) in _DENIED_STATUS or isinstance(error, auth.GoogleAuthError):
         return "E-IO-AUTH", "give the account permission, or --anonymous for a public bucket"
     if status_of(error) == HTTPStatus.NOT_FOUND:
         return "E-ARG", "give a bucket that exists"
@@ -376,35 +371,25 @@ def reader(bucket: str, access: Access, emulator: str) -> GCSStore:
     """Return the process's obstore reader of a bucket, of an emulator or of the store itself."""
     # This header keeps the store from unpacking objects whose `Content-Encoding` is gzip.
     headers = {"accept-encoding": "gzip"}
-    options: dict[str, Any] = {**READER_TIMEOUTS, "default_headers": headers}
-    config: Any = {"skip_signature": True}
-    provider: Any = _no_credentials
     if access.billing_project:
         headers["x-goog-user-project"] = access.billing_project
-    if emulator:
-        config["base_url"] = emulator
-        options["allow_http"] = True
-    elif not access.anonymous:
-        config, provider = {}, GoogleCredentialProvider(credentials())
+    options: Any = {**READER_TIMEOUTS, "default_headers": headers, "allow_http": bool(emulator)}
+    sends_none = access.anonymous or bool(emulator)
+    config: Any = {"skip_signature": sends_none} | ({"base_url": emulator} if emulator else {})
     return GCSStore(
         bucket,
         config=config,
-        client_options=options,  # type: ignore[arg-type]
+        client_options=options,
         retry_config={"max_retries": 0},
-        credential_provider=provider,
+        credential_provider=_no_credentials
+        if sends_none
+        else GoogleCredentialProvider(credentials()),
     )
-
-
-def is_forked() -> bool:
-    """Return whether obstore would hang: its threads exist only in the process before a fork.
-
-    They start with the first request of a process, and cannot start again after a fork.
-    """
-    return _process_of_threads() != os.getpid()
 
 
 @functools.cache
 def _process_of_threads() -> int:
+    """Return the process that obstore's threads belong to: they start with its first request."""
     return os.getpid()
 
 

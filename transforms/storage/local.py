@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from schemas.faults import fault_line
 from transforms.storage import SPOOL_PREFIX, Entry, Span, Spool, Storage, ends_early
-from transforms.storage.disk import FileSpool, coded, coding
+from transforms.storage.disk import FileSpool, coding
 from transforms.storage.retries import retry
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
@@ -30,7 +30,6 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FU
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _BUFFER_BYTES = 1 << 20
-_MOST_LEVELS = 500
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 T = TypeVar("T")
 
@@ -38,18 +37,14 @@ T = TypeVar("T")
 class LocalStorage(Storage):
     """Files below a local directory."""
 
-    lists_folders = True
-
     def __init__(self, root: str) -> None:
         """Take the directory's path; nothing is read or made yet.
 
         Raises:
-            ValueError: when it holds a NUL, or very many levels.
+            ValueError: when it holds a NUL.
         """
         if "\0" in root:
             raise ValueError(f"a path must not hold a NUL, got {root!r}: remove it")
-        if root.count("/") > _MOST_LEVELS:  # `os.makedirs` calls itself for each
-            raise ValueError(f"a path must have at most {_MOST_LEVELS} levels: give a shorter one")
         self.root = root or "."
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
@@ -98,35 +93,33 @@ class LocalStorage(Storage):
     def probe(self) -> None:
         """Make the root, create and delete a file there; drop the spools of dead writers."""
         _run(self.root, lambda: os.makedirs(self.root, exist_ok=True))
-        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
-        self.create(name, b"")
-        self.delete(name)
+        super().probe()
         for path in glob.iglob(os.path.join(glob.escape(self.root), f"{SPOOL_PREFIX}*")):
             with contextlib.suppress(OSError), open(path, "rb") as spool:
                 fcntl.flock(spool, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds the lock
                 os.unlink(path)
 
-    def _walk(self, prefix: str, above: frozenset, recursive: bool) -> Iterator[Entry]:
-        directory = self._path(prefix)
-        status = self._if_there(prefix, lambda: os.stat(directory))
-        entries = self._if_there(prefix, lambda: os.scandir(directory))
-        if status is None or entries is None:
+    def _walk(self, prefix: str, above: frozenset[str], recursive: bool) -> Iterator[Entry]:
+        folder = self._path(prefix)
+        entries = self._if_there(prefix, lambda: os.scandir(folder))
+        if entries is None:
             return
-        above |= {_identity(status)}
+        above |= {os.path.realpath(folder)}
         with entries, coding(self.uri(prefix)):
             for found in entries:
-                name = prefix + _utf8(found.name)
+                # Bytes that are no UTF-8 are escaped.
+                name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
+                status: os.stat_result | None
                 try:
                     status = found.stat()
                 except OSError:  # a dangling link, or a real error
                     status = self._if_there(name, found.stat)
                 entry = _entry(name, status)
-                is_text = name.endswith(found.name)
-                if not is_text:
+                if not name.endswith(found.name):
                     entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is no UTF-8")
                 yield entry
                 is_folder = recursive and entry.kind == "directory"
-                if is_folder and status is not None and _identity(status) not in above:
+                if is_folder and os.path.realpath(found.path) not in above:
                     yield from self._walk(f"{name}/", above, recursive)
 
     def _if_there(self, name: str, operation: Callable[[], T]) -> T | None:
@@ -218,10 +211,8 @@ class _LocalSpool(FileSpool):
 
 
 def _run(where: str, operation: Callable[[], T]) -> T:
-    try:
+    with coding(where):
         return retry(operation, _is_transient, where)
-    except OSError as error:
-        raise coded(error, where) from error
 
 
 def _is_transient(error: Exception) -> bool:
@@ -262,15 +253,6 @@ def _entry(name: str, status: os.stat_result | None) -> Entry:
         return Entry(name, status.st_size, str(status.st_mtime_ns))
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
     return Entry(name, 0, "", kind=kind)  # a data set ignores sizes and times of folders
-
-
-def _utf8(name: str) -> str:
-    """Return a file's name as text that can be encoded; bytes that are no UTF-8 are escaped."""
-    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _sync_folder(fd: int) -> None:

@@ -32,12 +32,9 @@ _LONGEST_WAIT_S = 30.0
 
 _FALL = 0.2  # below what the store has served
 _RECOVERY_S = 10.0
-_DOUBLING_S = 5.0  # after two recoveries
-_MOST_DOUBLINGS = 64  # as good as no limit; 2**1000 does not fit into a float
 _MEASURED_S = 1.0  # also the shortest time between two falls
 _MEASURED_REPLIES = 20  # at least, however long they took
 _LEAST_PER_S = 1.0
-_SHORTEST_S = 0.001
 
 T = TypeVar("T")
 
@@ -118,14 +115,12 @@ class RequestRate:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        waited: WaitedTime = THROTTLED,
     ) -> None:
         """Take the test for 'too many requests', and the rate that is never exceeded."""
         self._is_throttling = is_throttling
         self._limit_per_s = limit_per_s
         self._clock = clock
         self._sleep = sleep
-        self._waited = waited
         self._lock = threading.Lock()
         self._served_per_s = math.inf  # when the store last throttled
         self._slowed_at_s = -math.inf
@@ -140,7 +135,7 @@ class RequestRate:
             start_s = max(now_s, self._next_s)
             self._next_s = start_s + 1 / self.per_s()
         if start_s > now_s:
-            self._waited.add(start_s - now_s)
+            THROTTLED.add(start_s - now_s)
             self._sleep(start_s - now_s)
         try:
             yield
@@ -153,7 +148,7 @@ class RequestRate:
     def sleep(self, seconds: float) -> None:
         """Wait before a request is tried again."""
         if self._served_per_s < math.inf:
-            self._waited.add(seconds)
+            THROTTLED.add(seconds)
         self._sleep(seconds)
 
     def per_s(self) -> float:
@@ -161,8 +156,8 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
-        factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
+        growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; 2**1000 is no float
+        factor = (1 + _FALL * min(progress, 1) ** 3) * growth
         return min(self._limit_per_s, self._served_per_s * factor)
 
     def _keep_reply(self, *, served: bool) -> None:
@@ -176,7 +171,7 @@ class RequestRate:
             few = len(replies) < _MEASURED_REPLIES
             if served or few or now_s < self._slowed_at_s + _MEASURED_S:
                 return
-            served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], _SHORTEST_S)
+            served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], 0.001)
             before_per_s = self.per_s()
             # A store that gives nothing for a moment will soon give as much as before.
             least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else 0
@@ -186,7 +181,7 @@ class RequestRate:
 
 @functools.lru_cache(maxsize=64)
 def rate_of(
-    store: str, is_throttling: Callable[[Exception], bool], limit_per_s: float
+    store: str, limit_per_s: float, is_throttling: Callable[[Exception], bool] = lambda _: False
 ) -> RequestRate:
     """Return this process's rate of requests to a store; a limit of 0 means none."""
     return RequestRate(is_throttling, limit_per_s or math.inf)
