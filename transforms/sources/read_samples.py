@@ -17,8 +17,8 @@ from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from schemas.splits import Splitting
-from transforms.sources.list_blobs import BlobName, PinTally, why_skipped
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, read_uri
+from transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
+from transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """The second output of a step that rejects."""
@@ -119,7 +119,7 @@ class SourceSamples(NamedTuple):
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
     files: beam.PCollection[SplitSource]
-    listing: beam.PCollection[tuple[BlobName, Entry]] | None = None
+    listing: beam.PCollection[ListedFile] | None = None
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
 

@@ -36,9 +36,9 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, ends_early
+from transforms.storage import Access, Entry, Span, Spool, Storage, ends_early
 from transforms.storage.disk import UploadedSpool
-from transforms.storage.listing import Page, list_pages
+from transforms.storage.listing import Bounds, Page, list_pages
 from transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
@@ -51,7 +51,7 @@ READER_TIMEOUTS = {
 }
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
-_MOST_PARTS = 32  # of a listing in one process
+_MOST_RANGES = 32  # of a listing in one process
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
@@ -105,19 +105,20 @@ class GcsStorage(Storage):
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-        ranges = self.divide(_MOST_PARTS) if recursive and not prefix else [("", "")]
-        yield from self._list_ranges(ranges, prefix, None if recursive else "/")
+        ranges = self._ranges() if recursive and not prefix else [("", "")]
+        delimiter = None if recursive else "/"
 
-    def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
-        """Return ranges between top-level folders, of those among the first thousand names."""
-        top = self._list_page("", delimiter="/").entries
-        folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
-        some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
-        return list(pairwise(["", *some, ""]))
+        def fetch(bounds: Bounds, token: str) -> Page:
+            start, end = (self._prefix + bound if bound else None for bound in bounds)
+            return self._list_page(
+                prefix,
+                delimiter=delimiter,
+                start_offset=start,
+                end_offset=end,
+                page_token=token or None,
+            )
 
-    def list_range(self, bounds: Bounds) -> Iterator[Entry]:
-        """Yield every object of a range."""
-        return self._list_ranges([bounds])
+        yield from list_pages(fetch, ranges)
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -151,20 +152,12 @@ class GcsStorage(Storage):
         """Make sure that the bucket can be listed; a bucket has no folders."""
         self._list_page("", page_size=1)
 
-    def _list_ranges(
-        self, ranges: Sequence[Bounds], folder: str = "", delimiter: str | None = None
-    ) -> Iterator[Entry]:
-        def fetch(bounds: Bounds, token: str) -> Page:
-            start, end = (self._prefix + bound if bound else None for bound in bounds)
-            return self._list_page(
-                folder,
-                delimiter=delimiter,
-                start_offset=start,
-                end_offset=end,
-                page_token=token or None,
-            )
-
-        return list_pages(fetch, ranges)
+    def _ranges(self) -> Sequence[Bounds]:
+        """Return ranges between top-level folders, of those among the first thousand names."""
+        top = self._list_page("", delimiter="/").entries
+        folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
+        some = folders[:: len(folders) // _MOST_RANGES + 1]  # a range costs a request or more
+        return list(pairwise(["", *some, ""]))
 
     def _list_page(self, folder: str, page_size: int = _NAMES_PER_PAGE, **asked: Any) -> Page:
         prefix = self._prefix + folder

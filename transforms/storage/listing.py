@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
-from transforms.storage import Bounds, Entry
+from transforms.storage import Entry
 
-_THREADS = 8
+_THREADS = 16
+
+Bounds = tuple[str, str]
+"""The first name of a range, and the first one after it; an empty one is no bound."""
 
 
 class Page(NamedTuple):
@@ -29,7 +32,7 @@ FetchPage = Callable[[Bounds, str], Page]
 def list_pages(fetch: FetchPage, ranges: Sequence[Bounds]) -> Iterator[Entry]:
     """Yield every name of the ranges once, in any order.
 
-    At most 8 pages are requested or held at once.
+    At most 16 pages are requested or held at once.
 
     Args:
         fetch: request for a page.
