@@ -102,16 +102,21 @@ def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | 
         entry: what the listing holds under that name; None for nothing.
         place: of the blob among the sample's.
     """
-    if entry is None:
-        return _rejected(sample, place, "E-IMG-MISSING", "not in the listing")
-    fault = _listing_fault(entry)
-    if fault is not None:
-        return _rejected(sample, place, *fault)
     blob = sample.blobs[place]
+    code, detail = _listing_fault(entry)
+    if entry is None or code:
+        return Rejected(
+            code=code,
+            stage=_STAGE,
+            split=sample.split,
+            key=sample.key,
+            annotation_ids=sample.annotation_ids,
+            file_name=blob.name,
+            detail=detail,
+        )
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
-    blobs = list(sample.blobs)
-    blobs[place] = pinned
-    return msgspec.structs.replace(sample, blobs=tuple(blobs))
+    blobs = (*sample.blobs[:place], pinned, *sample.blobs[place + 1 :])
+    return msgspec.structs.replace(sample, blobs=blobs)
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:
@@ -188,19 +193,10 @@ def why_skipped(name: str) -> str:
     return "" if is_image else "not_called_an_image"
 
 
-def _rejected(sample: Sample, place: int, code: str, detail: str) -> Rejected:
-    return Rejected(
-        code=code,
-        stage=_STAGE,
-        split=sample.split,
-        key=sample.key,
-        annotation_ids=sample.annotation_ids,
-        file_name=sample.blobs[place].name,
-        detail=detail,
-    )
-
-
-def _listing_fault(entry: Entry) -> tuple[str, str] | None:
+def _listing_fault(entry: Entry | None) -> tuple[str, str]:
+    """Return why a listed file cannot be read, as code and detail; empty where it can."""
+    if entry is None:
+        return "E-IMG-MISSING", "not in the listing"
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"
     if entry.kind != "file":
@@ -209,7 +205,7 @@ def _listing_fault(entry: Entry) -> tuple[str, str] | None:
         return "E-IMG-EMPTY", "0 bytes"
     if entry.size_bytes > MAX_IMAGE_BYTES:
         return "E-IMG-TOO-LARGE", f"{entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
-    return None
+    return "", ""
 
 
 def _list_root(named: tuple[str, str], access: Access) -> Iterator[ListedFile]:
