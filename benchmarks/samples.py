@@ -24,7 +24,7 @@ from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards
 from transforms.shard_table import Sharding
 from transforms.sources.elements import spool_for
-from transforms.sources.list_blobs import BlobName
+from transforms.sources.list_blobs import ListedFile
 from transforms.storage import Entry
 
 IN_PIECES_OF = 10_000
@@ -40,11 +40,10 @@ def make_samples(first: int) -> Iterator[Sample]:
         yield Sample("train", str(n), n, (blob,), FIELDS, (n,))
 
 
-def make_entries(first: int) -> Iterator[tuple[BlobName, Entry]]:
+def make_entries(first: int) -> Iterator[ListedFile]:
     """Yield the files of a piece."""
     for n in range(first, first + IN_PIECES_OF):
-        name = f"{n:012}.jpg"
-        yield ("train", name), Entry(name, 1000, f"{n}")
+        yield ListedFile("train", Entry(f"{n:012}.jpg", 1000, f"{n}"))
 
 
 def record_bytes(_: Sample) -> int:

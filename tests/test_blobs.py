@@ -17,6 +17,7 @@ from transforms.pin_blobs import PinBlobs, PinnedSamples, refuse_mostly_missing
 from transforms.sources.list_blobs import (
     MAX_IMAGE_BYTES,
     ListBlobs,
+    ListedFile,
     PinTally,
     add_pin_tallies,
     listing_digest,
@@ -185,10 +186,10 @@ def test_lists_every_root_under_its_name(
             pipeline | ListBlobs(roots),
             equal_to(
                 [
-                    (("train", "a.jpg"), Entry("a.jpg", 1, "1")),
-                    (("train", "b"), Entry("b", 0, "", kind="directory")),
-                    (("train", "b/c.jpg"), Entry("b/c.jpg", 2, "2")),
-                    (("val", "a.jpg"), Entry("a.jpg", 3, "3")),
+                    ListedFile("train", Entry("a.jpg", 1, "1")),
+                    ListedFile("train", Entry("b", 0, "", kind="directory")),
+                    ListedFile("train", Entry("b/c.jpg", 2, "2")),
+                    ListedFile("val", Entry("a.jpg", 3, "3")),
                 ]
             ),
         )
@@ -197,10 +198,8 @@ def test_lists_every_root_under_its_name(
 def pin(
     pipeline: beam.Pipeline, samples: list[Sample], listed: dict[str, list[Entry]], **options: Any
 ) -> PinnedSamples:
-    entries = [((root, entry.name), entry) for root, of_root in listed.items() for entry in of_root]
-    listing = pipeline | "Listing" >> beam.Create(entries).with_output_types(
-        tuple[tuple[str, str], Entry]
-    )
+    entries = [ListedFile(root, entry) for root, of_root in listed.items() for entry in of_root]
+    listing = pipeline | "Listing" >> beam.Create(entries).with_output_types(ListedFile)
     created = pipeline | "Samples" >> beam.Create(samples).with_output_types(Sample)
     return created | PinBlobs(listing, **options)
 

@@ -86,6 +86,17 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
+def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(2)
+    annotations.write_text("{}")
+    (tmp_path / "mine").mkdir()
+    for out in ("new", "mine", "mine/deep/er"):
+        run = run_coco(*command((images, annotations), tmp_path / out))
+        assert run.ended == (3, "E-ANN-SECTION")
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     committed(sources, out)

@@ -55,16 +55,6 @@ def test_lists_files_with_sizes_and_folders(store: Store) -> None:
         assert found("b/", recursive=False, kind="directory") == {"b/d": 0}
 
 
-def test_ranges_hold_every_name_once(store: Store) -> None:
-    names = ["a", "b/c", "b0", "c/d/e", "c/f"]
-    for name in names:
-        store.files.put(name, b"1")
-
-    found = [e for bounds in store.storage.divide() for e in store.storage.list_range(bounds)]
-
-    assert sorted(entry.name for entry in found if entry.kind == "file") == names
-
-
 def test_takes_names_literally(store: Store) -> None:
     for other in ("a1.jpg", "starry.jpg"):  # what two of them would match as globs
         store.files.put(other, b"1")

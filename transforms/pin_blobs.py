@@ -1,7 +1,6 @@
 """Join samples with what their roots hold: each is pinned to the bytes that the listing saw."""
 
 import functools
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -13,7 +12,7 @@ from schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
 from schemas.samples import Sample, is_panoptic_root
 from transforms.sources.elements import Batch, BatchByName, GroupBatches, Partition
 from transforms.sources.list_blobs import (
-    BlobName,
+    ListedFile,
     PinTally,
     add_pin_tallies,
     first_name,
@@ -104,7 +103,7 @@ class PinBlobs(beam.PTransform):
         spool: where both sides wait at the group-by; None where they travel.
     """
 
-    listing: beam.PCollection[tuple[BlobName, Entry]]
+    listing: beam.PCollection[ListedFile]
     named: beam.PCollection[tuple[str, PinTally]] | None = None
     panoptic: bool = False
     spool: RunSpool | None = None
@@ -130,7 +129,7 @@ class PinBlobs(beam.PTransform):
             listing |= f"OfPlace{place}" >> beam.Filter(_is_at, place)
         name_of = functools.partial(_name_of, place=place)
         by_name = BatchByName(name_of, _samples_batch, _KeyedBatch)
-        listed_by_name = BatchByName(operator.itemgetter(0), _entries_batch, _KeyedBatch)
+        listed_by_name = BatchByName(_name_of_listed, _entries_batch, _KeyedBatch)
         pinned = (
             (
                 samples | f"BatchSamples{place}" >> by_name,
@@ -143,12 +142,11 @@ class PinBlobs(beam.PTransform):
         return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
 
 
-def _is_at(listed: tuple[BlobName, Entry], place: int) -> bool:
-    (root, _), _ = listed
-    return is_panoptic_root(root) == (place == PANOPTIC)
+def _is_at(listed: ListedFile, place: int) -> bool:
+    return is_panoptic_root(listed.root) == (place == PANOPTIC)
 
 
-def _name_of(sample: Sample, place: int) -> BlobName:
+def _name_of(sample: Sample, place: int) -> tuple[str, str]:
     if place >= len(sample.blobs):
         return _NO_ROOT, sample.key
     return sample.blobs[place].root, sample.blobs[place].name
@@ -158,8 +156,12 @@ def _samples_batch(samples: list[Sample]) -> _JoinBatch:
     return _JoinBatch(samples=samples)
 
 
-def _entries_batch(listed: list[tuple[BlobName, Entry]]) -> _JoinBatch:
-    return _JoinBatch(entries=[entry for _, entry in listed])
+def _name_of_listed(listed: ListedFile) -> tuple[str, str]:
+    return listed.root, listed.entry.name
+
+
+def _entries_batch(listed: list[ListedFile]) -> _JoinBatch:
+    return _JoinBatch(entries=[file.entry for file in listed])
 
 
 class _Pin(beam.DoFn):

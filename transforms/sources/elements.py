@@ -105,11 +105,7 @@ class _BatchCoder(StructCoder):
     """The coder of a batch that travels; in the spool of a run in process nothing is compressed."""
 
     def _create_impl(self) -> coder_impl.CoderImpl:
-        # Beam displays sizes of elements: those before compression will do.
-        size_of = super().encode
-        return coder_impl.CallbackCoderImpl(
-            self.encode, self.decode, lambda value: len(size_of(value))
-        )
+        return coder_impl.CallbackCoderImpl(self.encode, self.decode)
 
     def encode(self, value: Any) -> bytes:
         """Return the value's bytes, compressed."""

@@ -1,6 +1,7 @@
 """List what source roots hold, and pin blobs of samples to listed files."""
 
 import hashlib
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,17 +14,13 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.elements import is_in_process
-from transforms.storage import DEFAULT_ACCESS, Access, Bounds, Entry, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
 """Modulus of digests of sets, which are sums."""
 _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
-BlobName = tuple[str, str]
-"""A blob's root and name: what samples and listings are joined on."""
-_Range = tuple[str, str, Bounds | None]
-"""A root's name and URI, and the names to list; None for all."""
 HIDDEN = "hidden"
 IMAGE_EXTENSIONS = frozenset(
     {
@@ -105,16 +102,21 @@ def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | 
         entry: what the listing holds under that name; None for nothing.
         place: of the blob among the sample's.
     """
-    if entry is None:
-        return _rejected(sample, place, "E-IMG-MISSING", "not in the listing")
-    fault = _listing_fault(entry)
-    if fault is not None:
-        return _rejected(sample, place, *fault)
     blob = sample.blobs[place]
+    code, detail = _listing_fault(entry)
+    if entry is None or code:
+        return Rejected(
+            code=code,
+            stage=_STAGE,
+            split=sample.split,
+            key=sample.key,
+            annotation_ids=sample.annotation_ids,
+            file_name=blob.name,
+            detail=detail,
+        )
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
-    blobs = list(sample.blobs)
-    blobs[place] = pinned
-    return msgspec.structs.replace(sample, blobs=tuple(blobs))
+    blobs = (*sample.blobs[:place], pinned, *sample.blobs[place + 1 :])
+    return msgspec.structs.replace(sample, blobs=blobs)
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:
@@ -154,14 +156,11 @@ def first_name(names: Iterable[str]) -> str:
     return min(filter(None, names), default="")
 
 
-def number_files(root: str, entries: Iterable[Entry]) -> list[ListedFile]:
-    """Return a root's files with their places in the sorted listing.
-
-    >>> [found.position for found in number_files("train", [Entry("b", 1, ""), Entry("a", 1, "")])]
-    [0, 1]
-    """
-    in_order = sorted(entries, key=lambda entry: entry.name)
-    return [ListedFile(root, entry, position) for position, entry in enumerate(in_order)]
+def number_files(files: Iterable[ListedFile]) -> Iterator[ListedFile]:
+    """Yield the files of a root, each with its place in the sorted listing."""
+    in_order = sorted(files, key=lambda file: file.entry.name)
+    for position, file in enumerate(in_order):
+        yield msgspec.structs.replace(file, position=position)
 
 
 def is_file(listed: ListedFile) -> bool:
@@ -194,19 +193,10 @@ def why_skipped(name: str) -> str:
     return "" if is_image else "not_called_an_image"
 
 
-def _rejected(sample: Sample, place: int, code: str, detail: str) -> Rejected:
-    return Rejected(
-        code=code,
-        stage=_STAGE,
-        split=sample.split,
-        key=sample.key,
-        annotation_ids=sample.annotation_ids,
-        file_name=sample.blobs[place].name,
-        detail=detail,
-    )
-
-
-def _listing_fault(entry: Entry) -> tuple[str, str] | None:
+def _listing_fault(entry: Entry | None) -> tuple[str, str]:
+    """Return why a listed file cannot be read, as code and detail; empty where it can."""
+    if entry is None:
+        return "E-IMG-MISSING", "not in the listing"
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"
     if entry.kind != "file":
@@ -215,35 +205,18 @@ def _listing_fault(entry: Entry) -> tuple[str, str] | None:
         return "E-IMG-EMPTY", "0 bytes"
     if entry.size_bytes > MAX_IMAGE_BYTES:
         return "E-IMG-TOO-LARGE", f"{entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
-    return None
+    return "", ""
 
 
-def _divide(element: _Range, access: Access) -> Iterator[_Range]:
-    root, uri, _ = element
-    for bounds in open_storage(uri, access).divide():
-        yield root, uri, bounds
-
-
-def _list_range(element: _Range, access: Access) -> Iterator[tuple[BlobName, Entry]]:
-    root, uri, bounds = element
-    storage = open_storage(uri, access)
-    for entry in storage.list() if bounds is None else storage.list_range(bounds):
-        yield (root, entry.name), entry
-
-
-def _as_file(listed: tuple[BlobName, Entry]) -> ListedFile:
-    (root, _), entry = listed
-    return ListedFile(root, entry)
-
-
-def _by_root(listed: tuple[BlobName, Entry]) -> tuple[str, Entry]:
-    (root, _), entry = listed
-    return root, entry
+def _list_root(named: tuple[str, str], access: Access) -> Iterator[ListedFile]:
+    root, uri = named
+    for entry in open_storage(uri, access).list():
+        yield ListedFile(root, entry)
 
 
 @dataclass(eq=False)
 class ListBlobs(beam.PTransform):
-    """Nothing -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
+    """Nothing -> everything that the roots hold, in any order.
 
     Attributes:
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
@@ -253,14 +226,12 @@ class ListBlobs(beam.PTransform):
     roots: Mapping[str, str]
     access: Access = DEFAULT_ACCESS
 
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
-        """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        roots = [(name, uri, None) for name, uri in sorted(self.roots.items())]
-        ranges = root | "Roots" >> beam.Create(roots)
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[ListedFile]:
+        """List every root, each by one worker."""
+        roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
         if not is_in_process(root.pipeline):
-            ranges |= "Divide" >> beam.FlatMap(_divide, self.access)
-            ranges |= "Spread" >> beam.Reshuffle()
-        return ranges | "List" >> beam.FlatMap(_list_range, self.access)
+            roots |= "Spread" >> beam.Reshuffle()
+        return roots | "List" >> beam.FlatMap(_list_root, self.access)
 
 
 @dataclass(eq=False)
@@ -297,15 +268,15 @@ class ListFiles(beam.PTransform):
             | "AllDigests" >> beam.Flatten()
             | "AddDigests" >> beam.CombinePerKey(add_pin_tallies)
         )
-        if not self.numbered:
-            return ListedFiles(listing | "AsFiles" >> beam.Map(_as_file), tallies)
-        files = (
-            listing
-            | "ByRoot" >> beam.Map(_by_root)
-            | "GroupRoots" >> beam.GroupByKey()
-            | "Number" >> beam.FlatMapTuple(number_files).with_output_types(ListedFile)
-        )
-        return ListedFiles(files, tallies)
+        if self.numbered:
+            listing = (
+                listing
+                | "ByRoot" >> beam.WithKeys(operator.attrgetter("root"))
+                | "GroupRoots" >> beam.GroupByKey()
+                | "Roots" >> beam.Values()
+                | "Number" >> beam.FlatMap(number_files)
+            )
+        return ListedFiles(listing, tallies)
 
 
 class _Digest(beam.DoFn):
@@ -319,10 +290,10 @@ class _Digest(beam.DoFn):
         self._read_files: Counter[str] = Counter()
         self._read_bytes: Counter[str] = Counter()
 
-    def process(self, listed: tuple[BlobName, Entry]) -> Iterator[tuple[str, PinTally]]:
-        (root, _), entry = listed
+    def process(self, listed: ListedFile) -> Iterator[tuple[str, PinTally]]:
+        root, entry = listed.root, listed.entry
         self._digests[root] = self._digests.get(root, 0) + listing_digest([entry])
-        if self._is_read(ListedFile(root, entry)):
+        if self._is_read(listed):
             self._read_files[root] += 1
             self._read_bytes[root] += entry.size_bytes
         return iter(())

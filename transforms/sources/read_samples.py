@@ -17,8 +17,8 @@ from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from schemas.splits import Splitting
-from transforms.sources.list_blobs import BlobName, PinTally, why_skipped
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, read_uri
+from transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
+from transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """The second output of a step that rejects."""
@@ -90,16 +90,6 @@ _NOTHING_EXCLUDED: Mapping[str, str] = {}
 
 _MAX_NOTES = 4096
 
-_SUMS = (
-    "listed",
-    "annotations",
-    "excluded_images",
-    "excluded_annotations",
-    "repeated_annotation_ids",
-    "images_without_samples",
-    "rows",
-)
-
 _MAX_CLASS_NAMES = 1_000_000
 
 _MAX_HASHED_BYTES = 2**30  # a larger file is known by its pin, rather than read for its checksum
@@ -119,7 +109,7 @@ class SourceSamples(NamedTuple):
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
     files: beam.PCollection[SplitSource]
-    listing: beam.PCollection[tuple[BlobName, Entry]] | None = None
+    listing: beam.PCollection[ListedFile] | None = None
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
 
@@ -192,27 +182,23 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
     """
     several = list(parts)
     first = several[0]
-    names = _union(part.class_names for part in several)
+    images = [part.images for part in several if part.images is not None]
+    added: dict[str, Any] = {
+        name: add(getattr(part, name) for part in several) for name, add in _ADDED_BY.items()
+    }
+    names = added["class_names"]
     if len(names) > _MAX_CLASS_NAMES:
         what = f"more than {_MAX_CLASS_NAMES} classes, such as {names[0]!r} and {names[-1]!r}"
         remedy = "give labels that are shared, not an id of each sample"
         raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
-    images = [part.images for part in several if part.images is not None]
-    summed = {name: sum(getattr(part, name) for part in several) for name in _SUMS}
     return msgspec.structs.replace(
         SplitSource(first.split),
-        **summed,
+        **added,
         identity=" and ".join(sorted({part.identity for part in several} - {""})),
         labels=unite_labels((label for part in several for label in part.labels), first.split),
-        found=_union(part.found for part in several),
         images=sum(images) if images else None,
-        skipped=_add(part.skipped for part in several),
-        skipped_annotations=_add(part.skipped_annotations for part in several),
-        repairs=_add(part.repairs for part in several),
         sources=[source for part in several for source in part.sources],
-        class_names=names,
         columns=add_facts(column for part in several for column in part.columns),
-        licenses=sorted({license for part in several for license in part.licenses}),
     )
 
 
@@ -274,7 +260,7 @@ def _known_splits(
         yield SplitSource(split=split, identity=identity(tuple(source_files[split])))
 
 
-def _union(parts: Iterable[Collection[str]]) -> list[str]:
+def _union(parts: Iterable[Collection[Any]]) -> list[Any]:
     return sorted({name for part in parts for name in part})
 
 
@@ -283,6 +269,20 @@ def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for part in filter(None, counts):
         total.update(part)
     return dict(sorted((+total).items()))
+
+
+_ADDERS: Mapping[Any, Callable] = {
+    int: sum,
+    dict[str, int]: _add,
+    list[str]: _union,
+    list[License]: _union,
+}
+_ADDED_BY = {
+    field.name: _ADDERS[field.type]
+    for field in msgspec.structs.fields(SplitSource)
+    if field.type in _ADDERS
+}
+"""How a field of parts is added up, by its type."""
 
 
 def _identity_at(uri: str, access: Access) -> str:

@@ -23,9 +23,6 @@ from schemas.faults import fault_line
 SPOOL_PREFIX = "_spool-"
 """Beginning of the names of spools in an output, where the store has no anonymous files."""
 
-Bounds = tuple[str, str]
-"""The first name of a range, and the first one after it; an empty one is no bound."""
-
 DEFAULT_READERS = 2
 """Files that a process reads at once from a local disk."""
 
@@ -156,14 +153,6 @@ class Storage(Protocol):
         The order is arbitrary. A missing folder has no names. A listing that is not recursive has
         folders of the kind `directory`, if `lists_folders`.
         """
-
-    def divide(self) -> Sequence[Bounds]:
-        """Return ranges that workers can list at the same time; together they hold every name."""
-        return [("", "")]
-
-    def list_range(self, bounds: Bounds) -> Iterator[Entry]:
-        """Yield every name of a range that `divide` returned."""
-        return self.list()
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""

@@ -38,7 +38,7 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, crc32c_of, ends_early
+from transforms.storage import Access, Entry, Span, Spool, Storage, crc32c_of, ends_early
 from transforms.storage.disk import UploadedSpool
 from transforms.storage.retries import rate_of, retry
 
@@ -52,8 +52,8 @@ READER_TIMEOUTS = {
 }
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
-_MOST_PARTS = 32  # of a listing in one process
-_LISTING_THREADS = 8
+_MOST_RANGES = 32  # of a listing
+_LISTING_THREADS = 16
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
@@ -71,6 +71,8 @@ _DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
 
+Bounds = tuple[str, str]
+"""The first name of a range, and the first one after it; an empty one is no bound."""
 Page = tuple[list[Entry], str]
 """A part of a listing, and the key of the next one; an empty key for the last one."""
 
@@ -78,7 +80,7 @@ Page = tuple[list[Entry], str]
 def list_pages(fetch: Callable[[Bounds, str], Page], ranges: Sequence[Bounds]) -> Iterator[Entry]:
     """Yield every name of the ranges once, in any order.
 
-    At most 8 pages are requested or held at once.
+    At most 16 pages are requested or held at once.
 
     Args:
         fetch: returns the next names within bounds, from a key on.
@@ -120,21 +122,10 @@ class GcsStorage(Storage):
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-        ranges = self.divide(_MOST_PARTS) if recursive and not prefix else [("", "")]
+        ranges = self._ranges() if recursive and not prefix else [("", "")]
         delimiter = None if recursive else "/"
         fetch = functools.partial(self._list_page, folder=prefix, delimiter=delimiter)
         return list_pages(fetch, ranges)
-
-    def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
-        """Return ranges between top-level folders, of those among the first thousand names."""
-        top, _ = self._list_page(delimiter="/")
-        folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
-        some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
-        return list(pairwise(["", *some, ""]))
-
-    def list_range(self, bounds: Bounds) -> Iterator[Entry]:
-        """Yield every object of a range."""
-        return list_pages(self._list_page, [bounds])
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -164,6 +155,13 @@ class GcsStorage(Storage):
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
         self._list_page()
+
+    def _ranges(self) -> Sequence[Bounds]:
+        """Return ranges between top-level folders, of those among the first thousand names."""
+        top, _ = self._list_page(delimiter="/")
+        folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
+        some = folders[:: len(folders) // _MOST_RANGES + 1]  # a range costs a request or more
+        return list(pairwise(["", *some, ""]))
 
     def _list_page(
         self,
