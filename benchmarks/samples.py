@@ -23,7 +23,7 @@ from schemas.shards import ShardPlan
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards
 from transforms.shard_table import Sharding
-from transforms.sources.elements import spool_for
+from transforms.shuffle.elements import spool_for
 from transforms.sources.list_blobs import ListedFile
 from transforms.storage import Entry
 

@@ -27,11 +27,11 @@ from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan
 from transforms.shard_table import Sharding
-from transforms.sources.elements import spool_for
+from transforms.shuffle.elements import spool_for
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
 from transforms.storage import check_uri, name_below
-from transforms.storage.run_spool import RunSpool
 from transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have

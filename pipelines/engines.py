@@ -25,7 +25,7 @@ from apache_beam.runners.runner import PipelineState
 
 from pipelines.cli import JOB_ELSEWHERE, FlagParser, say
 from schemas.faults import fault_line, find_fault
-from transforms.sources.elements import close_spools
+from transforms.shuffle.elements import close_spools
 from transforms.storage import is_local
 from transforms.storage.disk import coding
 

@@ -14,7 +14,7 @@ from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.classification import PairsLayout
-from transforms.sources.elements import spool_for
+from transforms.shuffle.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader

@@ -42,7 +42,7 @@ from transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
 from transforms.output_files import remove_output
 from transforms.progress import PROGRESS
 from transforms.publish_plan import refuse_no_place
-from transforms.sources.elements import shares_memory
+from transforms.shuffle.elements import shares_memory
 from transforms.storage import Storage, find_uri, is_beams, is_local, join_uri, open_storage
 from transforms.storage.disk import RunLock, without_new_empty_folders
 

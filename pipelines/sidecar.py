@@ -28,7 +28,7 @@ from schemas.columns import root_and_pattern
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
-from transforms.sources.elements import spool_for
+from transforms.shuffle.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples

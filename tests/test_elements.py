@@ -13,7 +13,7 @@ from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.plan_shards import PlanShards, ShardRun
 from transforms.shard_table import Sharding, Tally
-from transforms.sources.elements import Batch, StructCoder, spool_for
+from transforms.shuffle.elements import Batch, StructCoder, spool_for
 from transforms.storage import Entry
 
 BLOB = Blob("train", "a/b.jpg", 100, "1700000000000000001", 0xFFFF_FFFF)

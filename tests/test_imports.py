@@ -16,18 +16,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "transforms", "readers", "pipelines")
 NOT_SHIPPED = ("tests", "benchmarks", "examples")
 
-STORAGE, IMAGES, SOURCES, VERIFY, FORECAST, REPORT = (
+STORAGE, IMAGES, SHUFFLE, SOURCES, VERIFY, FORECAST, REPORT = (
     f"transforms/{name}"
-    for name in ("storage", "images", "sources", "verify", "forecast", "report")
+    for name in ("storage", "images", "shuffle", "sources", "verify", "forecast", "report")
 )
 INDEX = "transforms/shard_index"  # a module that needs schemas alone
-FLOW = {"schemas", STORAGE, IMAGES, SOURCES, INDEX, "transforms"}
+FLOW = {"schemas", STORAGE, IMAGES, SHUFFLE, SOURCES, INDEX, "transforms"}
 MAY_IMPORT = {
     "schemas": set(),
     STORAGE: {"schemas"},
     INDEX: {"schemas"},
     IMAGES: {"schemas"},
-    SOURCES: {"schemas", STORAGE, IMAGES},
+    SHUFFLE: {"schemas", STORAGE},
+    SOURCES: {"schemas", STORAGE, IMAGES, SHUFFLE},
     "transforms": FLOW,
     VERIFY: FLOW,
     FORECAST: FLOW,

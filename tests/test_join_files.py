@@ -6,7 +6,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.sources.elements import spool_for
+from transforms.shuffle.elements import spool_for
 from transforms.sources.join_files import (
     OTHER_SIDE,
     JoinedFiles,

@@ -10,8 +10,8 @@ import pytest
 
 from pipelines import table
 from schemas.samples import Sample, digest_payload
-from transforms.storage import run_spool
-from transforms.storage.run_spool import RunSpool, close_spool, payload_bytes
+from transforms.shuffle import run_spool
+from transforms.shuffle.run_spool import RunSpool, close_spool, payload_bytes
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:

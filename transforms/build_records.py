@@ -20,9 +20,9 @@ from transforms.gate import WorkerGate
 from transforms.images.check_images import Check, check_image, one_line
 from transforms.images.conversion import NO_CONVERSION, Conversion
 from transforms.images.findings import BadImage
+from transforms.shuffle.run_spool import RunSpool, payload_bytes
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import DEFAULT_ACCESS, Access, Storage
-from transforms.storage.run_spool import RunSpool, payload_bytes
 
 # Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
 # filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.

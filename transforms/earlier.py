@@ -32,7 +32,7 @@ from schemas.samples import Sample
 from schemas.splits import splitting_in
 from transforms.output_files import missing_shards
 from transforms.shard_index import index_from_parquet
-from transforms.sources.elements import (
+from transforms.shuffle.elements import (
     Batch,
     BatchByName,
     GroupBatches,
@@ -41,6 +41,7 @@ from transforms.sources.elements import (
     num_partitions,
     partition_of,
 )
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import RejectedOutput, SplitSource
 from transforms.storage import (
@@ -51,7 +52,6 @@ from transforms.storage import (
     open_storage,
     source_changed,
 )
-from transforms.storage.run_spool import RunSpool
 
 DATE = "{date}"
 """Placeholder of the day in names; other braces stay as they are."""

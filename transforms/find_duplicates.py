@@ -17,7 +17,7 @@ import msgspec
 from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names, index_stem
 from transforms.build_shard import read_index
-from transforms.sources.elements import num_groups
+from transforms.shuffle.elements import num_groups
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
 MAX_LINES = 10_000

@@ -10,7 +10,8 @@ import msgspec
 
 from schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
 from schemas.samples import Sample, is_panoptic_root
-from transforms.sources.elements import Batch, BatchByName, GroupBatches, Partition
+from transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import (
     ListedFile,
     PinTally,
@@ -21,7 +22,6 @@ from transforms.sources.list_blobs import (
 )
 from transforms.sources.read_samples import RejectedOutput
 from transforms.storage import Entry
-from transforms.storage.run_spool import RunSpool
 
 PHOTO, PANOPTIC = 0, 1
 """Places of a sample's blobs; a panoptic image is the second one."""

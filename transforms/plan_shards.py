@@ -38,15 +38,15 @@ from transforms.shard_table import (
     add_tallies,
     make_shard_table,
 )
-from transforms.sources.elements import (
+from transforms.shuffle.elements import (
     Batch,
     GroupBatches,
     MakeBatches,
     num_groups,
 )
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
 from transforms.storage import source_changed
-from transforms.storage.run_spool import RunSpool
 
 _POSITIONS_PER_BUCKET = 512  # held in memory with their payloads
 _RUN_BYTES = 2_000_000  # packed and read in the processor's caches

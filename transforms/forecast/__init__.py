@@ -21,10 +21,10 @@ from transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.publish_plan import reject_text
 from transforms.shard_table import ShardTable
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import SplitSource
 from transforms.storage import Access, find_uri, is_local, join_uri, open_storage
-from transforms.storage.run_spool import RunSpool
 
 MAX_TRIED = 64  # takes seconds, even of 24 Mpx
 _KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
-from transforms.sources.elements import BatchByName, GroupBatches, Partition
+from transforms.shuffle.elements import BatchByName, GroupBatches, Partition
+from transforms.shuffle.run_spool import RunSpool
 from transforms.sources.list_blobs import ListedFile
-from transforms.storage.run_spool import RunSpool
 
 OTHER_SIDE = 2
 

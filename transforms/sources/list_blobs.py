@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
-from transforms.sources.elements import is_in_process
+from transforms.shuffle.elements import is_in_process
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20

@@ -17,7 +17,7 @@ from schemas.layouts.arrays import found_in
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from schemas.tensors import BFLOAT16, HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
-from transforms.sources.elements import is_in_process
+from transforms.shuffle.elements import is_in_process
 from transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,

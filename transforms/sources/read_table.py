@@ -24,7 +24,7 @@ from schemas.faults import Rejected, fault_line
 from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
-from transforms.sources.elements import is_in_process
+from transforms.shuffle.elements import is_in_process
 from transforms.sources.list_blobs import HIDDEN, ListedFile, ListFiles, SourcePieces, why_skipped
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
