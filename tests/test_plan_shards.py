@@ -248,14 +248,18 @@ def test_large_payloads_travel_in_short_runs() -> None:
 
 
 @pytest.mark.parametrize("order", Order)
-def test_two_samples_of_one_key_stop_the_run(order: Order) -> None:
-    samples = [sample("a", position=3), sample("b"), sample("a", position=9)]
-    with pytest.raises(RuntimeError) as raised:
-        ranked(samples, samples, Sharding({"": 2}, order={"": order}))
-    assert str(raised.value) == (
-        "E-SET-DUPLICATE split train: key 'a' stands for two samples (at 3 and 9);"
+@pytest.mark.parametrize("second", [9, 5000])  # of the same bucket, and far away in input order
+def test_two_samples_of_one_key_stop_the_run(
+    order: Order, second: int, test_pipeline: Callable[[], beam.Pipeline]
+) -> None:
+    samples = [sample("a", position=3), sample("b"), sample("a", position=second)]
+    with pytest.raises(Exception, match="E-SET-DUPLICATE") as raised, test_pipeline() as pipeline:
+        sharding = Sharding({"": 2}, order={"": order})
+        _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
+    assert (
+        f"E-SET-DUPLICATE split train: key 'a' stands for two samples (at 3 and {second});"
         " give every sample a key of its own"
-    )
+    ) in str(raised.value)
 
 
 def reference(samples: Sequence[Sample], sharding: Sharding) -> list[tuple[str, int, int, list]]:

@@ -40,8 +40,10 @@ from transforms.shard_table import (
 )
 from transforms.shuffle.elements import (
     Batch,
+    BatchByName,
     GroupBatches,
     MakeBatches,
+    Partition,
     num_groups,
 )
 from transforms.shuffle.run_spool import RunSpool
@@ -65,6 +67,16 @@ class BucketBatch(Batch, frozen=True, array_like=True):
     samples: list[msgspec.Raw]
     keys: list[bytes]
     tally: Tally
+
+
+class KeyBatch(Batch, frozen=True, array_like=True):
+    """Keys of samples with their positions, to find keys that come twice.
+
+    Attributes:
+        keys: (key, position).
+    """
+
+    keys: list[tuple[str, int]]
 
 
 class ShardRun(Batch, frozen=True, array_like=True):
@@ -193,17 +205,34 @@ def _runs(
 
 
 def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
-    if len({key[ORDER_BYTES:] for key, _ in members}) == len(members):
-        return
-    known: dict[str, Sample] = {}
-    samples = [read_sample(packed) for _, packed in members]
-    for sample in sorted(samples, key=operator.attrgetter("position")):
-        other = known.setdefault(sample.key, sample)
-        if other is not sample:
-            what = f"key {sample.key!r} stands for two samples (at {other.position} and"
-            what += f" {sample.position})"
-            where, remedy = f"split {sample.split}", "give every sample a key of its own"
+    if len({key[ORDER_BYTES:] for key, _ in members}) < len(members):
+        samples = [read_sample(packed) for _, packed in members]
+        keys = [(sample.key, sample.position) for sample in samples]
+        refuse_equal_keys(((samples[0].split, 0), [KeyBatch(keys)]))
+
+
+def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str]:
+    """Return no keys: those that come twice stop the run.
+
+    Raises:
+        RuntimeError: `E-SET-DUPLICATE`.
+    """
+    (split, _), batches = grouped
+    in_order = sorted(pair for batch in batches for pair in batch.keys)
+    for (key, position), (other, second) in itertools.pairwise(in_order):
+        if key == other:
+            what = f"key {key!r} stands for two samples (at {position} and {second})"
+            where, remedy = f"split {split}", "give every sample a key of its own"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+    return []
+
+
+def _split_and_key(sample: Sample) -> tuple[str, str]:
+    return sample.split, sample.key
+
+
+def _key_batch(samples: list[Sample]) -> KeyBatch:
+    return KeyBatch([(sample.key, sample.position) for sample in samples])
 
 
 class PlannedShards(NamedTuple):
@@ -255,6 +284,13 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
+        twice: Any = []
+        if Order.INPUT in self.sharding.order.values():  # whose buckets are not by the key
+            keys = samples | "BatchKeys" >> BatchByName(
+                _split_and_key, _key_batch, tuple[Partition, KeyBatch]
+            )
+            grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
+            twice = beam.pvalue.AsList(grouped | "RefuseTwice" >> beam.FlatMap(refuse_equal_keys))
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
         table = (
             samples.pipeline
@@ -264,6 +300,7 @@ class PlanShards(beam.PTransform):
                 _make_table,
                 beam.pvalue.AsList(counted),
                 pinned,
+                twice,
                 self.sharding,
                 self.budget,
             )
@@ -290,6 +327,7 @@ def _make_table(
     _: bytes,
     tallies: list[tuple[Bucket, Tally]],
     pin_tallies: list[tuple[str, PinTally]],
+    twice: list[str],  # none: given for order, so that equal keys end the run here
     sharding: Sharding,
     budget: RejectBudget,
 ) -> ShardTable:
