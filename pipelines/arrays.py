@@ -192,7 +192,7 @@ COMMAND = Command(
     images=False,
 )
 
-run = COMMAND.run
+run = COMMAND.run  # `cli.run_command` calls it by name
 
 if __name__ == "__main__":
     main(COMMAND.name)

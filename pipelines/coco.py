@@ -195,7 +195,7 @@ COMMAND = Command(
     "coco", "COCO photos and annotations to sharded .tfrec files.", CocoConfig, add_flags, fields_of
 )
 
-run = COMMAND.run
+run = COMMAND.run  # `cli.run_command` calls it by name
 
 if __name__ == "__main__":
     main(COMMAND.name)

@@ -13,19 +13,20 @@ import apache_beam as beam
 
 from schemas.faults import Rejected
 from schemas.manifest import Manifest
-from schemas.samples import Sample, is_panoptic_root
+from schemas.samples import Order, Sample, is_panoptic_root
 from schemas.shards import is_split_name
 from schemas.splits import Splitting
 from transforms.build_records import ShardJob, record_bytes
 from transforms.commit import Commit
+from transforms.data_set_job import DataSetJob
 from transforms.earlier import LeaveOutEarlier, Since
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
 from transforms.images.conversion import NO_CONVERSION, Conversion
 from transforms.pin_blobs import PinBlobs
-from transforms.plan_shards import Order, PlannedShards, PlanShards
-from transforms.publish_plan import DataSetJob, PublishPlan
+from transforms.plan_shards import PlannedShards, PlanShards
+from transforms.publish_plan import PublishPlan
 from transforms.shard_table import Sharding
 from transforms.shuffle.elements import spool_for
 from transforms.shuffle.run_spool import RunSpool
@@ -245,7 +246,7 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     Without it a later data set could hold a sample again, under another key.
 
     Args:
-        made_of: that, per split of the sources; empty for the number alone.
+        made_of: parts of the keys, per split of the sources; empty for the row's number alone.
 
     >>> keys_option({"train": "file:row"}), keys_option({"train": ""})
     ({'keys': 'file:row'}, {})
@@ -266,50 +267,50 @@ class PlannedDataSet(NamedTuple):
 
     Attributes:
         shards: what `PlanShards` makes, and its table.
-        files: what the sources held, one element a split.
+        sources: what the sources held, one element a split.
         rejected: samples and annotations that are rejects already.
         tallies: what was seen of every root; None where there are no files to pin.
         spool: where payloads lie; None where they are in the samples.
     """
 
     shards: PlannedShards
-    files: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
     tallies: Tallies | None
     spool: RunSpool | None
 
 
 def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
-    """Return what estimates the size of a sample's record, which the number of shards is from."""
+    """Return the function that estimates a record's bytes, to choose the number of shards."""
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
 def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     """Build the graph from the sources to the planned shards. It writes nothing."""
     read = config.read_sources(root)
-    spool = spool_for(read.files.pipeline, config.access.spool_dir)
+    spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
-        there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)
-        read = read._replace(files=there)
+        there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
+        read = read._replace(sources=there)
     samples = read.samples
     if config.layout.has_payloads and spool is not None:
-        spooled = beam.Map(spool.take).with_output_types(Sample)
+        spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
     # Without --since this passes everything on unchanged.
     new = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
         config.earlier.sets,
         config.splits,
         read.rejected,
-        read.files,
+        read.sources,
         config.access,
         "" if config.splitting.is_given else next(iter(config.given)),
         spool,
     )
     samples, rejected, tallies = new.samples, new.rejected, read.tallies
     if read.listing is not None:  # else the reader has pinned its samples
-        named = _all_named(tallies, new.named)
+        skipped = _all_named(tallies, new.skipped_tallies)
         panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(read.listing, named, panoptic, spool)
+        pin = PinBlobs(read.listing, skipped, panoptic, spool)
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
@@ -320,7 +321,7 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
         config.budget,
         spool,
     )
-    return PlannedDataSet(planned, new.files, rejected, tallies, spool)
+    return PlannedDataSet(planned, new.sources, rejected, tallies, spool)
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
@@ -331,14 +332,14 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
 
 def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
-    (shards, table), files, rejected, tallies, spool = plan_data_set(root, config)
-    plan = table | "PublishPlan" >> PublishPlan(config, files, rejected)
+    (shards, table), sources, rejected, tallies, spool = plan_data_set(root, config)
+    plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
     job = shard_job_of(config, spool)
     infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    manifests = infos | "Commit" >> Commit(config, plan, files, rejected, tallies, duplicates)
+    manifests = infos | "Commit" >> Commit(config, plan, sources, rejected, tallies, duplicates)
     if config.report:
         from transforms.report.page import with_report  # late: for reports alone
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.cli import FlagGroup, FlagParser, add_reading_flags, parse_several_per_split
 from schemas.columns import ColumnType, parse_type
+from schemas.faults import RejectBudget
 from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.layouts.pictures import SizeMismatch
 from schemas.manifest import REPORT_NAME
@@ -20,7 +21,6 @@ from transforms.earlier import DATE, Since, expand_date, parse_date
 from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
 from transforms.images.check_images import Check
 from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
 from transforms.storage import Access
 

@@ -112,7 +112,7 @@ COMMAND = Command(
     "folder", "Folders of classes to sharded .tfrec files.", FolderConfig, add_flags, fields_of
 )
 
-run = COMMAND.run
+run = COMMAND.run  # `cli.run_command` calls it by name
 
 if __name__ == "__main__":
     main(COMMAND.name)

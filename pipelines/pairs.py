@@ -113,7 +113,7 @@ COMMAND = Command(
     "pairs", "Pairs of images to sharded .tfrec files.", PairsConfig, add_flags, fields_of
 )
 
-run = COMMAND.run
+run = COMMAND.run  # `cli.run_command` calls it by name
 
 if __name__ == "__main__":
     main(COMMAND.name)

@@ -14,7 +14,7 @@ from pipelines.data_set import (
     plan_data_set,
     shard_job_of,
 )
-from schemas.faults import bytes_text, counted, printable
+from schemas.faults import RejectBudget, bytes_text, counted, printable
 from schemas.manifest import JobPlan
 from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
@@ -32,7 +32,6 @@ from transforms.forecast import (
 from transforms.publish_plan import (
     COMPLETE,
     REFUSED,
-    RejectBudget,
     check_budget_aloud,
     free_bytes,
     look_at_output,
@@ -61,14 +60,14 @@ _STATES = {
 def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
     planned = plan_data_set(root, config)
-    (shards, table), files, rejected, tallies, spool = planned
+    (shards, table), sources, rejected, tallies, spool = planned
     outlines = shards | "OutlineShards" >> beam.Map(
         outline_shard, AsSingleton(table), estimated_bytes(config), spool
     )
     return table | "GatherPlan" >> beam.Map(
         gather_plan,
         AsList(outlines),
-        AsList(files),
+        AsList(sources),
         AsList(rejected),
         [] if tallies is None else AsList(tallies),
     )
@@ -95,12 +94,12 @@ def plan_run(
     label_file = read_uri(config.label_file, config.access) if config.label_file else None
     anything = replace(config, budget=_ALL, drop_budget=_ALL)  # budgets are checked below
     job_plan = make_job_plan(
-        gathered.table, gathered.files, gathered.rejected, anything, label_file
+        gathered.table, gathered.sources, gathered.rejected, anything, label_file
     )
     state, there, fault = COMPLETE, len(gathered.outlines), None
     try:
-        check_budget_aloud(gathered.rejected, gathered.files, config, "rejected")
-        warn_of_splits(gathered.files)
+        check_budget_aloud(gathered.rejected, gathered.sources, config, "rejected")
+        warn_of_splits(gathered.sources)
         if not complete:
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:
@@ -108,13 +107,13 @@ def plan_run(
     sampled, scale = try_records(
         gathered, shard_job_of(config, None), job_plan, config.limits, estimated_bytes(config)
     )
-    files = sorted(gathered.files, key=lambda file: file.split)
-    splits = {file.split: forecast_split(file, gathered, scale) for file in files}
+    sources = sorted(gathered.sources, key=lambda source: source.split)
+    splits = {source.split: forecast_split(source, gathered, scale) for source in sources}
     roots = {**config.listed_roots, **config.roots}
     read_files, read_bytes = forecast_reads(gathered, roots, config.all_files, config.access)
     shards, records = len(gathered.outlines), sum(split.planned for split in splits.values())
-    sources = sum(n for outline in gathered.outlines for n, _ in outline.reads.values())
-    side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
+    images = sum(n for outline in gathered.outlines for n, _ in outline.reads.values())
+    side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
@@ -145,7 +144,7 @@ def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple
     found = look_at_output(plan, output, config.names, config.splits, overwrite=overwrite)
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
-    refuse_empty(gathered.files, plan, planned, config)
+    refuse_empty(gathered.sources, plan, planned, config)
     return found
 
 

@@ -183,12 +183,12 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
             thread.start()
             around.callback(thread.join)
             around.callback(ended.set)
-        if _can_build_beside(config, options):
+        if _can_build_elsewhere(config, options):
             around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
         engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 
-def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
+def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> bool:
     """Return whether other processes may build shards of a run in this process.
 
     Not when a path needs Beam's filesystems, when reads are rate-limited, when sources are unpacked

@@ -227,7 +227,7 @@ COMMAND = Command(
     fields_of,
 )
 
-run = COMMAND.run
+run = COMMAND.run  # `cli.run_command` calls it by name
 
 if __name__ == "__main__":
     main(COMMAND.name)

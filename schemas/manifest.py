@@ -239,7 +239,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         shards: by split, then index.
         features: what every Example holds, by key.
         duplicates: pairs of splits that share contents; not in the JSON where none do.
-        files: sums of the files beside shards, indexes and receipts, by name, as the run wrote
+        files: sums of all files but shards, indexes and receipts, by name, as the run wrote
             them; none before format version 3. Users may edit the documents among them.
     """
 

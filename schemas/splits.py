@@ -83,11 +83,11 @@ class Splitting:
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
-        """The splits that are not there where no sample is of them."""
+        """The splits that a data set lacks where no sample falls into them."""
         return USUAL_SPLITS if self.by not in (GIVEN, HASH) and not self.names else ()
 
     def splits(self, given: Iterable[str]) -> tuple[str, ...]:
-        """Return the splits that there may be, of sources that are given for some."""
+        """Return the splits that samples may fall into, from those that sources are given for."""
         if self.by == GIVEN:
             return tuple(given)
         return tuple(self.shares) or self.names or USUAL_SPLITS

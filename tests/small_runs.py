@@ -22,6 +22,7 @@ from tests.invariants import files_of
 from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
 from transforms.commit import commit
+from transforms.data_set_job import DataSetJob
 from transforms.gate import GateLimits, WorkerGate
 from transforms.plan_shards import (
     BucketBatch,
@@ -30,7 +31,7 @@ from transforms.plan_shards import (
     make_shard_plan,
     rank_bucket,
 )
-from transforms.publish_plan import DataSetJob, make_job_plan, publish_plan
+from transforms.publish_plan import make_job_plan, publish_plan
 from transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
 from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
 from transforms.sources.read_coco import CocoRules

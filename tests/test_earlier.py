@@ -422,4 +422,4 @@ def test_samples_are_joined_with_earlier_data_sets(
         ]
         assert_that(joined.samples, equal_to(new), "samples")
         assert_that(joined.rejected, equal_to(still), "rejected")
-        assert_that(joined.files, equal_to(files), "files")
+        assert_that(joined.sources, equal_to(files), "sources")

@@ -175,7 +175,7 @@ KEYS = [*map(str, range(1, 13)), "a.jpg", "b/c.jpg", CAFE, "z", "30", LONG, "Z",
     ],
 )
 def test_the_shuffled_order_never_changes(seed: int, split: str, expected: str) -> None:
-    # Output bytes depend on it. Computed outside of the project from the recipe in ARCHITECTURE.md.
+    # Output bytes depend on it. Computed outside of the project from its recipe.
     places = shuffle_keys(split, KEYS, seed)
     assert " ".join(key for _, key in sorted(zip(places, KEYS, strict=True))) == expected
 

@@ -120,4 +120,4 @@ def test_the_pipeline_reads_what_the_reader_reads(
             if isinstance(item, SplitSource)
         ]
         assert [(one.split, one.listed) for one in sources] == [("train", 2), ("val", 1)]
-        assert_that(out.files, equal_to(sources), label="files")
+        assert_that(out.sources, equal_to(sources), label="sources")

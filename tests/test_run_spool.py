@@ -32,13 +32,16 @@ def spool(spools: Callable[[], RunSpool]) -> RunSpool:
 
 
 def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
-    first, second = spool.take(sample("1", b"abc")), spool.take(sample("2", b"polygons"))
+    first, second = (
+        spool.store_payload(sample("1", b"abc")),
+        spool.store_payload(sample("2", b"polygons")),
+    )
 
     assert (first.payload, second.payload) == (b"", b"")
     assert second.payload_digest == digest_payload(b"polygons")
     assert payload_bytes(second) == 8
-    assert spool.give(second) == sample("2", b"polygons")
-    assert spool.give(first) == sample("1", b"abc")
+    assert spool.load_payload(second) == sample("2", b"polygons")
+    assert spool.load_payload(first) == sample("1", b"abc")
 
 
 def test_more_than_waits_in_memory(spool: RunSpool) -> None:
@@ -60,12 +63,15 @@ def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
     """Room for nothing, by the device that is made for it."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
-    light = spool.take(sample("1", b"x"))
+    light = spool.store_payload(sample("1", b"x"))
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, run_spool._OPEN[spool.number]._file.fileno())
     os.close(full)
 
-    for use in (lambda: spool.take(sample("2", b"y" * 2**20)), lambda: spool.give(light)):
+    for use in (
+        lambda: spool.store_payload(sample("2", b"y" * 2**20)),
+        lambda: spool.load_payload(light),
+    ):
         with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE .*: No space left on device; give"):
             use()
 
@@ -99,11 +105,11 @@ def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], the
 def test_another_process_reads_what_was_put_there(spools: Callable[[], RunSpool]) -> None:
     """What waits in this process's memory, too."""
     spool, theirs = spools(), spools()  # as its copy is called in a process of its own
-    light, place = spool.take(sample("1", b"polygons")), spool.put(b"abc")
+    light, place = spool.store_payload(sample("1", b"polygons")), spool.put(b"abc")
 
     theirs.adopt(os.dup(spool.written_file()))
 
-    assert theirs.give(light) == sample("1", b"polygons")
+    assert theirs.load_payload(light) == sample("1", b"polygons")
     assert theirs.get(place) == b"abc"
     close_spool(theirs.number)
     assert spool.get(place) == b"abc"

@@ -174,7 +174,7 @@ def _commit_shard(
 ) -> FileSum:
     """Create a shard's files, and return the sum of its receipt."""
     twin = output.stat(info.file) is not None
-    if twin:  # before the receipt: beside it, a rerun would take a foreign file for ours
+    if twin:  # before the receipt: with it, a rerun would take a foreign file for ours
         _compare_twin(info, output)
     check_claim(output, info.plan)
     receipt = to_json(info)

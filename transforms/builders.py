@@ -1,7 +1,7 @@
 """Build shards side by side: in threads of this process, and in builder processes next to it.
 
 The threads of a process wait for one interpreter. A builder process imports no Beam (0.25 s and
-70 MB instead of 0.8 s and 140 MB), starts while samples are planned, and serves one run. It ends
+67 MB instead of 0.8 s and 140 MB), starts while samples are planned, and serves one run. It ends
 with its connection, so that it never outlives a run by more than a moment.
 
 The run sends a builder its job, plan, limits and log levels, then the file of its spool, then one
@@ -48,6 +48,100 @@ _LOWER = "most often it is memory: lower --bytes_in_flight, or give more; run ag
 _SHARD = msgspec.msgpack.Decoder(ShardPlan)
 
 
+_PROCESSES: dict[str, list["BuilderProcess"]] = {}
+"""Builder processes by the URI of the output: each serves one run.
+
+The command starts them before it gives the graph to its engine. A cluster's workers have none.
+"""
+
+
+@dataclass
+class _Builder:
+    """Who builds shards, this process's threads or a builder process, and the unfinished ones."""
+
+    submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
+    building: list[Future[ShardInfo]] = field(default_factory=list)
+
+    def num_building(self) -> int:
+        self.building = [shard for shard in self.building if not shard.done()]
+        return len(self.building)
+
+
+class ShardBuilders:
+    """All builders of a run's shards in this process, within its limits.
+
+    Attributes:
+        at_once: shards that are built or made durable at once.
+        readers: images that this process itself reads at once.
+    """
+
+    def __init__(self, limits: GateLimits, job: ShardJob) -> None:
+        """Take the limits of all builders and the job; threads come with the first shard."""
+        started = _PROCESSES.get(job.output, ())
+        ready = [process for process in started if process.is_ready()]
+        if len(ready) < len(started):
+            text = "builds shards in fewer processes: of %d next to this one %d are ready"
+            _LOG.info(text, len(started), len(ready))
+        gate = gate_for(replace(limits, processes=1 + len(ready)), job)
+
+        def build_here(shard: ShardPlan, of: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
+            return gate.shard_threads.submit(write_shard, shard, of, plan, gate)
+
+        self.readers = gate.readers
+        self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))
+        self._job = job
+        self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in ready)]
+        self._choosing = threading.Lock()
+
+    def submit(self, shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
+        """Give a shard to the least busy builder, the first of equals."""
+        with self._choosing:
+            builder = min(self._builders, key=_Builder.num_building)
+            built = builder.submit(shard, self._job, plan)
+            builder.building.append(built)
+        return built
+
+
+@contextlib.contextmanager
+def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
+    """Run builder processes: with this process one a core, at most `shards_in_flight`.
+
+    Args:
+        limits: of the run, shared by all.
+        output: URI of the run's data set.
+        loggers: names of the loggers whose lines are passed on to this process.
+    """
+    if output in _PROCESSES:  # another run of this process has them
+        yield
+        return
+    processes = _PROCESSES[output] = []
+    try:
+        number = num_processes(limits)
+        try:
+            for index in range(1, number):
+                shared = replace(limits, processes=number, process_index=index)
+                processes.append(BuilderProcess(shared, loggers))
+        except (OSError, RuntimeError, MemoryError) as error:
+            _LOG.info("builds shards in fewer processes: %s", error)
+        yield
+    finally:
+        del _PROCESSES[output]
+        for process in processes:
+            process.end()
+
+
+def num_processes(limits: GateLimits) -> int:
+    """Return how many processes build shards, so that each has a part of every limit.
+
+    >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=8))
+    3
+    >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=1))
+    1
+    """
+    workers = limits.workers or usable_cores()
+    return min(limits.shards_in_flight, workers, limits.readers or workers)
+
+
 class Logged(NamedTuple):
     """A line of a builder's log."""
 
@@ -56,7 +150,7 @@ class Logged(NamedTuple):
     text: str
 
 
-class Built(NamedTuple):
+class BuilderResult(NamedTuple):
     """A builder's result: what was made of a task's shard, or why nothing was."""
 
     number: int
@@ -155,15 +249,15 @@ class BuilderProcess:
             if not self._is_ready.done():
                 self._is_ready.set_result(False)
 
-    def _take(self, message: Counts | Logged | Built) -> None:
+    def _take(self, message: Counts | Logged | BuilderResult) -> None:
         match message:
             case Counts():
                 PROGRESS.add(message)
             case Logged(logger, level, text):
                 logging.getLogger(logger).log(level, "%s", text)
-            case Built(number, ShardInfo() as info):
+            case BuilderResult(number, ShardInfo() as info):
                 self._tasks.pop(number).set_result(info)
-            case Built(number, BaseException() as error):
+            case BuilderResult(number, BaseException() as error):
                 self._tasks.pop(number).set_exception(error)
 
 
@@ -195,7 +289,7 @@ class _Messages(logging.Handler):
         self._connection = connection
         self._sending = threading.Lock()
 
-    def send(self, *messages: Counts | Logged | Built) -> None:
+    def send(self, *messages: Counts | Logged | BuilderResult) -> None:
         """Send messages after the counts up to now; without a run, `serve` ends."""
         with self._sending, contextlib.suppress(ConnectionError):
             counts = PROGRESS.take()  # a shard's counts must not come after its result
@@ -211,7 +305,7 @@ class _Messages(logging.Handler):
     def send_built(self, number: int, built: Future[ShardInfo]) -> None:
         try:
             error = built.exception()
-            self.send(Built(number, built.result() if error is None else _sendable(error)))
+            self.send(BuilderResult(number, built.result() if error is None else _sendable(error)))
         except BaseException:  # such as too little memory: the run would wait for ever
             os._exit(1)
 
@@ -266,97 +360,3 @@ def _sendable(error: BaseException) -> BaseException:
         return pickle.loads(pickle.dumps(error))
     except Exception:  # some libraries' errors take other arguments than they keep
         return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-@dataclass
-class _Builder:
-    """Who builds shards, this process's threads or a builder process, and the unfinished ones."""
-
-    submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
-    building: list[Future[ShardInfo]] = field(default_factory=list)
-
-    def num_building(self) -> int:
-        self.building = [shard for shard in self.building if not shard.done()]
-        return len(self.building)
-
-
-class ShardBuilders:
-    """All builders of a run's shards in this process, within its limits.
-
-    Attributes:
-        at_once: shards that are built or made durable at once.
-        readers: images that this process itself reads at once.
-    """
-
-    def __init__(self, limits: GateLimits, job: ShardJob) -> None:
-        """Take the limits of all builders and the job; threads come with the first shard."""
-        started = _PROCESSES.get(job.output, ())
-        ready = [process for process in started if process.is_ready()]
-        if len(ready) < len(started):
-            text = "builds shards in fewer processes: of %d next to this one %d are ready"
-            _LOG.info(text, len(started), len(ready))
-        gate = gate_for(replace(limits, processes=1 + len(ready)), job)
-
-        def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-            return gate.shard_threads.submit(write_shard, shard, job, plan, gate)
-
-        self.readers = gate.readers
-        self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))
-        self._job = job
-        self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in ready)]
-        self._choosing = threading.Lock()
-
-    def submit(self, shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
-        """Give a shard to the least busy builder, the first of equals."""
-        with self._choosing:
-            builder = min(self._builders, key=_Builder.num_building)
-            built = builder.submit(shard, self._job, plan)
-            builder.building.append(built)
-        return built
-
-
-_PROCESSES: dict[str, list[BuilderProcess]] = {}
-"""Builder processes by the URI of the output: each serves one run.
-
-The command starts them before it gives the graph to its engine. A cluster's workers have none.
-"""
-
-
-@contextlib.contextmanager
-def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
-    """Run builder processes: with this process one a core, at most `shards_in_flight`.
-
-    Args:
-        limits: of the run, shared by all.
-        output: URI of the run's data set.
-        loggers: names of the loggers whose lines are passed on to this process.
-    """
-    if output in _PROCESSES:  # another run of this process has them
-        yield
-        return
-    processes = _PROCESSES[output] = []
-    try:
-        number = num_processes(limits)
-        try:
-            for index in range(1, number):
-                shared = replace(limits, processes=number, process_index=index)
-                processes.append(BuilderProcess(shared, loggers))
-        except (OSError, RuntimeError, MemoryError) as error:
-            _LOG.info("builds shards in fewer processes: %s", error)
-        yield
-    finally:
-        del _PROCESSES[output]
-        for process in processes:
-            process.end()
-
-
-def num_processes(limits: GateLimits) -> int:
-    """Return how many processes build shards, so that each has a part of every limit.
-
-    >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=8))
-    3
-    >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=1))
-    1
-    """
-    workers = limits.workers or usable_cores()
-    return min(limits.shards_in_flight, workers, limits.readers or workers)

@@ -37,11 +37,12 @@ from schemas.manifest import (
     to_json_lines,
 )
 from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
+from transforms.data_set_job import DataSetJob
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates
 from transforms.output_files import (
     SOURCES_NOTE,
-    beside_shard,
     check_claim,
+    companions_of,
     create_or_compare,
     create_or_leave,
     foreign,
@@ -53,7 +54,7 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
-from transforms.publish_plan import DataSetJob, check_budget_aloud, first_difference, other_plan
+from transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import Storage, join_uri, open_storage
@@ -64,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 def commit(
     plan: JobPlan,
     infos: Sequence[ShardInfo],
-    files: Sequence[SplitSource],
+    sources: Sequence[SplitSource],
     rejected: Sequence[Rejected],
     tallies: Sequence[tuple[str, PinTally]],
     job: DataSetJob,
@@ -75,7 +76,7 @@ def commit(
     Args:
         plan: as published.
         infos: one a planned shard.
-        files: what the sources held, one `SplitSource` a split.
+        sources: what the sources held, one `SplitSource` a split.
         rejected: rejects from before the shards.
         tallies: what pinning saw of every root.
         job: configuration of the run.
@@ -96,13 +97,13 @@ def commit(
         [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
     )
     layout = job.layout.resolved(plan.found)
-    manifest = make_manifest(shards, plan, files, rejects, layout, duplicates)
+    manifest = make_manifest(shards, plan, sources, rejects, layout, duplicates)
     _check_output(shards, output, job.names)
     rejected_lines = to_json_lines(rejects)
     create_or_compare(output, REJECTED_NAME, rejected_lines)
-    check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
+    check_budget_aloud(rejects, sources, job, f"rejected, see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
-    refuse_empty(files, plan, records, job)
+    refuse_empty(sources, plan, records, job)
     contents: dict[str, bytes] = {}
     if duplicates.lines:
         contents[DUPLICATES_NAME] = to_json_lines(duplicates.lines)
@@ -115,7 +116,7 @@ def commit(
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
         create_or_leave(output, name, data)
-    identities = {file.split: file.identity for file in files}
+    identities = {source.split: source.identity for source in sources}
     listings = {root: tally.listing for root, tally in tallies}
     output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
@@ -129,7 +130,7 @@ def commit(
 def make_manifest(
     shards: Sequence[ShardInfo],
     plan: JobPlan,
-    files: Sequence[SplitSource],
+    sources: Sequence[SplitSource],
     rejects: Sequence[Rejected],
     layout: Layout,
     duplicates: Duplicates = NO_DUPLICATES,
@@ -140,13 +141,13 @@ def make_manifest(
         RuntimeError: when a sum does not hold.
     """
     splits = {
-        file.split: _summarize(
-            file,
-            plan.splits[file.split].samples,
-            [info for info in shards if info.split == file.split],
-            [reject for reject in rejects if reject.split == file.split],
+        source.split: _summarize(
+            source,
+            plan.splits[source.split].samples,
+            [info for info in shards if info.split == source.split],
+            [reject for reject in rejects if reject.split == source.split],
         )
-        for file in sorted(files, key=lambda file: file.split)
+        for source in sorted(sources, key=lambda source: source.split)
     }
     manifest = Manifest(
         layout=layout.name,
@@ -167,14 +168,14 @@ def make_manifest(
 
 
 def refuse_empty(
-    files: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
 ) -> None:
     """Stop when a split with images has no samples left, and no earlier data set has any of them.
 
     An optional split may be empty where others have samples.
 
     Args:
-        files: what the sources held.
+        sources: what the sources held.
         plan: of the run.
         samples: number of samples by split.
         job: configuration of the run.
@@ -184,12 +185,14 @@ def refuse_empty(
     """
     planned = {split for split, found in plan.splits.items() if found.samples}
     optional = set(job.optional_splits) - planned if planned else set()
-    for file in files:
-        may_be_empty = job.allow_empty or file.earlier_images or file.split in optional
-        if not file.is_empty and not samples[file.split] and not may_be_empty:
-            what = f"none of {counted(file.images or file.listed, job.layout.sample_noun)} is left"
+    for source in sources:
+        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
+        if not source.is_empty and not samples[source.split] and not may_be_empty:
+            what = (
+                f"none of {counted(source.images or source.listed, job.layout.sample_noun)} is left"
+            )
             remedy = "mend, exclude or skip fewer, or give --allow_empty"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
 def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
@@ -263,7 +266,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
     """Check that a fresh listing shows exactly the shards of the plan."""
     written = {*receipts(output), *indexes(output, names)}
     there = top_level(output)
-    for name in sorted(written ^ {name for info in shards for name in beside_shard(info)}):
+    for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
         if name in written:
             raise foreign(output, f"{name} is not of this plan")
         raise foreign(output, f"{name} is gone")
@@ -279,7 +282,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
 
 
 def _summarize(
-    file: SplitSource,
+    source: SplitSource,
     planned: int,
     shards: Sequence[ShardInfo],
     rejects: Sequence[Rejected],
@@ -287,8 +290,8 @@ def _summarize(
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
     summary = SplitSummary(
-        listed=file.listed,
-        excluded=file.excluded_images,
+        listed=source.listed,
+        excluded=source.excluded_images,
         rejected_before_planning=sum(not reject.shard for reject in samples),
         planned=planned,
         rejected_in_shards=sum(bool(reject.shard) for reject in samples),
@@ -296,29 +299,29 @@ def _summarize(
         shards=len(shards),
         bytes=sum(info.bytes for info in shards),
         annotations=Annotations(
-            listed=file.annotations,
+            listed=source.annotations,
             written=sum(info.annotations_written for info in shards),
             dropped=_count(reject.code for reject in annotations),
             lost=sum(len(reject.annotation_ids) for reject in samples),
-            excluded=file.excluded_annotations,
-            earlier=file.earlier_annotations,
-            skipped=file.skipped_annotations,
+            excluded=source.excluded_annotations,
+            earlier=source.earlier_annotations,
+            skipped=source.skipped_annotations,
         ),
-        repeated_annotation_ids=file.repeated_annotation_ids,
+        repeated_annotation_ids=source.repeated_annotation_ids,
         rejected=_count(reject.code for reject in samples),
-        repairs=_add([file.repairs, *(info.repairs for info in shards)]),
+        repairs=_add([source.repairs, *(info.repairs for info in shards)]),
         traits=_add(info.traits for info in shards),
-        earlier=file.earlier_images,
-        skipped=file.skipped,
-        images=file.images,
-        images_without_samples=file.images_without_samples,
-        sources=file.sources,
-        licenses=count_licenses((info.licenses for info in shards), file.licenses),
+        earlier=source.earlier_images,
+        skipped=source.skipped,
+        images=source.images,
+        images_without_samples=source.images_without_samples,
+        sources=source.sources,
+        licenses=count_licenses((info.licenses for info in shards), source.licenses),
     )
     under_licenses = sum(found.records for found in summary.licenses)
     if under_licenses > summary.records:
         raise RuntimeError(
-            f"licenses of {file.split} are of {under_licenses} records, it has {summary.records}"
+            f"licenses of {source.split} are of {under_licenses} records, it has {summary.records}"
         )
     return summary
 
@@ -338,7 +341,7 @@ class Commit(beam.PTransform):
     Attributes:
         job: what the run is.
         plan: as published.
-        files: what the sources held, one `SplitSource` a split.
+        sources: what the sources held, one `SplitSource` a split.
         rejected: rejects from before the shards.
         tallies: what pinning saw of every root; None where nothing is pinned.
         duplicates: what splits have in common; None where there is one split.
@@ -346,7 +349,7 @@ class Commit(beam.PTransform):
 
     job: DataSetJob
     plan: beam.PCollection[JobPlan]
-    files: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
     tallies: beam.PCollection[tuple[str, PinTally]] | None
     duplicates: beam.PCollection[Duplicates] | None = None
@@ -356,7 +359,7 @@ class Commit(beam.PTransform):
         return self.plan | "CommitManifest" >> beam.Map(
             commit,
             beam.pvalue.AsList(infos),
-            beam.pvalue.AsList(self.files),
+            beam.pvalue.AsList(self.sources),
             beam.pvalue.AsList(self.rejected),
             [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
             self.job,

@@ -481,11 +481,11 @@ def _check_source(sample: Sample, source: str) -> None:
         raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
-def count_earlier(file: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
+def count_earlier(source: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
     """Return what the sources of a split held, with the numbers of what was left out."""
-    parts = [tally for split, tally in tallies if split == file.split]
+    parts = [tally for split, tally in tallies if split == source.split]
     return msgspec.structs.replace(
-        file,
+        source,
         earlier_images=sum(part.images for part in parts),
         earlier_annotations=sum(part.annotations for part in parts),
     )
@@ -497,14 +497,14 @@ class NewSamples(NamedTuple):
     Attributes:
         samples: samples that no earlier data set holds.
         rejected: rejects, without those of samples left out.
-        files: one `SplitSource` a split, with numbers of what was left out.
-        named: samples left out per root name, which need no listing; None for none.
+        sources: one `SplitSource` a split, with numbers of what was left out.
+        skipped_tallies: of samples left out, per root name; None for none.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    files: beam.PCollection[SplitSource]
-    named: beam.PCollection[tuple[str, PinTally]] | None = None
+    sources: beam.PCollection[SplitSource]
+    skipped_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
 
 @dataclass(eq=False)
@@ -517,7 +517,7 @@ class LeaveOutEarlier(beam.PTransform):
         earlier: the data sets.
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
-        files: what the sources held, one `SplitSource` a split.
+        sources: what the sources held, one `SplitSource` a split.
         access: how stores are reached.
         root: name of the root of all samples; empty where each split has its own.
         spool: where both sides wait at the group-by; None where they travel.
@@ -526,7 +526,7 @@ class LeaveOutEarlier(beam.PTransform):
     earlier: tuple[EarlierSet, ...]
     splits: tuple[str, ...]
     rejected: beam.PCollection[Rejected]
-    files: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitSource]
     access: Access = DEFAULT_ACCESS
     root: str = ""
     spool: RunSpool | None = None
@@ -534,7 +534,7 @@ class LeaveOutEarlier(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
         """Join samples with the keys of what was written."""
         if not self.earlier:
-            return NewSamples(samples, self.rejected, self.files)
+            return NewSamples(samples, self.rejected, self.sources)
         pipeline = samples.pipeline
         count = num_partitions(pipeline)
         indexes = (
@@ -556,9 +556,9 @@ class LeaveOutEarlier(beam.PTransform):
             >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "tallies", main="new")
         )
         tallies = beam.pvalue.AsList(left.tallies)
-        files = self.files | "CountEarlier" >> beam.Map(count_earlier, tallies)
-        named = left.tallies | "Named" >> beam.Map(_pins_of, self.root)
-        return NewSamples(left.new, left.rejected, files, named)
+        sources = self.sources | "CountEarlier" >> beam.Map(count_earlier, tallies)
+        skipped = left.tallies | "SkippedTallies" >> beam.Map(_pins_of, self.root)
+        return NewSamples(left.new, left.rejected, sources, skipped)
 
 
 def _batch_of(items: list) -> JoinBatch:

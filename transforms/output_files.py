@@ -157,8 +157,8 @@ def indexes(output: Storage, names: ShardNames) -> list[str]:
     return _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
 
 
-def beside_shard(info: ShardInfo) -> tuple[str, ...]:
-    """Return the names of a shard's receipt and indexes."""
+def companions_of(info: ShardInfo) -> tuple[str, ...]:
+    """Return the names of the files that a shard comes with: its receipt and indexes."""
     return (receipt_name(info.name), *index_names(index_stem(info.file)))
 
 

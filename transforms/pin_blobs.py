@@ -98,20 +98,20 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListBlobs`.
-        named: tallies of samples that need no listing; None for none.
+        skipped_tallies: of samples that were pinned or left out before; None for none.
         panoptic: whether samples may have a panoptic image besides their photo.
         spool: where both sides wait at the group-by; None where they travel.
     """
 
     listing: beam.PCollection[ListedFile]
-    named: beam.PCollection[tuple[str, PinTally]] | None = None
+    skipped_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
     panoptic: bool = False
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
-        tallies = [] if self.named is None else [self.named]
+        tallies = [] if self.skipped_tallies is None else [self.skipped_tallies]
         for place in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
             pinned = self._pin_place(samples, place)
             samples = pinned.samples

@@ -8,8 +8,8 @@ import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -17,7 +17,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from schemas.columns import found_of_columns
-from schemas.faults import RejectBudget, Rejected, Scope, fault_line, reject_order
+from schemas.faults import Rejected, Scope, fault_line, reject_order
 from schemas.labels import (
     number_labels,
     number_names,
@@ -25,15 +25,11 @@ from schemas.labels import (
     refuse_unlisted,
     unite_labels,
 )
-from schemas.layouts import Layout
 from schemas.manifest import FORMAT_VERSION, PLAN_NAME, JobPlan, Label, from_json, to_json
 from schemas.shards import ShardNames
 from schemas.splits import USUAL_SPLITS
-from transforms.earlier import (
-    NO_EARLIER_SETS,
-    EarlierSets,
-    check_turn,
-)
+from transforms.data_set_job import DataSetJob
+from transforms.earlier import check_turn
 from transforms.output_files import (
     foreign,
     names_of_ours,
@@ -47,8 +43,6 @@ from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
 from transforms.sources.read_samples import SplitSource, merge_labels
 from transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
     Storage,
     is_beams,
     is_local,
@@ -65,66 +59,9 @@ FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwr
 """What an output can be found to be: see `RunPlan.state`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSetJob:
-    """The part of a run's configuration that `transforms` need.
-
-    `pipelines.data_set.DataSetConfig` extends it, and travels in its place.
-
-    Attributes:
-        output: URI of the data set.
-        layout: what an Example holds; one of the user's own is welcome.
-        names: how shard files are called.
-        budget: how many samples may be rejected.
-        drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
-            and never all.
-        allow_empty: accept a split without samples.
-        command: the command of the run, for messages; empty in a program.
-        access: how stores are reached.
-        earlier: data sets whose samples are left out; see `find_earlier_sets`.
-        label_file: URI of the classes in their order; empty to number their names as they sort.
-        replaces: `--overwrite` has just deleted a data set of ours in the output.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        trust_manifest: take a complete output of the same options for up to date.
-    """
-
-    output: str
-    layout: Layout
-    names: ShardNames = field(default_factory=ShardNames)
-    budget: RejectBudget = field(default_factory=RejectBudget)
-    drop_budget: RejectBudget | None = None
-    allow_empty: bool = False
-    command: str = ""
-    access: Access = DEFAULT_ACCESS
-    earlier: EarlierSets = NO_EARLIER_SETS
-    label_file: str = ""
-    replaces: bool = False
-    exclude: str = ""
-    trust_manifest: bool = False
-
-    @property
-    def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
-        raise NotImplementedError
-
-    @property
-    def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of files that the sources are recognised by, per split of the data set."""
-        raise NotImplementedError
-
-    @property
-    def optional_splits(self) -> Collection[str]:
-        """The splits that the data set lacks where they have no samples."""
-        return ()
-
-    def options(self) -> dict[str, str]:
-        """Return the options that decide bytes or membership, for the plan."""
-        raise NotImplementedError
-
-
 def make_job_plan(
     table: ShardTable,
-    files: Sequence[SplitSource],
+    sources: Sequence[SplitSource],
     rejected: Sequence[Rejected],
     job: DataSetJob,
     label_file: bytes | None = None,
@@ -133,7 +70,7 @@ def make_job_plan(
 
     Args:
         table: how many samples the shards get.
-        files: what the sources held.
+        sources: what the sources held.
         rejected: rejects so far.
         job: the run.
         label_file: what `job.label_file` holds; None where there is none.
@@ -142,20 +79,20 @@ def make_job_plan(
         RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` where the files do not
             hold what the layout asks for.
     """
-    columns = [column for file in files for column in file.columns]
-    known = {name for file in files for name in file.found}
-    known |= {*found_of_columns(columns, sum(file.rows for file in files))}
+    columns = [column for source in sources for column in source.columns]
+    known = {name for source in sources for name in source.found}
+    known |= {*found_of_columns(columns, sum(source.rows for source in sources))}
     found = sorted(known)
-    _refuse_without_samples(files, job)
-    check_budget_aloud(rejected, files, job, "rejected")
+    _refuse_without_samples(sources, job)
+    check_budget_aloud(rejected, sources, job, "rejected")
     _check_found(found, job)  # where all rows are rejects, nothing is: these tell why
-    numbered = _numbered(files, job, label_file)
+    numbered = _numbered(sources, job, label_file)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
         format_version=FORMAT_VERSION,
         options=job.options(),
         labels=labels,
-        splits={file.split: table.planned(file.split) for file in files},
+        splits={source.split: table.planned(source.split) for source in sources},
         samples=table.digest,
         found=found,
     )
@@ -224,7 +161,7 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
 
 
 def check_budget_aloud(
-    rejects: Iterable[Rejected], files: Sequence[SplitSource], job: DataSetJob, remedy: str
+    rejects: Iterable[Rejected], sources: Sequence[SplitSource], job: DataSetJob, remedy: str
 ) -> None:
     """Stop when more samples are rejected, or annotations of a split dropped, than accepted.
 
@@ -238,7 +175,7 @@ def check_budget_aloud(
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
     count = len({(reject.split, reject.key) for reject in samples})
-    listed = sum(file.listed - file.earlier_images for file in files)
+    listed = sum(source.listed - source.earlier_images for source in sources)
     if count > job.budget.allowed(listed):
         first = samples[0]
         what = (
@@ -249,10 +186,10 @@ def check_budget_aloud(
         raise _over_budget(job, what, "--max_rejected", count)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
-    for file in sorted(files, key=lambda file: file.split):
-        of_split = [reject for reject in dropped if reject.split == file.split]
-        left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
-        listed = file.annotations - file.earlier_annotations - left_out
+    for source in sorted(sources, key=lambda source: source.split):
+        of_split = [reject for reject in dropped if reject.split == source.split]
+        left_out = source.excluded_annotations + sum(source.skipped_annotations.values())
+        listed = source.annotations - source.earlier_annotations - left_out
         if job.drop_budget is None:  # 1 %, rounded up, and never all
             allowed = min(-(-listed // 100), max(listed - 1, 0))
         else:
@@ -262,7 +199,7 @@ def check_budget_aloud(
             counts = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
             first = of_split[0]
             what = (
-                f"{len(of_split)} of {listed} annotations of {file.split} dropped ({counts}),"
+                f"{len(of_split)} of {listed} annotations of {source.split} dropped ({counts}),"
                 f" {allowed} accepted (first id {first.annotation_ids[0]}"
                 f" of {first.file_name!r}, {first.detail})"
             )
@@ -296,34 +233,34 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_without_samples(files: Sequence[SplitSource], job: DataSetJob) -> None:
+def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
-    if not files:
+    if not sources:
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
-    for file in files:
-        if file.is_empty:
+    for source in sources:
+        if source.is_empty:
             what = f"no {job.layout.sample_noun}s in its sources"
             remedy = "check them, or give --allow_empty"
             if split_by := job.options().get("split_by"):
                 what = f"no sample is of it by {split_by}"
                 remedy = "give a larger share, correct --splits, or give --allow_empty"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
 def _numbered(
-    files: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
+    sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
 ) -> list[Label]:
     """Return the labels: by the label file, by the sources, or by the names of their classes."""
     first_id = job.layout.first_label_id
-    names = {name for file in files for name in file.class_names}
+    names = {name for source in sources for name in source.class_names}
     if label_file is not None:
         labels = read_label_file(label_file, 1 if first_id is None else first_id, job.label_file)
         refuse_unlisted(labels, names, job.label_file)
         return labels
     if not names:
-        return number_labels(job.earlier.labels, merge_labels(files), first_id)
+        return number_labels(job.earlier.labels, merge_labels(sources), first_id)
     return number_names(job.earlier.labels, names, 1 if first_id is None else first_id)
 
 
@@ -414,26 +351,26 @@ class PublishPlan(beam.PTransform):
 
     Attributes:
         job: what the run is.
-        files: what the sources held, one `SplitSource` a split.
+        sources: what the sources held, one `SplitSource` a split.
         rejected: rejects so far.
     """
 
     job: DataSetJob
-    files: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
 
     def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
         """Publish the plan."""
-        files, rejected = beam.pvalue.AsList(self.files), beam.pvalue.AsList(self.rejected)
-        return table | "Publish" >> beam.Map(_publish, files, rejected, self.job)
+        sources, rejected = beam.pvalue.AsList(self.sources), beam.pvalue.AsList(self.rejected)
+        return table | "Publish" >> beam.Map(_publish, sources, rejected, self.job)
 
 
 def _publish(
-    table: ShardTable, files: list[SplitSource], rejected: list[Rejected], job: DataSetJob
+    table: ShardTable, sources: list[SplitSource], rejected: list[Rejected], job: DataSetJob
 ) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
-    plan = make_job_plan(table, files, rejected, job, label_file)
-    warn_of_splits(files)
+    plan = make_job_plan(table, sources, rejected, job, label_file)
+    warn_of_splits(sources)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
@@ -446,9 +383,9 @@ def _publish(
     return plan
 
 
-def warn_of_splits(files: Sequence[SplitSource]) -> None:
+def warn_of_splits(sources: Sequence[SplitSource]) -> None:
     """Tell of classes that are called like splits: a folder too far up looks like that."""
-    names = sorted({name for file in files for name in file.class_names})
+    names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         given = ",".join(names)
         _LOG.warning("the classes are called %s: for splits, give --images SPLIT=DIR", given)

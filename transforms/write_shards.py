@@ -1,4 +1,4 @@
-"""Write shards: hand each to those who build them, and let out what was made of it."""
+"""Write shards: hand each shard to a builder, and yield what was made."""
 
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait

@@ -139,7 +139,7 @@ class CocoFiles:
         return self._image_values.get(image.id, "")
 
     def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
-        """Return how many annotations of every split are the first of their kind with their id.
+        """Return the number of annotations with distinct ids, per kind of file and split.
 
         Args:
             split_of: gives an image id's split, of unknown ones too.
@@ -220,7 +220,7 @@ class CocoFiles:
         if len(entries) > 1:
             other, second = entries[1]
             what = f"{other.path_of(second)} is a second one of image {entry.image_id},"
-            what += f" beside {file.path_of(entry)} of {file.where}"
+            what += f" after {file.path_of(entry)} of {file.where}"
             raise other.fault("E-ANN-DUPLICATE", what, "remove one")
         decoded: list[CocoSegment] = file.decode(
             entry.segments_info, list[CocoSegment], lambda: f"{file.path_of(entry)}.segments_info"

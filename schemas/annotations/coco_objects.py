@@ -74,7 +74,7 @@ class ObjectOpener:
         *,
         segmentations: bool,
     ) -> tuple[list[OpenedObject], list[BadAnnotation]]:
-        """Return the objects of an image's annotations, in their order, and those that are none.
+        """Return the objects of an image's annotations, in their order, and the bad annotations.
 
         Args:
             instances: the annotations.

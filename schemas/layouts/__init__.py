@@ -78,7 +78,7 @@ class Unfit(NamedTuple):
 
 
 class AttributeValues:
-    """Gives attributes of a sample, or of each of its objects, as values; text is UTF-8.
+    """Gives attributes of a picture, or of each of its objects, as values; text is UTF-8.
 
     Attributes:
         features: whose values it gives.
@@ -91,9 +91,9 @@ class AttributeValues:
         self._texts = [feature.key for feature in paths if feature.content is Content.TEXT]
         self._of_objects = of_objects
 
-    def __call__(self, sample: Any) -> dict[str, list[Any]]:
+    def __call__(self, picture: Any) -> dict[str, list[Any]]:
         """Return the values of every feature."""
-        found = sample.objects if self._of_objects else [sample]
+        found = picture.objects if self._of_objects else [picture]
         values = {key: list(map(get, found)) for key, get in self._getters.items()}
         for key in self._texts:
             values[key] = [text.encode() for text in values[key]]

@@ -146,14 +146,14 @@ class GatheredPlan(NamedTuple):
     Attributes:
         table: how many samples the shards get.
         outlines: one a shard, in any order.
-        files: what the sources held.
+        sources: what the sources held.
         rejected: rejects so far.
         tallies: what pinning saw, per root name.
     """
 
     table: ShardTable
     outlines: list[ShardOutline]
-    files: list[SplitSource]
+    sources: list[SplitSource]
     rejected: list[Rejected]
     tallies: list[tuple[str, PinTally]]
 
@@ -200,19 +200,19 @@ def outline_shard(
         len(shard.samples),
         sum(map(record_bytes, shard.samples)),
         {root: (files[root], sizes[root]) for root in sorted(files)},
-        tried if spool is None else list(map(spool.give, tried)),
+        tried if spool is None else list(map(spool.load_payload, tried)),
     )
 
 
 def gather_plan(
     table: ShardTable,
     outlines: list[ShardOutline],
-    files: list[SplitSource],
+    sources: list[SplitSource],
     rejected: list[Rejected],
     tallies: list[tuple[str, PinTally]],
 ) -> None:
     """Keep all that is known before the first shard for `take_plan` of this process."""
-    _GATHERED.append(GatheredPlan(table, outlines, files, rejected, tallies))
+    _GATHERED.append(GatheredPlan(table, outlines, sources, rejected, tallies))
 
 
 def take_plan() -> GatheredPlan:
@@ -289,27 +289,27 @@ def forecast_reads(
     return files.total() + len(found), sizes.total() + sum(found)
 
 
-def forecast_split(file: SplitSource, gathered: GatheredPlan, scale: float) -> SplitForecast:
+def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) -> SplitForecast:
     """Return what is known of a split.
 
     Args:
-        file: what its sources held.
+        source: what its sources held.
         gathered: all that is known.
         scale: by which records are larger than estimated.
     """
     outlines = sorted(
-        (o for o in gathered.outlines if o.split == file.split), key=lambda o: o.index
+        (o for o in gathered.outlines if o.split == source.split), key=lambda o: o.index
     )
     shards = [ShardForecast(o.records, round(scale * o.record_bytes)) for o in outlines]
-    rejected = [reject for reject in gathered.rejected if reject.split == file.split]
+    rejected = [reject for reject in gathered.rejected if reject.split == source.split]
     left_out = {
-        **file.skipped,
-        "excluded": file.excluded_images,
-        "earlier": file.earlier_images,
+        **source.skipped,
+        "excluded": source.excluded_images,
+        "earlier": source.earlier_images,
     }
     return SplitForecast(
-        listed=file.listed,
-        images=file.images,
+        listed=source.listed,
+        images=source.images,
         planned=sum(shard.records for shard in shards),
         left_out={name: count for name, count in left_out.items() if count},
         rejected=known_rejects(rejected, Scope.SAMPLE),

@@ -55,7 +55,7 @@ class RunSpool:
             raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
         return data
 
-    def take(self, sample: Sample) -> Sample:
+    def store_payload(self, sample: Sample) -> Sample:
         """Return a sample whose payload lies in the file; itself where it has none.
 
         Raises:
@@ -70,8 +70,8 @@ class RunSpool:
             payload_place=self.put(sample.payload),
         )
 
-    def give(self, sample: Sample) -> Sample:
-        """Return a sample with the payload that `take` took.
+    def load_payload(self, sample: Sample) -> Sample:
+        """Return a sample with the payload that `store_payload` stored.
 
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be read, or gives something else.

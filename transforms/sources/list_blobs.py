@@ -33,7 +33,7 @@ IMAGE_EXTENSIONS = frozenset(
 
 
 class PinTally(msgspec.Struct, frozen=True):
-    """What joining samples with a listing came to; tallies add up.
+    """Counts of a join of samples with a listing; tallies add up.
 
     Attributes:
         named: samples that name a blob.

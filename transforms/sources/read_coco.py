@@ -176,7 +176,7 @@ class _ImageReader:
         return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
-        """Return an image's split; of an unknown one by its id, or the first image's."""
+        """Return an image's split; for an unknown image that of its id, or the first image's."""
         if image_id in self._split_of:
             return self._split_of[image_id]
         if "split_by" in self._splitting.fields:  # which say nothing of an unknown image
@@ -235,18 +235,18 @@ class _ImageReader:
         if per_object:
             without = int(len(bad) - len(annotated.bad) == len(objects))  # none can be placed
             yield SplitSource(split, images=1, images_without_samples=without)
-            samples = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
+            to_make = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
         else:
             annotated = annotated._replace(objects=kept)
-            samples = [(position, annotated)]
+            to_make = [(position, annotated)]
             if self._rules.skip_unannotated and not self._is_annotated(annotated):
                 left = annotated.num_annotations - len(annotated.bad)
                 yield _skipped(split, "unannotated", 1, left)
                 return
-        if samples:
+        if to_make:
             yield from self._checked_categories(image, split)
-        for place, sample in samples:
-            yield self._sample(sample, split, place)
+        for place, one_sample in to_make:
+            yield self._sample(one_sample, split, place)
 
     def _sample(self, annotated: AnnotatedImage, split: str, position: int) -> Sample:
         image, objects = annotated.image, annotated.objects

@@ -79,7 +79,7 @@ class SplitSource(msgspec.Struct, frozen=True):
         return not (self.listed or self.images)
 
 
-SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["files"], SplitSource]
+SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitSource]
 
 Item = Sample | Rejected | SplitSource
 """What readers yield: samples; a `Rejected` for a listed sample that yields none, or for a dropped
@@ -101,14 +101,14 @@ class SourceSamples(NamedTuple):
     Attributes:
         samples: every sample once, in any order.
         rejected: samples that cannot be planned, and annotations dropped.
-        files: one `SplitSource` a split.
+        sources: one `SplitSource` a split.
         listing: what samples' blobs are to be pinned by; None where they come pinned.
         tallies: digests of listings that the reader made itself, per root; None for none.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    files: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitSource]
     listing: beam.PCollection[ListedFile] | None = None
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
@@ -202,22 +202,24 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
     )
 
 
-def is_there(file: SplitSource, splitting: Splitting) -> bool:
+def is_there(source: SplitSource, splitting: Splitting) -> bool:
     """Return whether a split is one of the data set, even without samples."""
-    return not file.is_empty or file.split not in splitting.optional_splits
+    return not source.is_empty or source.split not in splitting.optional_splits
 
 
-def merge_labels(files: Collection[SplitSource]) -> list[Label]:
+def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
     """Return the numbered labels of all splits, by id.
 
     Raises:
         RuntimeError: `E-ANN-LABELS` when two contradict.
     """
-    return unite_labels((label for file in files for label in file.labels), "all annotation files")
+    return unite_labels(
+        (label for source in sources for label in source.labels), "all annotation files"
+    )
 
 
 def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
-    """Return by what a rerun recognises a split's source files and what was left out of them.
+    """Return the text by which a rerun recognises a split's source files and its exclusions.
 
     Sizes and CRC-32C, whatever the order of the files. Files over 1 GiB are known by their pins,
     where the store does not tell the checksum.
@@ -320,15 +322,15 @@ class ReadSamples(beam.PTransform):
         )
         read = pieces | "Read" >> beam.ParDo(
             _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)
-        ).with_outputs("rejected", "files", main="samples")
-        files = (
-            (read.files, known)
+        ).with_outputs("rejected", "sources", main="samples")
+        sources = (
+            (read.sources, known)
             | "AllParts" >> beam.Flatten()
             | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
             | "AddSplitSources" >> beam.CombinePerKey(add_split_sources)
             | "SplitSources" >> beam.Values()
         )
-        return SourceSamples(read.samples, read.rejected, files)
+        return SourceSamples(read.samples, read.rejected, sources)
 
 
 class _Read(beam.DoFn):
@@ -361,4 +363,4 @@ class _Read(beam.DoFn):
     def finish_bundle(self) -> Iterator:
         for source in self._counter.split_sources():
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
-            yield beam.pvalue.TaggedOutput("files", windowed)
+            yield beam.pvalue.TaggedOutput("sources", windowed)
