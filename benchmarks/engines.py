@@ -1,6 +1,6 @@
 """What each engine adds to a job that has next to nothing to do.
 
-`.venv/bin/python benchmarks/engines.py` converts 30 tiny photos into 4 shards, on every engine in
+`.venv/bin/python benchmarks/engines.py` converts 30 tiny photos into 4 shards, on each engine in
 turn, a few rounds. Servers run before the first round, as on a machine that is in use; only Prism
 is started by the command itself, as it always is. `make engines` makes what it needs.
 """
@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.coco_command import check_committed, command, finish, start_coco, write_coco
 from tests.conftest import coco_dict, jpeg_bytes
-from tests.flink_cluster import flink_cluster, job_server
-from tests.servers import serving
+from tests.servers import started
 from tests.test_engines import PRISM
 
 IMAGES, SHARDS, ROUNDS = 30, 4, 3
@@ -27,17 +26,14 @@ JOB_SERVICE = "apache_beam.runners.portability.local_job_service_main"
 
 def engines(servers: ExitStack) -> dict[str, list[str]]:
     """Start what the engines need; gives the flags of each."""
-    port = servers.enter_context(
-        serving(lambda port: [sys.executable, "-m", JOB_SERVICE, "-p", str(port)])
+    port, _ = servers.enter_context(
+        started(lambda port: [sys.executable, "-m", JOB_SERVICE, "-p", str(port)])
     )
     service = ["--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}"]
-    cluster = servers.enter_context(flink_cluster())
-    flink = [*cluster.flags, "--job_endpoint", servers.enter_context(job_server(cluster))]
     return {
         "in process": [],
         "job service": [*service, "--environment_type", "LOOPBACK"],
         "Prism": ["--runner", "PrismRunner", "--prism_location", str(PRISM)],
-        "Flink": flink,
     }
 
 

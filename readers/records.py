@@ -111,11 +111,12 @@ class Records(Sequence[Record]):
         """
         members = sorted(self._member(index, place) for place, index in enumerate(indices))
         self.reader.load_offsets({member.shard for member in members})
-        found: list[tuple[int, tuple[bytes, Record]]] = []
+        found: list[tuple[int, Record]] = []
         for span, data in self.reader.read_spans(self.reader.spans(members)):
             positions = (member.position for member in span.members)
-            found += zip(positions, self._parsed(span, data), strict=True)
-        return [record for _, (_, record) in sorted(found, key=operator.itemgetter(0))]
+            records = (record for _, record in self._parsed(span, data))
+            found += zip(positions, records, strict=True)
+        return [record for _, record in sorted(found, key=operator.itemgetter(0))]
 
     def __iter__(self) -> Iterator[Record]:
         """Yield all records in order, reading ahead in large pieces."""

@@ -3,8 +3,10 @@
 The graph is of TensorFlow's own operations alone, and the files are read by TensorFlow itself.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import tensorflow as tf
 
@@ -282,6 +284,6 @@ def _pixels(encoded: tf.Tensor, size: tuple[int, int] | None) -> tf.Tensor:
 
 def _is_size(size: object) -> bool:
     match size:
-        case [int(height), int(width)]:
-            return height > 0 and width > 0
+        case [SupportsIndex() as height, SupportsIndex() as width]:  # NumPy's too
+            return operator.index(height) > 0 and operator.index(width) > 0
     return False

@@ -8,6 +8,7 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 
 import bisect
 import itertools
+import posixpath
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,9 +16,11 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, masked_crc
+from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, FrameError, masked_crc, read_frame
 from transforms.storage import Entry, Storage
 
+SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
+"""Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
 MAX_RECORD_BYTES = 512 << 20
 """A larger record is checksummed, but its bytes are not returned."""
 UNKNOWN_SIZE = 2**63
@@ -64,6 +67,37 @@ class BadFrame(NamedTuple):
     offset: int
     code: str
     what: str
+
+
+def is_record_file(name: str) -> bool:
+    """Return whether a file is named like TFRecords: those of TFDS end in `-00000-of-00016`.
+
+    >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
+    (True, False)
+    """
+    stem = posixpath.basename(name).removesuffix(".gz")
+    return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
+
+
+def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
+    """Return the bytes of the record whose frame an index describes.
+
+    Raises:
+        ValueError: if it is not there, damaged or too large.
+        RuntimeError: `E-IO-…` if the store fails.
+    """
+    if file is None or file.kind != "file":
+        raise ValueError("the file is not there")
+    end = offset + size
+    if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
+        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
+    if size > MAX_RECORD_BYTES + FRAME_BYTES:
+        raise ValueError("too large to be shown")
+    frame = storage.read(file.name, file, (offset, end))
+    try:
+        return read_frame(frame, 0, size)
+    except FrameError as error:
+        raise ValueError(f"damaged, {error}") from None
 
 
 def walk_frames(

@@ -187,6 +187,10 @@ def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
+    from PIL import features
+
+    if kind != "TIFF" and not features.check(kind.lower()):
+        raise ValueError(f"Pillow must be built with {kind}, got one without: install another")
     with decoding(), open_image(data, kind.lower()) as image:
         require_size(*image.size)
         # Pillow gives a TIFF's size and pixels as they are viewed.

@@ -5,11 +5,12 @@ spaced in a split; a class is represented by its first records. Shards are shuff
 fair draw. There is no clock, so equal data sets in folders of one name have equal reports.
 """
 
+import contextlib
 import functools
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 import numpy as np
@@ -44,6 +45,7 @@ from transforms.shard_index import INDEX_SCHEMA, index_columns
 from transforms.storage import Access, Storage, join_uri, open_storage
 
 _MOST_CLASSES = 20_000  # that sample records are kept of
+_MAX_REJECT_BYTES = 16 << 20
 _SIZE_DIGITS = 4  # of record sizes in histograms
 
 T = TypeVar("T")
@@ -140,7 +142,11 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
 
 def program_versions() -> list[tuple[str, str]]:
     """Return the versions of the programs that make reports and their pictures."""
-    return [(name, version(name)) for name in ("beam-tfrec", "pillow")]
+    found = []
+    for name in ("beam-tfrec", "pillow"):
+        with contextlib.suppress(PackageNotFoundError):  # a checkout need not be installed
+            found.append((name, version(name)))
+    return found
 
 
 def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
@@ -212,7 +218,11 @@ def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
     """Return the first reject of each code, and notes on damage."""
     found: dict[str, Rejected] = {}
     try:
-        for line in _read(storage, REJECTED_NAME).splitlines():
+        file = storage.stat(REJECTED_NAME)
+        if file is None:
+            raise ValueError(f"{REJECTED_NAME} is not there")
+        data = storage.read(REJECTED_NAME, file, (0, min(file.size_bytes, _MAX_REJECT_BYTES)))
+        for line in data[: data.rfind(b"\n") + 1].splitlines():  # the last may be cut
             rejected = from_json(line, Rejected)
             found.setdefault(rejected.code, rejected)
     except ValueError as error:

@@ -22,7 +22,7 @@ from transforms.images.findings import BadImage, require_size
 from transforms.report import Outline, PickedRecord, ShownPicture, class_color, class_name
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
-from transforms.verify.show_record import read_record
+from transforms.walk_frames import read_record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -273,8 +273,11 @@ class GcsStorage(Storage):
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         def attempt() -> T:
-            with self._rate.request():
-                return operation()
+            try:
+                with self._rate.request():
+                    return operation()
+            except AttributeError as error:  # in Google's client: a reply's JSON is no object
+                raise requests.exceptions.ContentDecodingError(str(error)) from error
 
         try:
             return retry(attempt, is_transient, self.uri(name), sleep=self._rate.sleep)
@@ -298,6 +301,8 @@ def _unless_gone(operation: Callable[[], T]) -> T | None:
 
 def is_transient(error: Exception) -> bool:
     """Return whether a request that failed so is worth another try."""
+    if isinstance(error, ValueError) and isinstance(error, requests.RequestException):
+        return isinstance(error, requests.exceptions.JSONDecodeError)  # else the URL is wrong
     if _NO_MORE_FILES in str(error):  # reported as a host that has no address, for instance
         return False
     status = status_of(error)

@@ -30,6 +30,7 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FU
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _BUFFER_BYTES = 1 << 20
+_MOST_LEVELS = 500
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 T = TypeVar("T")
 
@@ -41,10 +42,12 @@ class LocalStorage(Storage):
         """Take the directory's path; nothing is read or made yet.
 
         Raises:
-            ValueError: when it holds a NUL.
+            ValueError: when it holds a NUL, or very many levels.
         """
         if "\0" in root:
             raise ValueError(f"a path must not hold a NUL, got {root!r}: remove it")
+        if root.count("/") > _MOST_LEVELS:  # `os.makedirs` calls itself for each
+            raise ValueError(f"a path must have at most {_MOST_LEVELS} levels: give a shorter one")
         self.root = root or "."
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:

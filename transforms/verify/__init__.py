@@ -4,7 +4,6 @@ A task is one shard or one file of any origin. Threads execute tasks, or the wor
 runner (`with_beam`). Reports add up in the order of their tasks, so both print the same lines.
 """
 
-import posixpath
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,12 +39,10 @@ from transforms.storage import (
     join_uri,
     open_storage,
 )
-from transforms.walk_frames import BadFrame, open_records, walk_frames
+from transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 
 COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
-"""Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
 
 MAX_KEPT = 20
 """Findings of a code that are printed; the others are only counted."""
@@ -301,26 +298,22 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
         if storage.stat(MANIFEST_NAME) is not None:
             data_sets.append(path)
             continue
-        names = sorted(e.name for e in storage.list(recursive=False) if is_record_file(e.name))
+        found = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
         if storage.stat(PLAN_NAME) is not None:
             what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
             report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
-        elif not names:
+        elif not found:
             find_uri(path, access)
             files.append(path)
-        files += (join_uri(path, name) for name in names)
+        for entry in sorted(found, key=lambda entry: entry.name):
+            uri = join_uri(path, entry.name)
+            if entry.kind == "file":
+                files.append(uri)
+            else:
+                what = f"is a {entry.kind}, and was not read"
+                report.find("E-VER-MISSING", uri, what, "mend or rename it")
     return data_sets, files
-
-
-def is_record_file(name: str) -> bool:
-    """Return whether a file is named like TFRecords: those of TFDS end in `-00000-of-00016`.
-
-    >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
-    (True, False)
-    """
-    stem = posixpath.basename(name).removesuffix(".gz")
-    return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
 
 
 def execute(task: Task, around: Around) -> Report:

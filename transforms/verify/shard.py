@@ -238,6 +238,9 @@ def compare_sources(
             entry = storage.stat(source.name)
             if entry is None or entry.kind != "file":
                 continue
+            if entry.size_bytes != source.size:
+                wrong = f"has {entry.size_bytes} bytes, the index says {source.size}"
+                continue
             data = storage.read(source.name, entry)
             report.bytes += len(data)
             digest = hashlib.sha256(data).hexdigest()

@@ -4,6 +4,7 @@ import contextlib
 import io
 import itertools
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -15,15 +16,16 @@ from schemas.fields import ImageInfo
 from schemas.manifest import Manifest, index_names_of
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
+from schemas.tfrecord import FRAME_BYTES
 from transforms.images.check_images import check_image, looks_like_image
 from transforms.images.findings import BadImage
-from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
-from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
+from transforms.storage import Access, find_uri, join_uri, open_storage
+from transforms.walk_frames import BadFrame, open_records, read_record, walk_frames
 
 _MAX_VALUES = 8
 _MAX_TEXT = 80
 _HEX_BYTES = 16
+_MAX_NAME = 60  # characters of at most 4 bytes; a file's name has at most 255
 _VERIFY = "look with beam-tfrec verify"
 
 
@@ -48,11 +50,8 @@ class FoundRecord(NamedTuple):
 
 
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
-    """Yield a TFRecord file's records from one on, damaged ones too.
-
-    Raises:
-        RuntimeError: `E-VER-FRAME` where a compressed file is damaged.
-    """
+    """Yield a TFRecord file's records from one on, damaged ones too."""
+    number = end = 0
     opened = open_records(*find_uri(uri, access))
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
@@ -60,9 +59,10 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
                 wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
                 data = None if isinstance(found, BadFrame) else found.data
                 yield FoundRecord(uri, found.number, found.offset, data, wrong)
+                number, end = found.number + 1, found.offset + FRAME_BYTES + len(data or b"")
     except zlib.error as error:
-        what, remedy = f"its {opened.compression} data is damaged ({error})", _VERIFY
-        raise RuntimeError(fault_line("E-VER-FRAME", uri, what, remedy)) from None
+        wrong = f"damaged, its {opened.compression} data ends here ({error})"
+        yield FoundRecord(uri, number, end, None, wrong)
 
 
 def records_of_set(
@@ -71,7 +71,7 @@ def records_of_set(
     """Yield records of a split by its indexes: from one on, or those with a key.
 
     Raises:
-        RuntimeError: `E-VER-INDEX` where an index is damaged, `E-SRC-CHANGED` where it is gone.
+        RuntimeError: `E-VER-INDEX` where an index is damaged or gone.
     """
     from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
@@ -83,6 +83,8 @@ def records_of_set(
             first -= entry.records
             continue
         try:
+            if storage.stat(name) is None:
+                raise ValueError("is not there")
             rows = index_from_parquet(storage.read(name))
         except ValueError as error:
             what = " ".join(str(error).split())
@@ -98,27 +100,6 @@ def records_of_set(
                     wrong = str(error)
                 yield FoundRecord(uri, place, row.offset, data, wrong, row.key)
         first = 0
-
-
-def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
-    """Return the bytes of the record whose frame an index describes.
-
-    Raises:
-        ValueError: if it is not there, damaged or too large.
-        RuntimeError: `E-IO-…` if the store fails.
-    """
-    if file is None or file.kind != "file":
-        raise ValueError("the file is not there")
-    end = offset + size
-    if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
-        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
-    if size > MAX_RECORD_BYTES + FRAME_BYTES:
-        raise ValueError("too large to be shown")
-    frame = storage.read(file.name, file, (offset, end))
-    try:
-        return read_frame(frame, 0, size)
-    except FrameError as error:
-        raise ValueError(f"damaged, {error}") from None
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
@@ -147,9 +128,18 @@ def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
             named = f"{owner}-{key}" if len(parts) == 1 else f"{owner}-{key}-{place}"
             held = _read_value(value)
             if isinstance(held, ImageInfo):
-                yield f"{named.replace('/', '_')}.{held.format}", value
+                yield f"{_file_name(named)}.{held.format}", value
             elif isinstance(held, Tensor) and (png := tensor_png(held)):
-                yield f"{named.replace('/', '_')}.png", png
+                yield f"{_file_name(named)}.png", png
+
+
+def _file_name(text: str) -> str:
+    """Return a name for a file, which no key can lead elsewhere.
+
+    >>> _file_name("../a b-image/encoded")
+    '.._a b-image_encoded'
+    """
+    return re.sub(r"[/\x00-\x1f]", "_", text)[:_MAX_NAME]
 
 
 def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
