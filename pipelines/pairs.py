@@ -70,7 +70,7 @@ class PairsConfig(DataSetConfig):
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
         pairs = (
-            listed.files
+            listed.pieces
             | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)
             | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
         )

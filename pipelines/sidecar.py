@@ -100,7 +100,7 @@ class SidecarConfig(DataSetConfig):
         listed = root | "ListFiles" >> ListFiles(
             self.listed_roots, self.access, self.in_order, names.reads
         )
-        files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
+        files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
         texts = ReadTexts(self.annotation_roots, self.access)
         if self.join_by:  # files are read here and once more below: the join holds names alone
             name = beam.Map(name_by_field, self.join_by).with_output_types(NamedFile)
@@ -179,7 +179,13 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 raise ValueError(
                     f"{name} must be of objects, got {given} with fields: leave it out"
                 )
-        return TableLayout(parse_types(flags.fields), with_image=True)
+        types = parse_types(flags.fields)
+        if empty := [path for path in types if not all(path.split("."))]:
+            raise ValueError(
+                f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty"
+                " key"
+            )
+        return TableLayout(types, with_image=True)
     features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in _FEATURES]:
         raise ValueError(

@@ -27,6 +27,11 @@ from transforms.sources.read_table import PlanTables, TableReader
 from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from transforms.storage import split_uri
 
+_OTHER_FILES = (
+    *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),
+    *(".bz2", ".gz", ".xls", ".xlsx", ".zip", ".zst"),
+)
+
 
 @dataclass(frozen=True)
 class TableConfig(DataSetConfig):
@@ -159,6 +164,11 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
     if not uris or isinstance(uris, str):
         raise ValueError(f"tables of {split} must be a list of paths, got {uris!r}: give one")
     others = [uri for uri in uris if not is_table_file(uri)]
+    if odd := [uri for uri in others if uri.lower().endswith(_OTHER_FILES)]:
+        raise ValueError(
+            f"tables of {split} must be files that end in {', '.join(FORMATS)}, got {odd[0]!r}:"
+            " write it as one of these, or end the path of a folder with a slash"
+        )
     if others and len(uris) > 1:
         raise ValueError(
             f"tables of {split} must be {', '.join(FORMATS)} files, or one folder or glob, got"

@@ -71,27 +71,16 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SourcePieces(NamedTuple):
-    """What readers' planning returns.
+    """What listing and planning of sources return.
 
     Attributes:
-        pieces: all pieces of the sources, for workers to read.
-        tallies: digests of the listings, per root; None where all sources are given as files.
+        pieces: all pieces of the sources, such as their files, for workers to read.
+        tallies: digest of every root's listing, and what a reader reads of it; None where all
+            sources are given as files.
     """
 
     pieces: beam.PCollection
     tallies: beam.PCollection[tuple[str, PinTally]] | None
-
-
-class ListedFiles(NamedTuple):
-    """What `ListFiles` returns.
-
-    Attributes:
-        files: everything that the roots hold.
-        tallies: the digest of every root's listing, and what a reader reads of it.
-    """
-
-    files: beam.PCollection[ListedFile]
-    tallies: beam.PCollection[tuple[str, PinTally]]
 
 
 def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | Rejected:
@@ -253,7 +242,7 @@ class ListFiles(beam.PTransform):
     numbered: bool = False
     is_read: Callable[[ListedFile], bool] = is_file
 
-    def expand(self, root: beam.pvalue.PBegin) -> ListedFiles:
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
         listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
         if not is_in_process(root.pipeline):
@@ -276,7 +265,7 @@ class ListFiles(beam.PTransform):
                 | "Roots" >> beam.Values()
                 | "Number" >> beam.FlatMap(number_files)
             )
-        return ListedFiles(listing, tallies)
+        return SourcePieces(listing, tallies)
 
 
 class _Digest(beam.DoFn):

@@ -34,6 +34,7 @@ from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_
 STAGE = "read_arrays"
 
 MAX_PIECE_ROWS = 16_384
+MAX_PIECE_SIDE_BYTES = 16 << 20
 
 USUAL_NAMES = ("x", "images", "image")
 """Names of image arrays, where an archive has several arrays and none is asked for."""
@@ -267,11 +268,13 @@ def plan_pieces(
         for name, side in file.sides.items():
             _check_side(source, name, side, rows)
         sides = file.sides | {name: side.part(position, rows) for name, side in apart.items()}
-        for start in range(0, rows, MAX_PIECE_ROWS):
+        widest = max((side.header.item_bytes for side in sides.values()), default=0)
+        at_once = max(1, min(MAX_PIECE_ROWS, MAX_PIECE_SIDE_BYTES // max(widest, 1)))
+        for start in range(0, rows, at_once):
             yield msgspec.structs.replace(
                 file,
-                images=file.images.part(start, MAX_PIECE_ROWS),
-                sides={name: side.part(start, MAX_PIECE_ROWS) for name, side in sides.items()},
+                images=file.images.part(start, at_once),
+                sides={name: side.part(start, at_once) for name, side in sides.items()},
                 start=start,
                 position=position + start,
             )
@@ -445,7 +448,7 @@ class PlanArrays(beam.PTransform):
         if folders:
             listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
             tallies = listed.tallies
-            files = (files, listed.files) | "AllFiles" >> beam.Flatten()
+            files = (files, listed.pieces) | "AllFiles" >> beam.Flatten()
         pieces = (
             files
             | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)

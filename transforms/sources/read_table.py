@@ -308,7 +308,7 @@ class PlanTables(beam.PTransform):
             listing = ListFiles(uris, self.access, self.in_order, is_read)
             listed = root | "ListFiles" >> listing
             tallies = listed.tallies
-            picked = listed.files | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
+            picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access)
         if not is_in_process(root.pipeline):

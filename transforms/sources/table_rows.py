@@ -31,6 +31,8 @@ _KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
 
 _DECODE_JSON: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
+_SCHEMES = ("gs://", "s3://", "az://", "file://")
+
 csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
 
 
@@ -157,7 +159,9 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
     header_rows, columns = 1, tuple(first)
     read_cells: Callable[[list[str]], Any] = functools.partial(_csv_row, columns=columns)
-    if any("://" in cell for cell in first[:2]):  # AutoML Vision's table, which has no header
+    if any(
+        cell.strip().startswith(_SCHEMES) for cell in first[:2]
+    ):  # AutoML Vision's table, which has no header
         rows = itertools.chain([(0, 1, first)], rows)
         header_rows, columns, read_cells = 0, ("split", "uri", "label"), _automl_row
     separator = "tab" if file.format == "tsv" else "comma"
@@ -305,7 +309,7 @@ def _parquet_faults(file: TableFile) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise
         what = f"cannot be read as Parquet ({str(error).splitlines()[0][:120]})"
