@@ -19,7 +19,16 @@ from pathlib import Path
 from tests.sabotage.sabotages import SABOTAGES, Sabotage
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("schemas", "transforms", "pipelines", "readers", "tests", "pyproject.toml", "setup.py")
+COPIED = (
+    "schemas",
+    "transforms",
+    "pipelines",
+    "readers",
+    "tests",
+    "docs",
+    "pyproject.toml",
+    "setup.py",
+)
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv")  # that of fuzzing may just be made
 TIMEOUT_S = 600
 _RED = ("AssertionError", "assert ", "Failed: DID NOT RAISE", "RuntimeError: E-")
