@@ -112,8 +112,8 @@ def walk_frames(
     """
     file = _Forward(iter(pieces))
     offset = number = 0
-    while file.read(offset, 1):
-        found, following = _read_frame(file, size_bytes, offset, number)
+    while head := file.read(offset, HEADER_BYTES):
+        found, following = _read_frame(file, head, size_bytes, offset, number)
         if following is None:
             place = bisect.bisect_right(starts, offset)
             if place == len(starts) or starts[place] >= size_bytes:
@@ -208,27 +208,26 @@ class _Forward:
         """Return bytes from an offset: fewer where the file ends, none before the part."""
         if offset < self._base:
             return b""
-        while offset + size > self.end:
+        while offset + size > self._base + len(self._held):
             dropped = min(offset - self._base, len(self._held))
             del self._held[:dropped]
             self._base += dropped
             if not (piece := next(self._pieces, b"")):
                 break
             self._held += piece
-        start = max(offset - self._base, 0)
+        start = offset - self._base
         with memoryview(self._held) as held:
             return bytes(held[start : start + size])
 
 
 def _read_frame(
-    file: _Forward, size_bytes: int, offset: int, number: int
+    file: _Forward, head: bytes, size_bytes: int, offset: int, number: int
 ) -> tuple[Record | BadFrame, int | None]:
     """Return what is at an offset, and where the next frame begins, None if that is not known."""
 
     def bad(what: str, code: str = "E-VER-FRAME") -> BadFrame:
         return BadFrame(number, offset, code, what)
 
-    head = file.read(offset, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         return bad(f"the file ends within a frame's header, after {len(head)} bytes of it"), None
     size, crc = _LENGTH.unpack(head)
@@ -238,7 +237,7 @@ def _read_frame(
     at, data_end = offset + HEADER_BYTES, offset + HEADER_BYTES + size
     is_kept, fits = size <= MAX_RECORD_BYTES, offset + FRAME_BYTES + size <= size_bytes
     kept, data_crc = list[bytes](), 0
-    while fits and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
+    while fits and at < data_end and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
         data_crc = google_crc32c.extend(data_crc, piece)
         at += len(piece)
         if is_kept:
