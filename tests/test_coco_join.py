@@ -167,7 +167,7 @@ STOPPED = {
     "two panoptic entries": (
         (panoptic(PANOPTIC), panoptic({**PANOPTIC, "file_name": "b.png"})),
         "E-ANN-DUPLICATE f1.json: $.annotations[0] is a second one of image 1,"
-        " beside $.annotations[0] of f0.json; remove one",
+        " after $.annotations[0] of f0.json; remove one",
     ),
     "segment id beyond a PNG's colours": (
         (segments({**SEGMENT, "id": 2**24}),),

@@ -339,7 +339,7 @@ def test_sources_are_hashed(
         file.write(b"\0")
     *printed, note = lines(out, capsys, sources={"val": (str(images),)}, workers=2)
     assert note == "5 source files compared with the index"
-    for line, what in zip(sorted(printed), ("SHA-256", "is not there", "SHA-256"), strict=True):
+    for line, what in zip(sorted(printed), ("SHA-256", "is not there", "bytes"), strict=True):
         assert re.match(rf"E-VER-SOURCE {images}/a00\d.jpg \(of key '\d' in val\): .*{what}", line)
     # A second root that has them.
     assert lines(out, capsys, sources={"val": (str(images), str(whole / "images"))}) == [
