@@ -216,7 +216,7 @@ def check_split_names(splits: Iterable[str]) -> None:
         if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
             raise ValueError(
                 f"a split must be lower-case letters, digits and _, a letter first, at most"
-                f" {_MAX_SPLIT_CHARS}, and not 'all'; got {split!r}: rename it"
+                f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}: rename it"
             )
 
 

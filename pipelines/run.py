@@ -51,7 +51,6 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
-_IN_A_LINE: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
 
 
 @dataclass(frozen=True)
@@ -328,7 +327,9 @@ def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
     """Show how far this process is: a bar on a terminal, else a line every 30 s."""
     on_terminal, is_last = stream.isatty(), False
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
-    where = {"file": stream, "dynamic_ncols": True} if on_terminal else _IN_A_LINE
+    # Without a terminal the bar is drawn into a buffer, and its text is logged.
+    unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
+    where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
     bar = tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **where)
     with logging_redirect_tqdm(loggers), bar:
         while not is_last:

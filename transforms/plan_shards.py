@@ -212,7 +212,7 @@ def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
 
 
 def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str]:
-    """Return no keys: those that come twice stop the run.
+    """Stop the run at keys that come twice; return an empty list otherwise.
 
     Raises:
         RuntimeError: `E-SET-DUPLICATE`.
@@ -285,7 +285,7 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         twice: Any = []
-        if Order.INPUT in self.sharding.order.values():  # whose buckets are not by the key
+        if Order.INPUT in self.sharding.order.values():  # equal keys fall into distant buckets
             keys = samples | "BatchKeys" >> BatchByName(
                 _split_and_key, _key_batch, tuple[Partition, KeyBatch]
             )
@@ -327,7 +327,7 @@ def _make_table(
     _: bytes,
     tallies: list[tuple[Bucket, Tally]],
     pin_tallies: list[tuple[str, PinTally]],
-    twice: list[str],  # none: given for order, so that equal keys end the run here
+    twice: list[str],  # always empty: it is awaited, so that equal keys end the run first
     sharding: Sharding,
     budget: RejectBudget,
 ) -> ShardTable:

@@ -1,4 +1,4 @@
-"""What is asked of images: turned upright, another size, encoding or colours, or plain pixels."""
+"""Options of conversion: turning upright, size, encoding, colours, and plain pixels."""
 
 import enum
 from dataclasses import dataclass

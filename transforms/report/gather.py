@@ -197,7 +197,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
         else:
             sums[entry.split].add(places[entry.split], entry.file, index)
         places[entry.split] += 1
-    if not has_sums(manifest):  # nor has it these columns
+    if not has_sums(manifest):  # its indexes lack these columns too
         notes.append(
             f"No charts of picture sizes and objects: format version {manifest.format_version} has"
             " no such columns in its indexes. Write the data set again to get them."

@@ -284,7 +284,7 @@ _ADDED_BY = {
     for field in msgspec.structs.fields(SplitSource)
     if field.type in _ADDERS
 }
-"""How a field of parts is added up, by its type."""
+"""Function that adds up a field of several parts; the field's type decides."""
 
 
 def _identity_at(uri: str, access: Access) -> str:

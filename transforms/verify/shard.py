@@ -111,8 +111,9 @@ def verify_bytes(
         if found.data is None:
             report.notes.append(f"{where}: too large to be parsed")
             continue
-        sources = [source.sha256 for source in row.sources] if row and has_files else []
-        compared = sources if rules.deep else None
+        compared = None
+        if rules.deep:
+            compared = [source.sha256 for source in row.sources] if row and has_files else []
         labels = None if row is None else row.labels
         size_px = () if row is None else (row.image_height, row.image_width)
         for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
