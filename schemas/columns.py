@@ -278,10 +278,11 @@ def _to_float(value: Cell) -> float:
             return number
     else:
         cell = value.strip().lower() if isinstance(value, str) else ""
-        if cell.lstrip("+-") in _SPELT_FLOATS:
-            return float(cell)
-        if not (_NUMBER.fullmatch(cell) or cell in _BOOLS):
-            raise ValueError(f"{_shown(value)}, no number")
+        if not _NUMBER.fullmatch(cell):
+            if cell.lstrip("+-") in _SPELT_FLOATS:
+                return float(cell)
+            if cell not in _BOOLS:
+                raise ValueError(f"{_shown(value)}, no number")
         number = float(_BOOLS.get(cell, cell))
     if abs(number) >= _BEYOND_FLOAT32:
         raise ValueError(f"{_shown(value)}, beyond float32")

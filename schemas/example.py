@@ -73,6 +73,8 @@ def encode_example_parts(
             content = [piece for values in steps for piece in _feature(None, kind, values)]
             entries += _field(b"\x0a", [_key_field(key), *_field(b"\x12", content)])
         pieces += _field(b"\x12", entries)
+    if max(map(len, pieces)) < UNCOPIED_BYTES:
+        return [b"".join(pieces)]
     parts: list[bytes] = []
     begin = 0
     for place in [place for place, piece in enumerate(pieces) if len(piece) >= UNCOPIED_BYTES]:

@@ -20,6 +20,8 @@ class Kind(enum.Enum):
     FLOAT = "float"  # float32
     INT64 = "int64"
 
+    __hash__ = object.__hash__  # an Enum's own is Python code
+
 
 class Content(enum.Enum):
     """What the values mean, where readers can make use of it."""

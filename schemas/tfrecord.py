@@ -3,6 +3,7 @@
 Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 
@@ -26,12 +27,11 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     >>> b"".join(frame_record([b"12", b"345"])).hex()
     '0500000000000000eab2043e31323334357a1cede8'
     """
-    length = _LENGTH.pack(sum(map(len, parts)))
+    size = sum(map(len, parts))
     crc = 0
     for part in parts:
         crc = google_crc32c.extend(crc, part)
-    header = length + _CRC.pack(masked_crc(google_crc32c.value(length)))
-    return [header, *parts, _CRC.pack(masked_crc(crc))]
+    return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
 
 
 class FrameError(ValueError):
@@ -59,8 +59,8 @@ def read_frame(data: bytes, at: int, end: int) -> bytes:
     Raises:
         FrameError: when it is damaged, or ends elsewhere.
     """
-    length, length_crc = _HEADER.unpack_from(data, at)
-    if masked_crc(google_crc32c.value(data[at : at + _LENGTH.size])) != length_crc:
+    length, given_crc = _HEADER.unpack_from(data, at)
+    if length_crc(length) != given_crc:
         what = f"a length of {length} bytes, whose checksum is another"
         raise FrameError("E-VER-FRAME", what)
     if length + FRAME_BYTES != end - at:
@@ -72,6 +72,12 @@ def read_frame(data: bytes, at: int, end: int) -> bytes:
         what = f"the checksum of its {len(record)} bytes is {found:08x}, stored is {crc:08x}"
         raise FrameError("E-VER-CRC", what)
     return record
+
+
+@functools.lru_cache(maxsize=4096)  # rows of a table have few lengths
+def length_crc(length: int) -> int:
+    """Return the masked checksum of a record's length."""
+    return masked_crc(google_crc32c.value(_LENGTH.pack(length)))
 
 
 def masked_crc(crc: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
+from schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from schemas.faults import FAULTS, Scope, fault_line
 from schemas.features import BoxForm, Kind, Roles
 from schemas.fields import RAW, EncodedImage, ImageInfo
@@ -15,7 +15,7 @@ from schemas.manifest import JobPlan
 from schemas.samples import Blob, Sample, is_panoptic_root
 from schemas.shards import ShardNames
 from schemas.tensors import tensor_shape
-from schemas.tfrecord import frame_record
+from schemas.tfrecord import FRAME_BYTES, frame_record
 from transforms.gate import WorkerGate
 from transforms.images.check_images import Check, check_image, one_line
 from transforms.images.conversion import NO_CONVERSION, Conversion
@@ -27,6 +27,8 @@ from transforms.storage import DEFAULT_ACCESS, Access, Storage
 # Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
 # filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.
 _UNPROVEN = frozenset({"jpeg", "gif"})
+
+_BYTES_A_RECORD = 1000  # what the record of a small row takes, so that few of them wait at once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,9 +80,10 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
 
 
 class Record(NamedTuple):
-    """A framed record in parts, and what it was built from."""
+    """A framed record in parts, its size with framing, and what it was built from."""
 
     parts: list[bytes]
+    size_bytes: int
     built: Built
     images: Sequence[EncodedImage]
 
@@ -97,6 +100,8 @@ def record_maker(
         contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
+        if not contents:  # a row takes less time than its turn
+            return build_record(sample, (), layout, labels)
         with gate.working:
             if not layout.reads_images:
                 files = zip(sample.blobs, contents, strict=True)
@@ -193,7 +198,10 @@ def _build(
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
-    return Record(frame_record(parts), built, images)
+    framed = frame_record(parts)
+    if size < UNCOPIED_BYTES:
+        framed = [b"".join(framed)]
+    return Record(framed, size + FRAME_BYTES, built, images)
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
@@ -225,7 +233,8 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return about what a sample takes until it is written: its files, and its plain pixels."""
     files_bytes = [blob.read_bytes for blob in sample.blobs]
-    return payload_bytes(sample) + sum(files_bytes) + sum(map(conversion.pixels_bytes, files_bytes))
+    pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
+    return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
 
 
 RecordValues = Mapping[str, tuple[Kind | None, Sequence]]

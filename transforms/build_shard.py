@@ -230,7 +230,7 @@ class GrowingShard:
         self._unwritten: list[bytes] = []
         self._crc32c = 0
         self._sha256 = hashlib.sha256()
-        self._written_bytes = 0
+        self._written = Counts()
         self._annotations_written = 0
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
@@ -239,8 +239,7 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record and note what it holds."""
-        parts, built, images = record
-        size = sum(map(len, parts))
+        parts, size, built, images = record
         self._unwritten += parts
         sources = [
             Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
@@ -249,13 +248,13 @@ class GrowingShard:
         facts = record_facts(built.features, self._roles, images)
         self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
         self._bytes += size
-        PROGRESS.add(Counts(done=1, bytes=size))
-        if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
+        if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1
-        self._repairs.update(built.repairs)
+        if built.repairs:
+            self._repairs.update(built.repairs)
         for image in images:
             self._traits.update(image.info.traits)
             if image.turned != 1:
@@ -300,7 +299,11 @@ class GrowingShard:
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
-        self._unwritten, self._written_bytes = [], self._bytes
+        written = Counts(len(self.rows), bytes=self._bytes)
+        PROGRESS.add(
+            Counts(written.done - self._written.done, bytes=written.bytes - self._written.bytes)
+        )
+        self._unwritten, self._written = [], written
 
     def _note(
         self,

@@ -164,12 +164,9 @@ class WorkerGate:
         which takes a tenth less CPU.
         """
 
-        def make_one(item: T) -> R:
-            with self._reading:
-                return make(item)
-
         def make_all(batch: list[T]) -> list[R]:
-            return [*map(make_one, batch)]
+            with self._reading:
+                return [*map(make, batch)]
 
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
@@ -179,17 +176,17 @@ class WorkerGate:
             for batch, size in _batches(items, size_of, batch_bytes):
                 # A batch that the caller makes itself is made before more bytes are reserved.
                 while pending and pending[0][2] is None:
-                    yield from self._take_first(pending, make_one)
+                    yield from self._take_first(pending, make)
                 while len(pending) >= 2 * self.readers or not self._budget.acquire(
                     size, wait=not pending
                 ):
-                    yield from self._take_first(pending, make_one)
+                    yield from self._take_first(pending, make)
                 pending.append((batch, size, None))
                 if self._consumers != self.readers:  # else as many callers as may read
                     made = self._pool.submit(make_all, batch)
                     pending[-1] = (batch, size, made)
             while pending:
-                yield from self._take_first(pending, make_one)
+                yield from self._take_first(pending, make)
         finally:
             with self._counting:
                 self._consumers -= 1
@@ -202,7 +199,11 @@ class WorkerGate:
         self, pending: "deque[_Batch[T, R]]", make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
         items, size, made = pending[0]
-        yield from zip(items, map(make, items) if made is None else made.result(), strict=True)
+        if made is None:
+            with self._reading:
+                yield from zip(items, map(make, items), strict=True)
+        else:
+            yield from zip(items, made.result(), strict=True)
         pending.popleft()
         self._budget.release(size)
 

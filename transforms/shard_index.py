@@ -81,7 +81,9 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
 
 def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
     """Return the rows as columns."""
-    return pa.Table.from_pylist(msgspec.to_builtins(rows), schema=INDEX_SCHEMA)
+    columns = {name: [getattr(row, name) for row in rows] for name in INDEX_SCHEMA.names}
+    columns["sources"] = msgspec.to_builtins(columns["sources"])
+    return pa.Table.from_pydict(columns, schema=INDEX_SCHEMA)
 
 
 def index_to_text(rows: Sequence[IndexRow]) -> bytes:
@@ -142,8 +144,11 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         ValueError: when it is none.
         MemoryError: when it does not fit, which says nothing about the file.
     """
-    rows = index_columns(data, INDEX_SCHEMA.names).to_pylist()
-    return msgspec.convert(rows, list[IndexRow])
+    columns = [column.to_pylist() for column in index_columns(data, INDEX_SCHEMA.names).columns]
+    return [
+        IndexRow(key, offset, size, [Source(**source) for source in sources], *rest)
+        for key, offset, size, sources, *rest in zip(*columns, strict=True)
+    ]
 
 
 def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:

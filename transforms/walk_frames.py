@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, FrameError, masked_crc, read_frame
+from schemas.tfrecord import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    FrameError,
+    length_crc,
+    masked_crc,
+    read_frame,
+)
 from transforms.storage import Entry, Storage
 
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
@@ -165,7 +172,7 @@ def open_records(storage: Storage, file: Entry) -> OpenedRecords:
 def _compression(head: bytes) -> str:
     """Return how a file that begins so is compressed; not at all if it begins with a frame."""
     size, crc = head[:8], int.from_bytes(head[8:], "little")
-    if len(head) == HEADER_BYTES and crc == _length_crc(int.from_bytes(size, "little")):
+    if len(head) == HEADER_BYTES and crc == length_crc(int.from_bytes(size, "little")):
         return ""
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
@@ -197,7 +204,7 @@ class _Forward:
     """A part of a file that is held; it only moves forward."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._base, self._held = pieces, 0, bytearray()
+        self._pieces, self._base, self._held = pieces, 0, b""
 
     @property
     def end(self) -> int:
@@ -206,18 +213,15 @@ class _Forward:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes from an offset: fewer where the file ends, none before the part."""
-        if offset < self._base:
-            return b""
-        while offset + size > self._base + len(self._held):
-            dropped = min(offset - self._base, len(self._held))
-            del self._held[:dropped]
-            self._base += dropped
-            if not (piece := next(self._pieces, b"")):
-                break
-            self._held += piece
         start = offset - self._base
-        with memoryview(self._held) as held:
-            return bytes(held[start : start + size])
+        if start < 0:
+            return b""
+        while start + size > len(self._held) and (piece := next(self._pieces, b"")):
+            dropped = min(start, len(self._held))
+            self._held = self._held[dropped:] + piece
+            self._base += dropped
+            start -= dropped
+        return self._held[start : start + size]
 
 
 def _read_frame(
@@ -231,7 +235,7 @@ def _read_frame(
     if len(head) < HEADER_BYTES:
         return bad(f"the file ends within a frame's header, after {len(head)} bytes of it"), None
     size, crc = _LENGTH.unpack(head)
-    if crc != (wanted_crc := _length_crc(size)):
+    if crc != (wanted_crc := length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
     at, data_end = offset + HEADER_BYTES, offset + HEADER_BYTES + size
@@ -254,8 +258,3 @@ def _read_frame(
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
         return bad(what, "E-VER-CRC"), following
     return Record(number, offset, size, b"".join(kept) if is_kept else None), following
-
-
-def _length_crc(size: int) -> int:
-    """Return the checksum of a frame's length."""
-    return masked_crc(google_crc32c.value(size.to_bytes(8, "little")))

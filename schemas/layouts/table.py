@@ -133,8 +133,9 @@ class TableLayout(Layout):
                     features[name] = wanted.kind, values
             except ValueError as error:
                 return Unfit("E-ROW-TYPE", f"column {name!r} is {wanted} and holds {error}")
-        named = [labels[name] for name in labels_of(cells, self.label_columns)]
+        named = []
         if self.label_columns:
+            named = [labels[name] for name in labels_of(cells, self.label_columns)]
             if not named and not self.many_labels:
                 return Unfit("E-SRC-LABEL", f"column {self.label_columns[0]!r} names no class")
             features[LABEL_KEY] = Kind.INT64, [label.id for label in named]

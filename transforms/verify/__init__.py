@@ -52,8 +52,8 @@ _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their i
 _RESTORE_FILE = "restore the file from its source, or leave the record out"
 _MEND_RECORD = "make the record again from its image, or leave it out"
 
-OrderKey = tuple[str, str]
-"""What a shuffled split is sorted by: a digest of the key in 32 hex digits, and the key."""
+OrderKey = tuple[bytes, str]
+"""What a shuffled split is sorted by: a digest of the key, and the key."""
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,7 @@ def check_rows(
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
             report.find("E-VER-ORDER", name, f"key {key!r} comes twice")
         return
-    numbers = (place.hex() for place in shuffle_keys(entry.split, keys, rules.seed))
-    in_order = list(zip(numbers, keys, strict=True))
+    in_order = [*zip(shuffle_keys(entry.split, keys, rules.seed), keys, strict=True)]
     report.ends = (in_order[0], in_order[-1]) if rows else None
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
