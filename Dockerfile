@@ -9,6 +9,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r /tmp/requirements-w
 FROM packages AS wheel
 WORKDIR /src
 COPY setup.py pyproject.toml README.md ./
+COPY beam_tfrec beam_tfrec
 COPY schemas schemas
 COPY transforms transforms
 COPY pipelines pipelines

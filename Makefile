@@ -25,14 +25,14 @@ DEMO := demo-out
 ifeq ($(IMAGES)$(ANNOTATIONS),)
 demo: setup
 	@$(PY) examples/draw_sample.py $(DEMO)/source
-	@$(PY) -m pipelines.coco --output $(or $(OUTPUT),$(DEMO)/tfrec) --max_rejected 3 \
+	@$(PY) -m beam_tfrec.pipelines.coco --output $(or $(OUTPUT),$(DEMO)/tfrec) --max_rejected 3 \
 		--images train=$(DEMO)/source/train val=$(DEMO)/source/val \
 		--annotations train=$(DEMO)/source/train.json val=$(DEMO)/source/val.json
 else
 demo: setup
 	@test -n "$(IMAGES)" || { echo "make demo: give IMAGES=FOLDER beside ANNOTATIONS"; exit 2; }
 	@test -n "$(ANNOTATIONS)" || { echo "make demo: give ANNOTATIONS=FILE beside IMAGES"; exit 2; }
-	@$(PY) -m pipelines.coco --output $(or $(OUTPUT),$(DEMO)/yours) \
+	@$(PY) -m beam_tfrec.pipelines.coco --output $(or $(OUTPUT),$(DEMO)/yours) \
 		--images $(IMAGES) --annotations $(ANNOTATIONS)
 endif
 
@@ -116,7 +116,7 @@ template_given:
 
 # The template's parameters, from the command's flags.
 metadata: setup
-	@$(PY) -m pipelines.flex_template --describe > metadata.json
+	@$(PY) -m beam_tfrec.pipelines.flex_template --describe > metadata.json
 
 bench:
 	@$(PYTHON) benchmarks/bench.py $(if $(SECTION),--section $(SECTION))

@@ -21,7 +21,7 @@ usage() {
   cat <<'EOF'
 usage: ./run_dataflow.sh PIPELINE --project P --region R --staging gs://BUCKET/PATH [options] -- FLAGS
 
-Submits a pipeline with its FLAGS (python -m pipelines.PIPELINE --help) to Dataflow: coco, folder,
+Submits a pipeline with its FLAGS (beam-tfrec PIPELINE --help) to Dataflow: coco, folder,
 table, sidecar, pairs or arrays.
 
 required
@@ -220,7 +220,7 @@ check_python() {
   local said remedy
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail E-ARG "$python is older than Python 3.11" "set PYTHON to a newer one"
-  said=$(cd -- "$HERE" && "$python" -c "import apache_beam.runners.dataflow.internal.apiclient, pipelines.$pipeline" 2>&1) || {
+  said=$(cd -- "$HERE" && "$python" -c "import apache_beam.runners.dataflow.internal.apiclient, beam_tfrec.pipelines.$pipeline" 2>&1) || {
     remedy="$(quoted "$python") -m pip install --require-hashes --no-deps -r $(quoted "$HERE/requirements-worker.lock")"
     fail E-ARG "$python lacks a package (${said##*$'\n'})" "run $remedy"
   }
@@ -338,7 +338,7 @@ build_image() {
 
 compose() {
   local word
-  words=("$python" -m "pipelines.$pipeline"
+  words=("$python" -m "beam_tfrec.pipelines.$pipeline"
     --runner=DataflowRunner "--project=$project" "--region=$region" "--job_name=$job_name"
     "--staging_location=$staging/staging" "--temp_location=$staging/temp"
     --labels=tool=beam-tfrec "--labels=command=$pipeline")

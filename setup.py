@@ -1,21 +1,25 @@
 """Packaging of beam-tfrec; Beam's `--setup_file ./setup.py` ships the same package to workers."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+ROOT = Path(__file__).parent
+
 setup(
     name="beam-tfrec",
-    version="0.1.0",
+    version=re.findall('__version__ = "(.+)"', (ROOT / "beam_tfrec/__init__.py").read_text())[0],
     description="Images and their annotations to sharded TFRecord files, with Apache Beam.",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(
-        include=["schemas", "schemas.*", "transforms", "transforms.*", "pipelines", "readers"]
-    ),
-    package_data={"schemas.documents": ["*.j2"], "transforms.report": ["assets/*"]},
+    packages=find_packages(include=["beam_tfrec", "beam_tfrec.*"]),
+    package_data={
+        "beam_tfrec.schemas.documents": ["*.j2"],
+        "beam_tfrec.transforms.report": ["assets/*"],
+    },
     install_requires=[
         "apache-beam>=2.77",
         "google-auth>=2.30",
@@ -37,5 +41,5 @@ setup(
         "tensorflow": ["tensorflow>=2.16"],
         "gcp": ["apache-beam[gcp]>=2.77"],
     },
-    entry_points={"console_scripts": ["beam-tfrec = pipelines.cli:main"]},
+    entry_points={"console_scripts": ["beam-tfrec = beam_tfrec.pipelines.cli:main"]},
 )

@@ -29,7 +29,14 @@ def draw(path: Path, items: int, height: int) -> None:
 
 def convert(source: Path, output: Path, *flags: str) -> Run:
     """Run the pipeline as a process of its own."""
-    command = [sys.executable, "-m", "pipelines.arrays", "--no_report", "--arrays", str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "beam_tfrec.pipelines.arrays",
+        "--no_report",
+        "--arrays",
+        str(source),
+    ]
     run = run_measured([*command, "--output", str(output), *flags], PROJECT, LIMIT_S)
     if run.exit_code:
         raise SystemExit(f"exit code {run.exit_code}: {run.last_line}")

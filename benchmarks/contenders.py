@@ -12,7 +12,7 @@ from records import count_offsets, count_tar_samples, count_tfrecords, shard_siz
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 OUR_PYTHON = PROJECT / ".venv/bin/python"
-OUR_PACKAGES = ("schemas", "transforms", "pipelines", "readers")
+OUR_PACKAGES = ("beam_tfrec", "schemas", "transforms", "pipelines", "readers")
 SHARDS = 16
 SLOW_IMAGES = 5000
 """The most photos for those who would take minutes, or all memory, for ten times as many."""
@@ -118,7 +118,7 @@ def _peer(script: str, *flags: str, environment: str = "tensorflow", **options) 
 
 
 OURS = (
-    *(str(OUR_PYTHON), "-m", "pipelines.coco"),
+    *(str(OUR_PYTHON), "-m", "beam_tfrec.pipelines.coco"),
     *("--images", "train={images}"),
     *("--annotations", "train={annotations}"),
     *("--output", "{out}"),

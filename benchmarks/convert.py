@@ -50,7 +50,7 @@ def img2dataset_python() -> Path:
 
 def contenders(drawn: Path, urls: Path, out: Path, peer: Path) -> dict[str, list[str]]:
     """Return the command of each."""
-    ours = [str(OUR_PYTHON), "-m", "pipelines.coco", "--images", str(drawn / "images")]
+    ours = [str(OUR_PYTHON), "-m", "beam_tfrec.pipelines.coco", "--images", str(drawn / "images")]
     ours += ["--annotations", str(drawn / "instances.json")]
     ours += ["--no_report", "--output", str(out), "--resize", "512", "--quality", "90", "--workers"]
     theirs = [str(peer), str(HERE / "peers/img2dataset_resize.py"), str(urls), str(out)]

@@ -25,15 +25,15 @@ import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin
 from pycocotools import mask as coco_mask
 
-from schemas.geometry.boxes import Resize
-from schemas.layouts import Labels, Layout
-from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import Label
-from schemas.samples import Sample
-from transforms.build_records import check_all, convert_all
-from transforms.images.check_images import Check
-from transforms.images.conversion import DEFAULT_QUALITY, NO_CONVERSION, Conversion
-from transforms.sources.read_coco import CocoReader, CocoRules
+from beam_tfrec.schemas.geometry.boxes import Resize
+from beam_tfrec.schemas.layouts import Labels, Layout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.transforms.build_records import check_all, convert_all
+from beam_tfrec.transforms.images.check_images import Check
+from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, NO_CONVERSION, Conversion
+from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
@@ -203,7 +203,14 @@ def wall_s(folder: Path, mode: Mode, one_core: bool) -> float:
     """Return the seconds of the whole command."""
     out = folder.parent / "decode-out"
     shutil.rmtree(out, ignore_errors=True)
-    command = [sys.executable, "-m", "pipelines.coco", "--no_report", "--num_shards", "16"]
+    command = [
+        sys.executable,
+        "-m",
+        "beam_tfrec.pipelines.coco",
+        "--no_report",
+        "--num_shards",
+        "16",
+    ]
     command += ["--images", str(folder / ("turned" if mode.pillow is turn else "images"))]
     command += ["--annotations", str(folder / "instances.json"), "--output", str(out), *mode.flags]
     began = time.perf_counter()

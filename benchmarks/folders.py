@@ -44,7 +44,7 @@ def main() -> None:
         shutil.rmtree(out, ignore_errors=True)
         flags = ["--images", str(sources), "--output", str(out), "--num_shards", str(SHARDS)]
         started_s = time.time()
-        command = [sys.executable, "-m", "pipelines.folder", "--no_report", *flags]
+        command = [sys.executable, "-m", "beam_tfrec.pipelines.folder", "--no_report", *flags]
         run = run_measured(command, PROJECT, LIMIT_S)
         assert run.exit_code == 0 and (out / "manifest.json").exists(), run.last_line
         planned_s = (out / "_plan.json").stat().st_mtime - started_s

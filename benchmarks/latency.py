@@ -30,8 +30,8 @@ from measure import run_measured
 
 sys.path.insert(0, str(PROJECT))
 
-from transforms.gate import DEFAULT_REMOTE_READERS
-from transforms.storage import Entry, Storage, open_storage
+from beam_tfrec.transforms.gate import DEFAULT_REMOTE_READERS
+from beam_tfrec.transforms.storage import Entry, Storage, open_storage
 
 IN = "gs://in"
 PHOTOS = 5_000
@@ -125,7 +125,7 @@ def run(annotations: Path, bucket: Bucket, output: str, *flags: str, images: str
     """Run the command on as many images as the annotations' file is called after."""
     num_shards = -(-int(annotations.stem) // IMAGES_PER_SHARD)
     command = [
-        *(str(OUR_PYTHON), "-m", "pipelines.coco", "--images", images, "--annotations"),
+        *(str(OUR_PYTHON), "-m", "beam_tfrec.pipelines.coco", "--images", images, "--annotations"),
         *(str(annotations), "--output", output, "--no_report"),
         *("--num_shards", str(num_shards), *flags),
     ]

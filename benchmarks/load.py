@@ -1,4 +1,4 @@
-"""Measure `readers.load` against a `tf.data` pipeline tuned by hand, over the same shards.
+"""Measure `beam_tfrec.load` against a `tf.data` pipeline tuned by hand, over the same shards.
 
 Both give batches of parsed features with images as they are encoded, in one process, in turns:
 
@@ -20,9 +20,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-import readers
-from readers.data_sets import find_data_sets
-from schemas.features import RepeatedAs, parse_spec
+import beam_tfrec
+from beam_tfrec.readers.data_sets import find_data_sets
+from beam_tfrec.schemas.features import RepeatedAs, parse_spec
 
 BATCH = 64
 
@@ -42,8 +42,8 @@ def tuned(out: str, split: str) -> tf.data.Dataset:
 
 
 def ours(out: str, split: str) -> tf.data.Dataset:
-    """Return what `readers.load` does, with its checks and its order."""
-    return readers.load(out, split, batch_size=BATCH, decode_images=False)
+    """Return what `beam_tfrec.load` does, with its checks and its order."""
+    return beam_tfrec.load(out, split, batch_size=BATCH, decode_images=False)
 
 
 class Taken(NamedTuple):

@@ -36,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder).resolve() / "out"
         flags = ["--images", images, "--annotations", annotations, "--output", str(out)]
-        command = [sys.executable, "-m", "pipelines.coco", "--no_report", *flags]
+        command = [sys.executable, "-m", "beam_tfrec.pipelines.coco", "--no_report", *flags]
         pids: list[int] = []
         peak_bytes, started_s = 0, time.perf_counter()
         process = subprocess.Popen(

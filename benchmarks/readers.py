@@ -2,7 +2,7 @@
 
 `.venv/bin/python benchmarks/readers.py [LATENCY_MS [IMAGE_BYTES]]` writes shards of random bytes of
 160 kB as photos, of detection records and of records of two features, and reads them with
-`readers.open` and, where it is installed (`pip install tfrecord`), with PyTorch's `tfrecord`
+`beam_tfrec.open` and, where it is installed (`pip install tfrecord`), with PyTorch's `tfrecord`
 package, which needs no PyTorch. Contenders alternate, in one process each round; figures are
 medians, ratios are taken within a round, by the clock and by CPU time, which says more where others
 use the machine too. The bucket is the tests' stand-in, in a process of its own on the same machine,
@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import readers
-from schemas.example import FeatureValues, encode_example
-from schemas.features import Content, Feature, FeatureSpec, Kind
+import beam_tfrec
+from beam_tfrec.schemas.example import FeatureValues, encode_example
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from tests.gcs_stand_in import GcsStandIn
 from tests.small_data_sets import write_data_set
 
@@ -84,8 +84,8 @@ def write_records(folder: Path, spec: FeatureSpec, image_bytes: int = IMAGE_BYTE
 
 
 def ours_in_order(output: Path) -> int:
-    """Read all records with `readers.open`."""
-    return sum(1 for _ in readers.open(str(output), "train"))
+    """Read all records with `beam_tfrec.open`."""
+    return sum(1 for _ in beam_tfrec.open(str(output), "train"))
 
 
 def theirs_in_order(output: Path) -> int:
@@ -98,14 +98,14 @@ def theirs_in_order(output: Path) -> int:
 
 def one_by_one(output: Path) -> int:
     """Read records at random, each alone."""
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     order = random.Random(1).sample(range(len(records)), len(records))
     return sum(1 for place in order if records[place])
 
 
 def in_batches(root: str, count: int = 0) -> int:
     """Read records at random, a batch at a time."""
-    records = readers.open(root, "train")
+    records = beam_tfrec.open(root, "train")
     draw = random.Random(1)
     order = [draw.randrange(len(records)) for _ in range(count or len(records))]
     for start in range(0, len(order), BATCH):
@@ -198,7 +198,7 @@ def main() -> None:
             os.environ["STORAGE_EMULATOR_HOST"] = url
             for name, read in {
                 f"at random, {BATCH} at once": lambda: in_batches("gs://b/out", BUCKET_READS),
-                "in order": lambda: sum(1 for _ in readers.open("gs://b/out", "train")),
+                "in order": lambda: sum(1 for _ in beam_tfrec.open("gs://b/out", "train")),
             }.items():
                 found = [rate_of(read) for _ in range(ROUNDS)]
                 print(f"a bucket with {latency_ms:g} ms, {name}: {median_of(found)}")

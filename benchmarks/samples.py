@@ -17,15 +17,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
 
-from pipelines.run import spare_the_collector
-from schemas.samples import Blob, Sample
-from schemas.shards import ShardPlan
-from transforms.pin_blobs import PinBlobs
-from transforms.plan_shards import PlanShards
-from transforms.shard_table import Sharding
-from transforms.shuffle.elements import spool_for
-from transforms.sources.list_blobs import ListedFile
-from transforms.storage import Entry
+from beam_tfrec.pipelines.run import spare_the_collector
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.shards import ShardPlan
+from beam_tfrec.transforms.pin_blobs import PinBlobs
+from beam_tfrec.transforms.plan_shards import PlanShards
+from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.storage import Entry
 
 IN_PIECES_OF = 10_000
 FEWEST = 10_000

@@ -22,15 +22,15 @@ import google_crc32c
 import numpy
 import tensorflow as tf
 
-from schemas.example import encode_example_parts
-from schemas.features import Kind, parse_spec
-from schemas.layouts.detection import DETECTION
-from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, ShardEntry
-from schemas.tfrecord import frame_record
-from transforms.shard_index import IndexRow
-from transforms.storage import Storage, open_storage
-from transforms.verify import Report, ShardRules
-from transforms.verify.shard import verify_bytes
+from beam_tfrec.schemas.example import encode_example_parts
+from beam_tfrec.schemas.features import Kind, parse_spec
+from beam_tfrec.schemas.layouts.detection import DETECTION
+from beam_tfrec.schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, ShardEntry
+from beam_tfrec.schemas.tfrecord import frame_record
+from beam_tfrec.transforms.shard_index import IndexRow
+from beam_tfrec.transforms.storage import Storage, open_storage
+from beam_tfrec.transforms.verify import Report, ShardRules
+from beam_tfrec.transforms.verify.shard import verify_bytes
 
 IMAGE_BYTES = 160_000
 OBJECTS = 7

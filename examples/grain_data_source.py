@@ -1,9 +1,10 @@
 """Read batches in Grain, and go on in the middle of an epoch after a crash, without TensorFlow.
 
-    python -m pipelines.coco --images train2017 --annotations instances_train2017.json --output out
+    beam-tfrec coco --images train2017 --annotations instances_train2017.json --output out
     python examples/grain_data_source.py out
 
-On TPUs, with JAX: `readers.open(out, "train", host=jax.process_index(), hosts=jax.process_count(),
+On TPUs, with JAX: `beam_tfrec.open(out, "train", host=jax.process_index(),
+hosts=jax.process_count(),
 drop_remainder=True)` gives each host its share, and `.batch(n, drop_remainder=True)` one shape.
 """
 
@@ -16,7 +17,7 @@ import grain
 import numpy as np
 from PIL import Image
 
-import readers
+import beam_tfrec
 
 SIZE = (64, 64)  # width and height in px
 
@@ -31,12 +32,12 @@ def decode(record: dict[str, Any]) -> dict[str, np.ndarray]:
 def main() -> None:
     """Read some batches, stop, and read the others as if nothing had happened."""
     parser = argparse.ArgumentParser(description="Read batches in Grain.")
-    parser.add_argument("out", help="what pipelines.coco wrote")
+    parser.add_argument("out", help="what beam-tfrec coco wrote")
     parser.add_argument("--batch_size", type=int, default=8)
     arguments = parser.parse_args()
 
     # The order is of the seed alone; `.mp_prefetch(...)` would have worker processes decode.
-    source = grain.MapDataset.source(readers.open(arguments.out, "train"))
+    source = grain.MapDataset.source(beam_tfrec.open(arguments.out, "train"))
     dataset = source.shuffle(seed=0).map(decode).batch(arguments.batch_size).to_iter_dataset()
     whole = [batch["objects"].tolist() for batch in dataset]
 

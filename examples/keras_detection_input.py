@@ -1,11 +1,11 @@
 """Feed an object detector: batches of images with padded boxes, all of one shape.
 
-    python -m pipelines.coco --images train2017 --annotations instances_train2017.json --output out
+    beam-tfrec coco --images train2017 --annotations instances_train2017.json --output out
     python examples/keras_detection_input.py out
 
 On TPUs this is what is wanted: all shapes are static. Make the model and compile it within
 `strategy.scope()` of a `tf.distribute.TPUStrategy`; with several hosts, give each its share by
-`strategy.distribute_datasets_from_function` and `readers.load(..., input_context=context)`.
+`strategy.distribute_datasets_from_function` and `beam_tfrec.load(..., input_context=context)`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import argparse
 import keras
 import tensorflow as tf
 
-import readers
+import beam_tfrec
 
 SIZE = (128, 128)  # height and width in px
 OBJECTS = 20  # of an image; it has fewer or is cut
@@ -36,12 +36,12 @@ def box_loss(wanted: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
 def main() -> None:
     """Print what a batch is, and try a toy of a head on it."""
     parser = argparse.ArgumentParser(description="Feed an object detector.")
-    parser.add_argument("out", help="what pipelines.coco wrote")
+    parser.add_argument("out", help="what beam-tfrec coco wrote")
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
     form = {"image_size": SIZE, "max_objects": OBJECTS}
-    dataset = readers.load(arguments.out, "train", batch_size=8, drop_remainder=True, **form)
+    dataset = beam_tfrec.load(arguments.out, "train", batch_size=8, drop_remainder=True, **form)
     batches = dataset.map(to_inputs)
     images, objects = next(iter(batches))
     count = tf.reduce_sum(tf.cast(objects["labels"] >= 0, tf.int32), axis=1).numpy().tolist()

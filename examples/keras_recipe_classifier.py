@@ -1,20 +1,20 @@
 """Train the classifier of the Keras recipe "Creating TFRecords" on COCO photos.
 
-    python -m pipelines.coco --layout keras --images train2017 \\
+    beam-tfrec coco --layout keras --images train2017 \\
         --annotations instances_train2017.json --output out
     python examples/keras_recipe_classifier.py out
 
 A record is an annotation with its photo, as in the recipe: the keys `image` and `category_id`.
 On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
-and say `drop_remainder=True` in `readers.load`.
+and say `drop_remainder=True` in `beam_tfrec.load`.
 """
 
 import argparse
 
 import keras
 
-import readers
-from readers.data_sets import find_data_sets
+import beam_tfrec
+from beam_tfrec.readers.data_sets import find_data_sets
 
 SIZE = (64, 64)  # the recipe has 224 and EfficientNetB0, which take a CPU minutes
 
@@ -22,13 +22,13 @@ SIZE = (64, 64)  # the recipe has 224 and EfficientNetB0, which take a CPU minut
 def main() -> None:
     """Load, train some steps, and say how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train the Keras recipe's classifier.")
-    parser.add_argument("out", help="what pipelines.coco wrote with --layout keras")
+    parser.add_argument("out", help="what beam-tfrec coco wrote with --layout keras")
     parser.add_argument("--steps", type=int, default=5, help="of an epoch")
     parser.add_argument("--epochs", type=int, default=3)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
-    dataset = readers.load(
+    dataset = beam_tfrec.load(
         arguments.out, "train", batch_size=16, image_size=SIZE, shuffle=True, seed=0
     )
     batches = dataset.map(lambda record: (record["image"], record["category_id"])).repeat()

@@ -1,9 +1,9 @@
 """Read batches in PyTorch, with two worker processes and without TensorFlow.
 
-    python -m pipelines.coco --images train2017 --annotations instances_train2017.json --output out
+    beam-tfrec coco --images train2017 --annotations instances_train2017.json --output out
     python examples/pytorch_data_loader.py out
 
-On TPUs, with PyTorch/XLA: `readers.open(out, "train", host=xr.process_index(),
+On TPUs, with PyTorch/XLA: `beam_tfrec.open(out, "train", host=xr.process_index(),
 hosts=xr.process_count(), drop_remainder=True)` gives each process its share, and
 `torch_xla.distributed.parallel_loader.MpDeviceLoader(loader, device)` feeds its device.
 """
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-import readers
+import beam_tfrec
 
 SIZE = (64, 64)  # width and height in px
 EDGES = [f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax")]
@@ -37,12 +37,14 @@ def collate(records: list[dict[str, Any]]) -> tuple[torch.Tensor, list[torch.Ten
 def main() -> None:
     """Read an epoch, and say what it was."""
     parser = argparse.ArgumentParser(description="Read batches in PyTorch.")
-    parser.add_argument("out", help="what pipelines.coco wrote")
+    parser.add_argument("out", help="what beam-tfrec coco wrote")
     parser.add_argument("--batch_size", type=int, default=8)
     arguments = parser.parse_args()
     torch.manual_seed(0)
 
-    records = readers.open(arguments.out, "train")  # has len() and [i], as PyTorch's data sets do
+    records = beam_tfrec.open(
+        arguments.out, "train"
+    )  # has len() and [i], as PyTorch's data sets do
     print(f"{len(records)} records; the first has {', '.join(records[0])}")
     loader = DataLoader(
         records, arguments.batch_size, shuffle=True, num_workers=2, collate_fn=collate

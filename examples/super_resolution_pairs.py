@@ -1,6 +1,6 @@
 """Train a network that enlarges photos four times, on pairs of low and high resolution.
 
-    python -m pipelines.pairs --low train=lr --high train=hr --scale 4 --output out
+    beam-tfrec pairs --low train=lr --high train=hr --scale 4 --output out
     python examples/super_resolution_pairs.py out
 
 On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
@@ -12,7 +12,7 @@ import argparse
 import keras
 import tensorflow as tf
 
-import readers
+import beam_tfrec
 
 SCALE = 4
 PATCH = 24  # px of the low image; a CPU learns from patches in seconds
@@ -43,12 +43,14 @@ def make_model() -> keras.Model:
 def main() -> None:
     """Load, train, and say how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train a network that enlarges photos.")
-    parser.add_argument("out", help="what pipelines.pairs wrote")
+    parser.add_argument("out", help="what beam-tfrec pairs wrote")
     parser.add_argument("--steps", type=int, default=100)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
-    pairs = readers.load(arguments.out, "train").cache()  # decoded once; sizes differ: no batches
+    pairs = beam_tfrec.load(
+        arguments.out, "train"
+    ).cache()  # decoded once; sizes differ: no batches
     batches = pairs.repeat().map(cut_patch).batch(8).prefetch(tf.data.AUTOTUNE)
     model = make_model()
     model.compile(keras.optimizers.Adam(2e-3), "mse")

@@ -1,18 +1,18 @@
 """Train a small classifier of photos, until its loss has halved.
 
-    python -m pipelines.folder --images photos --output out    # photos/CLASS/*.jpg
+    beam-tfrec folder --images photos --output out    # photos/CLASS/*.jpg
     python examples/train_keras_classifier.py out
 
 On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
-and say `drop_remainder=True` in `readers.load`, since TPUs want batches of one shape.
+and say `drop_remainder=True` in `beam_tfrec.load`, since TPUs want batches of one shape.
 """
 
 import argparse
 
 import keras
 
-import readers
-from readers.data_sets import find_data_sets
+import beam_tfrec
+from beam_tfrec.readers.data_sets import find_data_sets
 
 SIZE = (48, 48)  # height and width in px: small, so that a CPU trains in seconds
 
@@ -35,14 +35,14 @@ def make_model(classes: int) -> keras.Model:
 def main() -> None:
     """Load, train, and say how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train a small classifier of photos.")
-    parser.add_argument("out", help="what pipelines.folder wrote")
+    parser.add_argument("out", help="what beam-tfrec folder wrote")
     parser.add_argument("--epochs", type=int, default=60)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
     # Batches of {"image/encoded": uint8 [16, 48, 48, 3], "image/class/label": int64 [16], …}.
     form = {"batch_size": 16, "image_size": SIZE}
-    dataset = readers.load(arguments.out, "train", shuffle=True, seed=0, **form)
+    dataset = beam_tfrec.load(arguments.out, "train", shuffle=True, seed=0, **form)
     batches = dataset.map(lambda record: (record["image/encoded"], record["image/class/label"]))
     labels = find_data_sets(arguments.out).labels
     model = make_model(max(label.id for label in labels) + 1)

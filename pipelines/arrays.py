@@ -1,4 +1,4 @@
-"""NumPy arrays to sharded .tfrec: `python -m pipelines.arrays --help`."""
+"""NumPy arrays to sharded .tfrec: `beam-tfrec arrays --help`."""
 
 import argparse
 import re
@@ -8,18 +8,18 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig, check_splits_named, keys_option
-from pipelines.data_set import build as build
-from pipelines.flags import add_sources, parse_per_split
-from pipelines.run import Command
-from schemas.layouts import Layout
-from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
-from schemas.splits import GIVEN
-from schemas.tensors import BFLOAT16
-from transforms.sources.read_arrays import ArrayReader, ArraySource, PlanArrays
-from transforms.sources.read_blobs import NPY
-from transforms.sources.read_samples import SourceSamples
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
+from beam_tfrec.schemas.splits import GIVEN
+from beam_tfrec.schemas.tensors import BFLOAT16
+from beam_tfrec.transforms.sources.read_arrays import ArrayReader, ArraySource, PlanArrays
+from beam_tfrec.transforms.sources.read_blobs import NPY
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 

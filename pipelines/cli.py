@@ -21,17 +21,17 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
-from schemas.shards import is_split_name
-from transforms.progress import PROGRESS
-from transforms.storage import Access, retries
+from beam_tfrec.schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from beam_tfrec.schemas.shards import is_split_name
+from beam_tfrec.transforms.progress import PROGRESS
+from beam_tfrec.transforms.storage import Access, retries
 
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Commands that make data sets, with Beam."""
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
 """What to do instead of a command that was removed, for one release."""
-OUR_LOGGERS = ("pipelines", "transforms")
+OUR_LOGGERS = ("beam_tfrec",)
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
@@ -214,7 +214,7 @@ def run_command(argv: Sequence[str]) -> None:
     if command not in names:
         what = f"unknown command {command!r}" if command else "no command"
         raise ValueError(f"{what}: give one of {', '.join(names)}")
-    importlib.import_module(f"pipelines.{command}").run(arguments)
+    importlib.import_module(f"beam_tfrec.pipelines.{command}").run(arguments)
 
 
 def main(*command: str) -> NoReturn:

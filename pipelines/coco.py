@@ -1,4 +1,4 @@
-"""COCO photos and annotations to sharded .tfrec: `python -m pipelines.coco --help`."""
+"""COCO photos and annotations to sharded .tfrec: `beam-tfrec coco --help`."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, parse_several_per_split
-from pipelines.data_set import (
+from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
     check_splits_named,
 )
-from pipelines.data_set import build as build
-from pipelines.flags import (
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import (
     add_drop_flag,
     add_size_flag,
     add_sources,
@@ -22,17 +22,17 @@ from pipelines.flags import (
     parse_int,
     parse_per_split,
 )
-from pipelines.run import Command
-from schemas.geometry.masks import png_codec
-from schemas.layouts import Layout
-from schemas.layouts.detection import GROUPS, DetectionLayout
-from schemas.layouts.groups import GroupedLayout
-from schemas.layouts.pictures import SizeMismatch
-from schemas.layouts.tfds import KerasLayout, TfdsLayout
-from schemas.samples import panoptic_root
-from transforms.sources.list_blobs import ListBlobs
-from transforms.sources.read_coco import CocoReader, CocoRules
-from transforms.sources.read_samples import SourceSamples
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.geometry.masks import png_codec
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.detection import GROUPS, DetectionLayout
+from beam_tfrec.schemas.layouts.groups import GroupedLayout
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
+from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.samples import panoptic_root
+from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[GroupedLayout]] = {
     layout.name: layout for layout in (DetectionLayout, KerasLayout, TfdsLayout)

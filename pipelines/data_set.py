@@ -11,29 +11,35 @@ from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 
-from schemas.faults import Rejected
-from schemas.manifest import Manifest
-from schemas.samples import Order, Sample, is_panoptic_root
-from schemas.shards import is_split_name
-from schemas.splits import Splitting
-from transforms.build_records import ShardJob, record_bytes
-from transforms.commit import Commit
-from transforms.data_set_job import DataSetJob
-from transforms.earlier import LeaveOutEarlier, Since
-from transforms.find_duplicates import FindDuplicates
-from transforms.gate import GateLimits
-from transforms.images.check_images import Check
-from transforms.images.conversion import NO_CONVERSION, Conversion
-from transforms.pin_blobs import PinBlobs
-from transforms.plan_shards import PlannedShards, PlanShards
-from transforms.publish_plan import PublishPlan
-from transforms.shard_table import Sharding
-from transforms.shuffle.elements import spool_for
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import PinTally
-from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
-from transforms.storage import check_uri, name_below
-from transforms.write_shards import WriteShards
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
+from beam_tfrec.schemas.shards import is_split_name
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.build_records import ShardJob, record_bytes
+from beam_tfrec.transforms.commit import Commit
+from beam_tfrec.transforms.data_set_job import DataSetJob
+from beam_tfrec.transforms.earlier import LeaveOutEarlier, Since
+from beam_tfrec.transforms.find_duplicates import FindDuplicates
+from beam_tfrec.transforms.gate import GateLimits
+from beam_tfrec.transforms.images.check_images import Check
+from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
+from beam_tfrec.transforms.pin_blobs import PinBlobs
+from beam_tfrec.transforms.plan_shards import PlannedShards, PlanShards
+from beam_tfrec.transforms.publish_plan import PublishPlan
+from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import PinTally
+from beam_tfrec.transforms.sources.read_samples import (
+    Item,
+    ReadSamples,
+    SourceSamples,
+    SplitSource,
+    is_there,
+)
+from beam_tfrec.transforms.storage import check_uri, name_below
+from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
@@ -341,7 +347,7 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
     manifests = infos | "Commit" >> Commit(config, plan, sources, rejected, tallies, duplicates)
     if config.report:
-        from transforms.report.page import with_report  # late: for reports alone
+        from beam_tfrec.transforms.report.page import with_report  # late: for reports alone
 
         return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests

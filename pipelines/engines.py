@@ -23,11 +23,11 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import PipelineState
 
-from pipelines.cli import JOB_ELSEWHERE, FlagParser, say
-from schemas.faults import fault_line, find_fault
-from transforms.shuffle.elements import close_spools
-from transforms.storage import is_local
-from transforms.storage.disk import coding
+from beam_tfrec.pipelines.cli import JOB_ELSEWHERE, FlagParser, say
+from beam_tfrec.schemas.faults import fault_line, find_fault
+from beam_tfrec.transforms.shuffle.elements import close_spools
+from beam_tfrec.transforms.storage import is_local
+from beam_tfrec.transforms.storage.disk import coding
 
 _LOG = logging.getLogger(__name__)
 _IN_PROCESS = {"", "direct", "fnapi"}

@@ -8,21 +8,26 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from pipelines.cli import FlagGroup, FlagParser, add_reading_flags, parse_several_per_split
-from schemas.columns import ColumnType, parse_type
-from schemas.faults import RejectBudget
-from schemas.geometry.boxes import Resize, ResizeMode
-from schemas.layouts.pictures import SizeMismatch
-from schemas.manifest import REPORT_NAME
-from schemas.samples import Order
-from schemas.shards import NAMED_TEMPLATES, ShardNames
-from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
-from transforms.earlier import DATE, Since, expand_date, parse_date
-from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
-from transforms.images.check_images import Check
-from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.shard_table import Sharding
-from transforms.storage import Access
+from beam_tfrec.pipelines.cli import (
+    FlagGroup,
+    FlagParser,
+    add_reading_flags,
+    parse_several_per_split,
+)
+from beam_tfrec.schemas.columns import ColumnType, parse_type
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
+from beam_tfrec.schemas.manifest import REPORT_NAME
+from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.shards import NAMED_TEMPLATES, ShardNames
+from beam_tfrec.schemas.splits import GIVEN, USUAL_SPLITS, Splitting
+from beam_tfrec.transforms.earlier import DATE, Since, expand_date, parse_date
+from beam_tfrec.transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
+from beam_tfrec.transforms.images.check_images import Check
+from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
+from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.storage import Access
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

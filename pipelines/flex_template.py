@@ -1,6 +1,6 @@
 """What Dataflow's Flex Template starts: its parameters, a string each, as flags of `coco`.
 
-`python -m pipelines.flex_template --describe > metadata.json` describes the parameters.
+`python -m beam_tfrec.pipelines.flex_template --describe > metadata.json` describes the parameters.
 """
 
 import argparse
@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipelines import coco
-from pipelines.cli import FlagParser, guarded
-from pipelines.engines import beam_flags
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.cli import FlagParser, guarded
+from beam_tfrec.pipelines.engines import beam_flags
 
-_LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
+_LOG = logging.getLogger(
+    "beam_tfrec.pipelines.flex_template"
+)  # started as a file, it has another name
 _SEVERAL = "; several are divided by blanks, and quoted as in a shell where they hold one"
 _DOCS = "docs/dataflow.md of the project"
 _IMAGE = {

@@ -1,4 +1,4 @@
-"""Folders of classes to sharded .tfrec: `python -m pipelines.folder --help`."""
+"""Folders of classes to sharded .tfrec: `beam-tfrec folder --help`."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,23 +7,23 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig
-from pipelines.data_set import build as build
-from pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
-from pipelines.run import Command
-from schemas.layouts import PIXEL_DTYPES, Layout
-from schemas.layouts.classification import (
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import DataSetConfig
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout
+from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     ClassifiedLayout,
     ImagenetLayout,
     TensorLayout,
     TutorialLayout,
 )
-from transforms.images.conversion import Color, Encoding
-from transforms.sources.list_blobs import ListFiles, is_read
-from transforms.sources.read_folder import FOLDER, FolderReader
-from transforms.sources.read_samples import SourceSamples
+from beam_tfrec.transforms.images.conversion import Color, Encoding
+from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.read_folder import FOLDER, FolderReader
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
     layout.name: layout

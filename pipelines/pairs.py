@@ -1,4 +1,4 @@
-"""Low- and high-resolution images to sharded .tfrec: `python -m pipelines.pairs --help`."""
+"""Low- and high-resolution images to sharded .tfrec: `beam-tfrec pairs --help`."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig, check_same_splits
-from pipelines.data_set import build as build
-from pipelines.flags import add_sources, parse_per_split
-from pipelines.run import Command
-from schemas.layouts import Layout
-from schemas.layouts.classification import PairsLayout
-from transforms.shuffle.elements import spool_for
-from transforms.sources.join_files import JoinFiles, NamedFile
-from transforms.sources.list_blobs import ListFiles, is_read
-from transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
-from transforms.sources.read_samples import SourceSamples
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.classification import PairsLayout
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
+from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 
 @dataclass(frozen=True)

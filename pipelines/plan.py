@@ -8,17 +8,17 @@ import apache_beam as beam
 import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
-from pipelines.data_set import (
+from beam_tfrec.pipelines.data_set import (
     DataSetConfig,
     estimated_bytes,
     plan_data_set,
     shard_job_of,
 )
-from schemas.faults import RejectBudget, bytes_text, counted, printable
-from schemas.manifest import JobPlan
-from transforms.commit import refuse_empty
-from transforms.earlier import check_turn
-from transforms.forecast import (
+from beam_tfrec.schemas.faults import RejectBudget, bytes_text, counted, printable
+from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.transforms.commit import refuse_empty
+from beam_tfrec.transforms.earlier import check_turn
+from beam_tfrec.transforms.forecast import (
     GatheredPlan,
     Known,
     RunPlan,
@@ -29,7 +29,7 @@ from transforms.forecast import (
     outline_shard,
     try_records,
 )
-from transforms.publish_plan import (
+from beam_tfrec.transforms.publish_plan import (
     COMPLETE,
     REFUSED,
     check_budget_aloud,
@@ -38,7 +38,7 @@ from transforms.publish_plan import (
     make_job_plan,
     warn_of_splits,
 )
-from transforms.storage import open_storage, read_uri
+from beam_tfrec.transforms.storage import open_storage, read_uri
 
 _ALL = RejectBudget(percent=100)
 _FILES_A_SHARD = 4  # data, receipt and two indexes

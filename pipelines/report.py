@@ -1,19 +1,33 @@
-"""Make the report of data sets and of any TFRecord files: `python -m pipelines.report --help`.
+"""Make the report of data sets and of any TFRecord files: `beam-tfrec report --help`.
 
 Neither Beam nor TensorFlow is imported.
 """
 
 from collections.abc import Sequence
 
-from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
-from schemas.faults import counted, fault_line
-from schemas.manifest import REPORT_NAME
-from transforms import verify
-from transforms.report import Report
-from transforms.report.gather import make_report
-from transforms.report.gather_files import report_of_files
-from transforms.report.page import is_own_report, render_page
-from transforms.storage import Access, Storage, check_uri, join_uri, open_storage, split_uri
+from beam_tfrec.pipelines.cli import (
+    FlagParser,
+    add_reading_flags,
+    main,
+    not_empty,
+    reading_access,
+    say,
+)
+from beam_tfrec.schemas.faults import counted, fault_line
+from beam_tfrec.schemas.manifest import REPORT_NAME
+from beam_tfrec.transforms import verify
+from beam_tfrec.transforms.report import Report
+from beam_tfrec.transforms.report.gather import make_report
+from beam_tfrec.transforms.report.gather_files import report_of_files
+from beam_tfrec.transforms.report.page import is_own_report, render_page
+from beam_tfrec.transforms.storage import (
+    Access,
+    Storage,
+    check_uri,
+    join_uri,
+    open_storage,
+    split_uri,
+)
 
 
 def parser() -> FlagParser:

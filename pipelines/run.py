@@ -20,13 +20,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipelines import engines
-from pipelines.cli import OUR_LOGGERS, FlagParser, say
-from pipelines.data_set import DataSetConfig, build
-from pipelines.flags import add_data_set_flags, data_set_fields
-from schemas.documents.data_card import CARD_NAME
-from schemas.faults import bytes_text, counted, printable
-from schemas.manifest import (
+from beam_tfrec.pipelines import engines
+from beam_tfrec.pipelines.cli import OUR_LOGGERS, FlagParser, say
+from beam_tfrec.pipelines.data_set import DataSetConfig, build
+from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields
+from beam_tfrec.schemas.documents.data_card import CARD_NAME
+from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
     REJECTED_NAME,
@@ -35,16 +35,23 @@ from schemas.manifest import (
     SplitSummary,
     read_manifest,
 )
-from transforms.builders import builder_processes
-from transforms.commit import find_complete
-from transforms.earlier import DATE, dividing_options, find_earlier_sets
-from transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
-from transforms.output_files import remove_output
-from transforms.progress import PROGRESS
-from transforms.publish_plan import refuse_no_place
-from transforms.shuffle.elements import shares_memory
-from transforms.storage import Storage, find_uri, is_beams, is_local, join_uri, open_storage
-from transforms.storage.disk import RunLock, without_new_empty_folders
+from beam_tfrec.transforms.builders import builder_processes
+from beam_tfrec.transforms.commit import find_complete
+from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
+from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
+from beam_tfrec.transforms.output_files import remove_output
+from beam_tfrec.transforms.progress import PROGRESS
+from beam_tfrec.transforms.publish_plan import refuse_no_place
+from beam_tfrec.transforms.shuffle.elements import shares_memory
+from beam_tfrec.transforms.storage import (
+    Storage,
+    find_uri,
+    is_beams,
+    is_local,
+    join_uri,
+    open_storage,
+)
+from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
@@ -88,7 +95,7 @@ class Command:
         """
         flags, beam_args = engines.parse_flags(self.parser(), argv)
         fields = self.fields(flags) | data_set_fields(flags, images=self.images)
-        command = shlex.join(["python", "-m", f"pipelines.{self.name}", *argv])
+        command = shlex.join(["beam-tfrec", self.name, *argv])
         command = _OF_ONE_RUN.sub("", command)
         if flags.date is None and DATE in command:
             command += f" --date {fields['since'].date}"
@@ -148,7 +155,7 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
         elif find_complete(output, config):
             _say_complete(config)
             if config.report:  # a killed run may have made none
-                from transforms.report.page import has_report, write_report
+                from beam_tfrec.transforms.report.page import has_report, write_report
 
                 uri, access = config.output, config.access
                 if not has_report(uri, access) and write_report(uri, access):
@@ -198,7 +205,7 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
         and shares_memory(options)
         and not config.keeps_on_disk
         and not config.access.max_reads_per_second
-        and type(config.layout).__module__.startswith("schemas.")
+        and type(config.layout).__module__.startswith("beam_tfrec.schemas.")
         and not any(map(is_beams, [*config.roots.values(), config.output]))
     )
 
@@ -215,8 +222,8 @@ def spare_the_collector() -> None:
 
 def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
-    from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
-    from transforms.forecast import take_plan
+    from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
+    from beam_tfrec.transforms.forecast import take_plan
 
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
@@ -247,7 +254,7 @@ def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -
     for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
         say(line)
     if config.report:
-        from transforms.report.page import has_report
+        from beam_tfrec.transforms.report.page import has_report
 
         if has_report(uri, config.access):
             say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
@@ -276,9 +283,9 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     if manifest.shards:
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
-        yield "    import readers"
-        yield f"    dataset = readers.load({where})  # tf.data"
-        yield f"    records = readers.open({where})  # without TensorFlow"
+        yield "    import beam_tfrec"
+        yield f"    dataset = beam_tfrec.load({where})  # tf.data"
+        yield f"    records = beam_tfrec.open({where})  # without TensorFlow"
         yield f"  read it by other tools: {join_uri(output, CARD_NAME)}"
 
 

@@ -1,4 +1,4 @@
-"""Show what a data set or any TFRecord file holds: `python -m pipelines.show --help`.
+"""Show what a data set or any TFRecord file holds: `beam-tfrec show --help`.
 
 Neither Beam nor TensorFlow is imported.
 """
@@ -7,13 +7,20 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
-from schemas.example_rules import InferredSchema, aligned
-from schemas.faults import counted, fault_line, printable
-from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
-from schemas.parse_example import parse_record
-from transforms.storage import Access, check_uri, join_uri, open_storage
-from transforms.verify.show_record import (
+from beam_tfrec.pipelines.cli import (
+    FlagParser,
+    add_reading_flags,
+    main,
+    not_empty,
+    reading_access,
+    say,
+)
+from beam_tfrec.schemas.example_rules import InferredSchema, aligned
+from beam_tfrec.schemas.faults import counted, fault_line, printable
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
+from beam_tfrec.schemas.parse_example import parse_record
+from beam_tfrec.transforms.storage import Access, check_uri, join_uri, open_storage
+from beam_tfrec.transforms.verify.show_record import (
     pictures_of,
     record_lines,
     records_of_file,

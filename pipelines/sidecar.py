@@ -1,4 +1,4 @@
-"""Images with a JSON file each to sharded .tfrec: `python -m pipelines.sidecar --help`."""
+"""Images with a JSON file each to sharded .tfrec: `beam-tfrec sidecar --help`."""
 
 import argparse
 import functools
@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig, check_same_splits
-from pipelines.data_set import build as build
-from pipelines.flags import (
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import (
     add_class_flags,
     add_drop_flag,
     add_size_flag,
@@ -21,18 +21,18 @@ from pipelines.flags import (
     parse_per_split,
     parse_types,
 )
-from pipelines.run import Command
-from schemas.annotations.coco_objects import Fault
-from schemas.annotations.side_files import SideFormat
-from schemas.columns import root_and_pattern
-from schemas.layouts import Layout
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.table import TableLayout
-from transforms.shuffle.elements import spool_for
-from transforms.sources.join_files import JoinFiles, NamedFile
-from transforms.sources.list_blobs import ListFiles
-from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_sidecar import (
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.side_files import SideFormat
+from beam_tfrec.schemas.columns import root_and_pattern
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
+from beam_tfrec.transforms.sources.read_sidecar import (
     ReadTexts,
     SideNames,
     SideReader,

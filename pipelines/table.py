@@ -1,4 +1,4 @@
-"""Rows of tables to sharded .tfrec: `python -m pipelines.table --help`."""
+"""Rows of tables to sharded .tfrec: `beam-tfrec table --help`."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, parse_several_per_split
-from pipelines.data_set import DataSetConfig, check_splits_named, keys_option
-from pipelines.data_set import build as build
-from pipelines.flags import (
+from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import (
     add_class_flags,
     add_sources,
     first_label_of,
@@ -18,14 +18,14 @@ from pipelines.flags import (
     parse_size,
     parse_types,
 )
-from pipelines.run import Command
-from schemas.columns import FORMATS, is_table_file, root_and_pattern
-from schemas.layouts.table import TableLayout
-from transforms.sources.list_blobs import ListBlobs
-from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_table import PlanTables, TableReader
-from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
-from transforms.storage import split_uri
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.columns import FORMATS, is_table_file, root_and_pattern
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
+from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader
+from beam_tfrec.transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
+from beam_tfrec.transforms.storage import split_uri
 
 _OTHER_FILES = (
     *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),

@@ -1,4 +1,4 @@
-"""Verify data sets and any TFRecord files: `python -m pipelines.verify --help`.
+"""Verify data sets and any TFRecord files: `beam-tfrec verify --help`.
 
 Neither TensorFlow is imported, nor Beam unless `--runner` is given.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pipelines.cli import (
+from beam_tfrec.pipelines.cli import (
     FlagParser,
     add_reading_flags,
     main,
@@ -20,9 +20,9 @@ from pipelines.cli import (
     reading_access,
     say,
 )
-from schemas.faults import EXIT_DAMAGE, bytes_text, counted
-from transforms.storage import is_local, join_uri, open_storage, read_uri
-from transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
+from beam_tfrec.schemas.faults import EXIT_DAMAGE, bytes_text, counted
+from beam_tfrec.transforms.storage import is_local, join_uri, open_storage, read_uri
+from beam_tfrec.transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
 
 
 def parser() -> FlagParser:
@@ -114,8 +114,8 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     """
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-    from pipelines import engines
-    from transforms.verify.with_beam import VerifyEverything
+    from beam_tfrec.pipelines import engines
+    from beam_tfrec.transforms.verify.with_beam import VerifyEverything
 
     began = time.perf_counter()
     config = configure(engines.beam_parser().parse_known_args(list(argv))[1])

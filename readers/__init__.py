@@ -1,9 +1,9 @@
 """What trainers import: one output, read by tf.data or at random, by manifest alone.
 
-    import readers
+    import beam_tfrec
 
-    dataset = readers.load("gs://bucket/coco-tfrec", "train", batch_size=64)  # tf.data
-    records = readers.open("gs://bucket/coco-tfrec", "train")  # records[42], without TensorFlow
+    dataset = beam_tfrec.load("gs://bucket/coco-tfrec", "train", batch_size=64)  # tf.data
+    records = beam_tfrec.open("gs://bucket/coco-tfrec", "train")  # records[42], without TensorFlow
 
 Neither Beam nor, but for `load`, TensorFlow is imported.
 """
@@ -11,13 +11,13 @@ Neither Beam nor, but for `load`, TensorFlow is imported.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from transforms.storage import DEFAULT_ACCESS, Access
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from readers.data_sets import Root
-    from readers.records import Records
+    from beam_tfrec.readers.data_sets import Root
+    from beam_tfrec.readers.records import Records
 
 
 def load(
@@ -65,7 +65,7 @@ def load(
         ValueError: when an argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
-    from readers.tf_data import Reading, load_data_sets
+    from beam_tfrec.readers.tf_data import Reading, load_data_sets
 
     if input_context is not None:
         if (host, hosts) != (0, 1):
@@ -112,16 +112,16 @@ def open(
         access: how stores are reached.
 
     Returns:
-        Records are dicts of NumPy values by key, see `readers.records.Records`.
+        Records are dicts of NumPy values by key, see `beam_tfrec.readers.records.Records`.
 
     Raises:
         ValueError: when there is no such split or host, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC` when a shard is not
             what was written.
     """
-    from readers.data_sets import deal, find_data_sets, list_shards
-    from readers.records import Records
-    from readers.shard_reader import ShardReader
+    from beam_tfrec.readers.data_sets import deal, find_data_sets, list_shards
+    from beam_tfrec.readers.records import Records
+    from beam_tfrec.readers.shard_reader import ShardReader
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
@@ -155,7 +155,7 @@ def steps_per_epoch(
     Raises:
         ValueError: when the hosts cannot share a batch, or a host would have none.
     """
-    from readers.data_sets import find_data_sets, steps
+    from beam_tfrec.readers.data_sets import find_data_sets, steps
 
     shards = find_data_sets(data_sets, access).shards(split)
     records = sum(shard.entry.records for shard in shards)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.faults import fault_line
-from schemas.features import FeatureSpec, Kind
-from schemas.manifest import (
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.features import FeatureSpec, Kind
+from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     Label,
     Manifest,
@@ -20,9 +20,9 @@ from schemas.manifest import (
     refuse_contradictions,
     spec_of,
 )
-from schemas.samples import Order
-from schemas.tfrecord import FRAME_BYTES
-from transforms.storage import (
+from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
@@ -236,7 +236,7 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
 
 
 def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "pa.Table":
-    from transforms.shard_index import index_columns  # pyarrow takes 0.2 s
+    from beam_tfrec.transforms.shard_index import index_columns  # pyarrow takes 0.2 s
 
     entry = storage.stat(file.index_name)
     where = join_uri(storage.root, file.index_name)

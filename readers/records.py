@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from readers.data_sets import REMEDY
-from readers.shard_reader import Member, ShardReader, Span
-from schemas.faults import fault_line
-from schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
-from schemas.manifest import Label
-from schemas.parse_example import Message, kind_of, read_sequence
-from schemas.tfrecord import FrameError, read_frame
+from beam_tfrec.readers.data_sets import REMEDY
+from beam_tfrec.readers.shard_reader import Member, ShardReader, Span
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.parse_example import Message, kind_of, read_sequence
+from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -219,8 +219,8 @@ def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Im
     """
     from PIL import Image, ImageDraw
 
-    from transforms.report import PickedRecord, class_color
-    from transforms.report.pictures import MAX_JPEG_BYTES, draw_record, legend_of
+    from beam_tfrec.transforms.report import PickedRecord, class_color
+    from beam_tfrec.transforms.report.pictures import MAX_JPEG_BYTES, draw_record, legend_of
 
     place = PickedRecord("", "", 0, 0, len(data), "")
     drawn = draw_record(data, place, roles_of_spec(spec), legend_of(labels), MAX_JPEG_BYTES)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from readers.data_sets import DataSets, Part, ShardFile, read_keys, read_offsets
-from transforms.storage import Storage, is_local, open_storage
+from beam_tfrec.readers.data_sets import DataSets, Part, ShardFile, read_keys, read_offsets
+from beam_tfrec.transforms.storage import Storage, is_local, open_storage
 
 SPAN_BYTES = 4 << 20
 """Size of neighbouring records that are read at once; a larger record is read alone."""

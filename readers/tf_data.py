@@ -10,8 +10,8 @@ from typing import SupportsIndex
 
 import tensorflow as tf
 
-from readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
-from schemas.features import (
+from beam_tfrec.readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
+from beam_tfrec.schemas.features import (
     Content,
     Feature,
     FeatureSpec,
@@ -20,7 +20,7 @@ from schemas.features import (
     parse_sequence_spec,
     parse_spec,
 )
-from transforms.storage import Access, is_local
+from beam_tfrec.transforms.storage import Access, is_local
 
 SHUFFLED_RECORDS = 1024
 """Of the buffer where no size is given: the order was shuffled as a whole when it was written."""
@@ -97,7 +97,7 @@ class Reading:
 def load_data_sets(
     roots: Root | Sequence[Root], split: str, reading: Reading, access: Access
 ) -> tf.data.Dataset:
-    """Return what `readers.load` does."""
+    """Return what `beam_tfrec.load` does."""
     data_sets = find_data_sets(roots, access)
     shards = list_shards(data_sets, split)
     counts = [shard.entry.records for shard in shards]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.features import Kind
+from beam_tfrec.schemas.features import Kind
 
 BOOL, INT, BIG_INT, FLOAT, TEXT, LIST, NESTED = (1 << place for place in range(7))
 """What a cell may be, as bits: a list is `LIST` and what its values are, and `NESTED` where one of

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 
-from schemas.features import Kind
+from beam_tfrec.schemas.features import Kind
 
 MAX_EXAMPLE_BYTES = 2**31 - 1
 """Protobuf's limit: a larger message serialises without an error and cannot be parsed."""

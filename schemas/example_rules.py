@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from schemas.faults import printable
-from schemas.features import Content, Feature, FeatureSpec
-from schemas.manifest import Manifest, spec_of
-from schemas.parse_example import Message, Sequences, Values, kind_of, read_sequence
+from beam_tfrec.schemas.faults import printable
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec
+from beam_tfrec.schemas.manifest import Manifest, spec_of
+from beam_tfrec.schemas.parse_example import Message, Sequences, Values, kind_of, read_sequence
 
 _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from schemas.columns import Cell, text_of
-from schemas.geometry.boxes import BBoxXywhPx, Crop
-from schemas.samples import Sample, pack
+from beam_tfrec.schemas.columns import Cell, text_of
+from beam_tfrec.schemas.geometry.boxes import BBoxXywhPx, Crop
+from beam_tfrec.schemas.samples import Sample, pack
 
 if TYPE_CHECKING:  # few layouts need numpy
     from numpy.typing import NDArray

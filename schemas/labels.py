@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.faults import fault_line, printable
-from schemas.manifest import Label, LicenseCount
+from beam_tfrec.schemas.faults import fault_line, printable
+from beam_tfrec.schemas.manifest import Label, LicenseCount
 
 MAX_LABEL_ID = 2**31 - 1
 """Label maps have int32 ids (`StringIntLabelMapItem.id`)."""

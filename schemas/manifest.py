@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.features import Feature, FeatureSpec
-from schemas.samples import Order
-from schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.features import Feature, FeatureSpec
+from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
 
 T = TypeVar("T")
 

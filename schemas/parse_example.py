@@ -5,7 +5,7 @@ An Example has the bytes of a SequenceExample without steps, so one message clas
 The message classes live in a private descriptor pool. TensorFlow registers the same names in the
 default pool, and one process may need both.
 
-Protobuf takes more than `schemas.example` writes: fields in any order, lists in several parts or
+Protobuf takes more than our encoder writes: fields in any order, lists in several parts or
 unpacked, unknown fields; the last of equal keys counts. Only a map entry that itself holds unknown
 fields is dropped as a whole; no known writer makes such entries.
 Source of the format: tensorflow/core/example/{example,feature}.proto.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from schemas.features import Kind
+from beam_tfrec.schemas.features import Kind
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _REPEATED = _FIELD.LABEL_REPEATED

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import google_crc32c
 import msgspec
 
-from schemas.faults import Rejected
-from schemas.samples import Sample
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.samples import Sample
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
 PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"

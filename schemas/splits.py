@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from schemas.faults import fault_line
+from beam_tfrec.schemas.faults import fault_line
 
 _DIGEST_BITS = 128
 GIVEN, HASH = "given", "hash"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from schemas.example import varint
+from beam_tfrec.schemas.example import varint
 
 if TYPE_CHECKING:
     import numpy

@@ -1,4 +1,4 @@
-"""Small array files, and runs of `pipelines.arrays` over them."""
+"""Small array files, and runs of `beam_tfrec.pipelines.arrays` over them."""
 
 import io
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import arrays
+from beam_tfrec.pipelines import arrays
 from tests.coco_command import Run, run_pipeline
 
 

@@ -2,10 +2,10 @@
 
 import os
 
-from schemas.faults import RejectBudget
-from schemas.manifest import Manifest
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.transforms.storage import gcs  # noqa: F401  (imported before children are forked)
 from tests.small_runs import build_run, plan_run
-from transforms.storage import gcs  # noqa: F401  (imported before children are forked)
 
 NUM_SHARDS = 4
 SOURCES = ("gs://in/photos", "gs://in/instances.json")

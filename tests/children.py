@@ -19,13 +19,13 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from beam_tfrec.transforms.storage.disk import FileSpool
 from tests.servers import children_of, text_of
-from transforms.storage.disk import FileSpool
 
 KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
-_BUILDERS = "transforms.builders"
+_BUILDERS = "beam_tfrec.transforms.builders"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
 # Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.

@@ -1,4 +1,4 @@
-"""Run `pipelines.coco` in this process or another, and read what it made with code of our own."""
+"""Run `beam-tfrec coco` in this process or another, and read its output with code of our own."""
 
 import contextlib
 import functools
@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipelines import coco
-from pipelines.cli import guarded
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.cli import guarded
 from tests import invariants
 from tests.small_images import chunk, ihdr, png
 
 PROJECT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"\bE-[A-Z]+(?:-[A-Z0-9]+)*\b")
-OUR_LOGGERS = ("pipelines", "transforms")
+OUR_LOGGERS = ("beam_tfrec",)
 MakeCoco = Callable[..., tuple[Path, Path]]
 """The fixture `make_coco`."""
 Sources = tuple[Path, Path]
@@ -98,7 +98,7 @@ def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:
 def start_command(name: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start a command of this name as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", f"pipelines.{name}", *map(str, arguments)],
+        [sys.executable, "-m", f"beam_tfrec.pipelines.{name}", *map(str, arguments)],
         cwd=PROJECT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

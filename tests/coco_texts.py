@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from schemas.annotations.coco_file import CocoFile
-from schemas.annotations.coco_join import AnnotatedImage, CocoFiles
-from schemas.faults import Rejected, find_fault
-from schemas.fields import ObjectFields, Segmentation
-from schemas.samples import Sample
-from schemas.splits import Splitting
-from transforms.sources.read_coco import CocoReader, CocoRules
-from transforms.sources.read_samples import SplitCounter, SplitSource
+from beam_tfrec.schemas.annotations.coco_file import CocoFile
+from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles
+from beam_tfrec.schemas.faults import Rejected, find_fault
+from beam_tfrec.schemas.fields import ObjectFields, Segmentation
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitCounter, SplitSource
 
 SMALL = (
     b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'

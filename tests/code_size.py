@@ -1,7 +1,8 @@
 """Print how large each part of the project is, and fail above its budget.
 
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
-Tests count by all their lines. A change that needs more room takes it from elsewhere.
+Tests count by all their lines. A change that needs more room takes it from elsewhere: five parts got
+some lines more when their imports were prefixed with `beam_tfrec.` and wrapped, the whole none.
 """
 
 import ast
@@ -33,14 +34,14 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 2600, ["pipelines/**/*.py"]),
+    Budget("pipelines", 2640, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3100, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 1900, ["transforms/sources/**/*.py"]),
-    Budget("report", 1100, ["transforms/report/**/*.py"]),
+    Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
+    Budget("report", 1120, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1000, ["transforms/images/**/*.py"]),
+    Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
-    Budget("verify", 800, ["transforms/verify/**/*.py"]),
+    Budget("verify", 820, ["transforms/verify/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2000, ["schemas/*.py"]),
@@ -51,7 +52,7 @@ BUDGETS = (
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 800, ["readers/**/*.py"]),
+    Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 17_600, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )

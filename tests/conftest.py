@@ -13,9 +13,9 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from hypothesis import settings
 from PIL import Image
 
+from beam_tfrec.transforms.storage.retries import rate_of
 from tests.drawn_examples import share_of
 from tests.memory_store import served
-from transforms.storage.retries import rate_of
 
 if settings.get_current_profile_name() == "default":  # CI chooses its own
     # Tests are timed nowhere: on a busy machine an example may take any time.
@@ -72,7 +72,7 @@ def rates_forgotten() -> None:
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nobody has logged in to Google Cloud."""
-    from transforms.storage import gcs  # here: few tests need Google's client
+    from beam_tfrec.transforms.storage import gcs  # here: few tests need Google's client
 
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from beam_tfrec.transforms.storage import local
 from tests.small_images import chunk, ihdr, png
-from transforms.storage import local
 
 NO_PIXELS = png(ihdr(64, 48), chunk(b"IDAT", b"no zlib stream"))
 

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.faults import RejectBudget
-from schemas.manifest import Manifest
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.manifest import Manifest
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import check_output
 from tests.memory_store import MemoryStore, Process

@@ -24,8 +24,16 @@ from unittest import mock
 
 import google_crc32c
 
-from schemas.faults import fault_line
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, Span, Spool, Storage, ends_early
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Entry,
+    Span,
+    Spool,
+    Storage,
+    ends_early,
+)
 
 SCHEME = "memory://"
 ON_DISK = ("spool", "spool.write", "spool.close")
@@ -205,7 +213,7 @@ _PROCESSES: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDicti
 @contextlib.contextmanager
 def served() -> Iterator[None]:
     """Have `open_storage` find `memory://`, where it takes any scheme to Beam's filesystems."""
-    with mock.patch("transforms.storage.beam_filesystem.BeamStorage", MemoryStorage):
+    with mock.patch("beam_tfrec.transforms.storage.beam_filesystem.BeamStorage", MemoryStorage):
         yield
 
 

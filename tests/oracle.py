@@ -22,7 +22,7 @@ import PIL
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines import arrays, coco, folder, pairs, sidecar, table
+from beam_tfrec.pipelines import arrays, coco, folder, pairs, sidecar, table
 from tests.coco_command import run_pipeline
 
 DATA = Path(__file__).resolve().parent / "data"

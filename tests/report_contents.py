@@ -8,9 +8,9 @@ from dataclasses import replace
 import msgspec
 from PIL import Image, ImageDraw
 
-from schemas.faults import Rejected
-from schemas.manifest import Annotations, LicenseCount, SplitSummary
-from transforms.report import (
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import Annotations, LicenseCount, SplitSummary
+from beam_tfrec.transforms.report import (
     Outline,
     PickedRecord,
     Report,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.example import encode_example
-from schemas.features import FeatureSpec
-from schemas.manifest import (
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import FeatureSpec
+from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
     Annotations,
     JobPlan,
@@ -17,9 +17,9 @@ from schemas.manifest import (
     SplitSummary,
     to_json,
 )
-from schemas.shards import ShardNames, file_sum, index_names, index_stem
-from schemas.tfrecord import FRAME_BYTES, frame_record
-from transforms.shard_index import IndexRow, index_to_parquet, index_to_text
+from beam_tfrec.schemas.shards import ShardNames, file_sum, index_names, index_stem
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet, index_to_text
 
 Shards = Sequence[Mapping[str, bytes]]
 """Per shard its records by key."""

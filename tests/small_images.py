@@ -4,9 +4,9 @@ import struct
 import zlib
 from typing import Any
 
-from schemas.fields import ImageInfo
-from transforms.images.check_images import check_image
-from transforms.images.findings import BadImage
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.check_images import check_image
+from beam_tfrec.transforms.images.findings import BadImage
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 

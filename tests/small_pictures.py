@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.fields import EncodedImage, ImageInfo, ObjectFields, PictureFields
-from schemas.layouts import Built, Labels
-from schemas.layouts.pictures import PictureLayout
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, PictureFields
+from beam_tfrec.schemas.layouts import Built, Labels
+from beam_tfrec.schemas.layouts.pictures import PictureLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob, Sample, pack
 
 LABELS = {1: Label(1, "person"), 90: Label(90, "Zahnbürste")}
 

@@ -9,34 +9,34 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.faults import Rejected
-from schemas.layouts import Layout
-from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
-from schemas.samples import Sample
-from schemas.shards import ShardInfo, ShardPlan
-from tests.children import die_at, without_anonymous_files
-from tests.coco_texts import read_counted
-from tests.conftest import coco_dict, jpeg_bytes
-from tests.invariants import files_of
-from transforms.build_records import ShardJob
-from transforms.build_shard import write_shard
-from transforms.commit import commit
-from transforms.data_set_job import DataSetJob
-from transforms.gate import GateLimits, WorkerGate
-from transforms.plan_shards import (
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.shards import ShardInfo, ShardPlan
+from beam_tfrec.transforms.build_records import ShardJob
+from beam_tfrec.transforms.build_shard import write_shard
+from beam_tfrec.transforms.commit import commit
+from beam_tfrec.transforms.data_set_job import DataSetJob
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.plan_shards import (
     BucketBatch,
     ShardRun,
     make_bucket_batches,
     make_shard_plan,
     rank_bucket,
 )
-from transforms.publish_plan import make_job_plan, publish_plan
-from transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
-from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
-from transforms.sources.read_coco import CocoRules
-from transforms.sources.read_samples import SplitSource, uri_identity
-from transforms.storage import open_storage, read_uri, split_uri
+from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
+from beam_tfrec.transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
+from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
+from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
+from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
+from tests.children import die_at, without_anonymous_files
+from tests.coco_texts import read_counted
+from tests.conftest import coco_dict, jpeg_bytes
+from tests.invariants import files_of
 
 contents = files_of
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)

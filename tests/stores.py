@@ -19,11 +19,11 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket, Client
 
+from beam_tfrec.transforms.storage import Access, Storage, open_storage
 from tests.children import without_anonymous_files
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
-from transforms.storage import Access, Storage, open_storage
 
 EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
 LOCAL = ("local", "local, named spools", "local, renames")

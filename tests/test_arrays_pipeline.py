@@ -1,4 +1,4 @@
-"""`pipelines.arrays` end to end, read back with the tutorials' own parsing."""
+"""`beam_tfrec.pipelines.arrays` end to end, read back with the tutorials' own parsing."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.arrays import COMMAND
+from beam_tfrec.pipelines.arrays import COMMAND
 from tests.array_runs import parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths
 from tests.gcs_stand_in import GcsStandIn

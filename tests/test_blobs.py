@@ -11,10 +11,10 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.faults import RejectBudget, Rejected
-from schemas.samples import Blob, Sample, panoptic_root
-from transforms.pin_blobs import PinBlobs, PinnedSamples, refuse_mostly_missing
-from transforms.sources.list_blobs import (
+from beam_tfrec.schemas.faults import RejectBudget, Rejected
+from beam_tfrec.schemas.samples import Blob, Sample, panoptic_root
+from beam_tfrec.transforms.pin_blobs import PinBlobs, PinnedSamples, refuse_mostly_missing
+from beam_tfrec.transforms.sources.list_blobs import (
     MAX_IMAGE_BYTES,
     ListBlobs,
     ListedFile,
@@ -23,7 +23,7 @@ from transforms.sources.list_blobs import (
     listing_digest,
     pin_sample,
 )
-from transforms.storage import Entry
+from beam_tfrec.transforms.storage import Entry
 
 
 def sample(key: str, name: str, root: str = "train") -> Sample:

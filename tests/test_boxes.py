@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas.geometry.boxes import (
+from beam_tfrec.schemas.geometry.boxes import (
     PlacedBox,
     check_bbox,
     inverse_orientation,

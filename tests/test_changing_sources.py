@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from beam_tfrec.transforms import publish_plan as publishing
+from beam_tfrec.transforms.sources import read_arrays
 from tests.array_runs import random_images, run_arrays
 from tests.coco_command import (
     MakeCoco,
@@ -18,8 +20,6 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.faulty_sources import grow, make_fifo, rewrite
-from transforms import publish_plan as publishing
-from transforms.sources import read_arrays
 
 
 @pytest.mark.parametrize("change", [Path.unlink, rewrite, make_fifo])

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from schemas.faults import FAULTS, find_fault
-from schemas.shards import ShardNames
+from beam_tfrec.schemas.faults import FAULTS, find_fault
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.transforms.output_files import remove_output
+from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.storage import open_storage
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import (
     check_committed,
@@ -42,9 +45,6 @@ from tests.memory_store import (
     undisturbed,
 )
 from tests.small_runs import batch_samples, build_shards, place_samples
-from transforms.output_files import remove_output
-from transforms.shard_table import Sharding
-from transforms.storage import open_storage
 
 STEPS_OF_A_RUN = 81  # to plan 5, to claim the output 6, a shard 11 and one an image, to commit 14
 STEPS = range(1, STEPS_OF_A_RUN + 1)

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, PngImagePlugin
 
-from schemas.fields import ImageInfo
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.check_images import Check, check_image
+from beam_tfrec.transforms.images.exif import read_exif
+from beam_tfrec.transforms.images.findings import TRAITS, BadImage
+from beam_tfrec.transforms.images.jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder
+from beam_tfrec.transforms.images.png import png_for_decoder
 from tests.small_images import (
     EOI,
     GIF_FRAME,
@@ -41,11 +46,6 @@ from tests.small_images import (
     verdict,
 )
 from tests.turned_images import odd_files, saved
-from transforms.images.check_images import Check, check_image
-from transforms.images.exif import read_exif
-from transforms.images.findings import TRAITS, BadImage
-from transforms.images.jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder
-from transforms.images.png import png_for_decoder
 
 ROTATED = entry(0x0112, 3, 1, b"\0\6")
 PROGRESSIVE_SCAN = segment(0xDA, b"\1\1\0\0\0\0")
@@ -254,8 +254,8 @@ def test_refused(fault: str) -> None:
 
 
 def test_chunks_and_sub_blocks_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transforms.images.png.MAX_CHUNKS", 3)
-    monkeypatch.setattr("transforms.images.gif_bmp.MAX_SUB_BLOCKS", 5)
+    monkeypatch.setattr("beam_tfrec.transforms.images.png.MAX_CHUNKS", 3)
+    monkeypatch.setattr("beam_tfrec.transforms.images.gif_bmp.MAX_SUB_BLOCKS", 5)
     assert isinstance(verdict(png()), ImageInfo)
     assert isinstance(verdict(gif(COMMENT, GIF_FRAME)), ImageInfo)
     assert verdict(png(ihdr(), TEXT, idat())) == "DAMAGED: more than 3 chunks"

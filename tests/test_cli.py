@@ -1,4 +1,4 @@
-"""The console command `beam-tfrec`, and that it is the same code as `python -m pipelines.coco`."""
+"""The console command `beam-tfrec`, and that `python -m pipelines.coco` is the same."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli
+from beam_tfrec.pipelines import cli
 from tests.coco_command import digests, run_coco, run_pipeline, spawn_coco
 
 MakeCoco = Callable[..., tuple[Path, Path]]
@@ -30,7 +30,7 @@ def test_the_console_script_is_the_module_from_any_folder(
 
     refused, accepted = script(), script("--max_rejected", "1")
     assert (refused.returncode, accepted.returncode) == (4, 0)
-    accept = "accept with python -m pipelines.coco --images=train-images --annotations=train.json"
+    accept = "accept with beam-tfrec coco --images=train-images --annotations=train.json"
     assert f"{accept} --output=script --max_rejected 1\n" in refused.stderr
     sources = ("--images", images, "--annotations", annotations, "--max_rejected", 1)
     assert run_coco(*sources, "--output", tmp_path / "module").code == 0

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.coco_file import blob_name, name_of_url
-from schemas.annotations.coco_join import license_of
-from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from beam_tfrec.schemas.annotations.coco_file import blob_name, name_of_url
+from beam_tfrec.schemas.annotations.coco_join import license_of
+from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from tests.coco_texts import (
     SMALL,
     SMALL_OBJECT,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from schemas.annotations.coco_file import Kind
-from schemas.annotations.coco_join import CocoFiles
-from schemas.fields import BadAnnotation, SegmentFields
-from schemas.manifest import Label
+from beam_tfrec.schemas.annotations.coco_file import Kind
+from beam_tfrec.schemas.annotations.coco_join import CocoFiles
+from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
+from beam_tfrec.schemas.manifest import Label
 from tests.coco_texts import (
     CAPTION,
     PANOPTIC,

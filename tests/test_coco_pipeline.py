@@ -14,8 +14,9 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from pipelines import coco
-from schemas.manifest import Manifest
+from beam_tfrec.pipelines import coco
+from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.transforms.shard_table import Sharding
 from tests.coco_command import (
     DATA,
     check_committed,
@@ -31,7 +32,6 @@ from tests.coco_command import (
 )
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.faulty_sources import cut_off
-from transforms.shard_table import Sharding
 
 SPLITS = ("train", "val")
 MakeCoco = Callable[..., tuple[Path, Path]]

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.faults import Rejected
-from schemas.fields import PictureFields, Segmentation, SegmentFields
-from schemas.manifest import Label, SourceFile
-from schemas.samples import Blob, Sample
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.fields import PictureFields, Segmentation, SegmentFields
+from beam_tfrec.schemas.manifest import Label, SourceFile
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitSource
 from tests.coco_texts import (
     CAPTION,
     PANOPTIC,
@@ -21,8 +23,6 @@ from tests.coco_texts import (
     image,
     read_counted,
 )
-from transforms.sources.read_coco import CocoRules
-from transforms.sources.read_samples import SplitSource
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
 PLAIN = SMALL_OBJECT[1]

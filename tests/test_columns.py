@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from schemas.columns import (
+from beam_tfrec.schemas.columns import (
     BIG_INT,
     BOOL,
     FLOAT,
@@ -24,7 +24,7 @@ from schemas.columns import (
     type_of,
     values_of,
 )
-from schemas.features import Kind
+from beam_tfrec.schemas.features import Kind
 
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])

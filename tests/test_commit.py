@@ -11,10 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.faults import RejectBudget, Rejected
-from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import Annotations, JobPlan, Label, Manifest, PlannedSplit, to_json
-from schemas.shards import ShardNames
+from beam_tfrec.schemas.faults import RejectBudget, Rejected
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.manifest import Annotations, JobPlan, Label, Manifest, PlannedSplit, to_json
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.transforms.commit import find_complete
+from beam_tfrec.transforms.publish_plan import check_budget_aloud, make_job_plan, publish_plan
+from beam_tfrec.transforms.shard_table import ShardTable
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.storage import open_storage
 from tests.coco_command import shard_paths
 from tests.invariants import files_of
 from tests.small_runs import (
@@ -27,11 +32,6 @@ from tests.small_runs import (
     make_small,
     touch,
 )
-from transforms.commit import find_complete
-from transforms.publish_plan import check_budget_aloud, make_job_plan, publish_plan
-from transforms.shard_table import ShardTable
-from transforms.sources.read_samples import SplitSource
-from transforms.storage import open_storage
 
 LABELS = [Label(1, "person"), Label(2, "crowd of people")]
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]

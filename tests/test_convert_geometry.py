@@ -7,16 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from schemas.fields import EncodedImage, ObjectFields, PictureFields, Segmentation, SegmentFields
-from schemas.geometry.boxes import Resize, ResizeMode
-from schemas.layouts import Built, Layout, Unfit
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.tfds import KerasLayout, TfdsLayout
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack, panoptic_root
+from beam_tfrec.schemas.fields import (
+    EncodedImage,
+    ObjectFields,
+    PictureFields,
+    Segmentation,
+    SegmentFields,
+)
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.layouts import Built, Layout, Unfit
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob, Sample, pack, panoptic_root
+from beam_tfrec.transforms.build_records import convert_all
+from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Color, Conversion, Encoding
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
-from transforms.build_records import convert_all
-from transforms.images.conversion import NO_CONVERSION, Color, Conversion, Encoding
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)

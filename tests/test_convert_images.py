@@ -13,10 +13,14 @@ import tensorflow as tf
 from msgspec.structs import replace
 from PIL import Image, ImageCms, JpegImagePlugin
 
-from schemas.fields import EncodedImage, ImageInfo, Window
-from schemas.geometry.boxes import Resize, ResizeMode, turn_array
-from schemas.layouts import PIXEL_DTYPES, Unfit
-from schemas.samples import Blob, Sample
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, Window
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, turn_array
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Unfit
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.transforms.build_records import convert_all
+from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
+from beam_tfrec.transforms.images.convert_images import convert_image
+from beam_tfrec.transforms.images.findings import BadImage
 from tests import small_images as small
 from tests.turned_images import (
     UPRIGHT,
@@ -30,10 +34,6 @@ from tests.turned_images import (
     png_of,
     saved,
 )
-from transforms.build_records import convert_all
-from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.images.convert_images import convert_image
-from transforms.images.findings import BadImage
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
 TO_JPEG, TO_PNG = Conversion(reencode=Encoding.JPEG), Conversion(reencode=Encoding.PNG)

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 from PIL import Image, features
 
-from schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.transforms.images.conversion import Conversion, codec_versions
+from beam_tfrec.transforms.shard_index import index_from_parquet
 from tests.coco_command import MakeCoco, command, committed, examples, rejected_of, run_coco, value
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented, saved
-from transforms.images.conversion import Conversion, codec_versions
-from transforms.shard_index import index_from_parquet
 
 
 def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Path) -> None:

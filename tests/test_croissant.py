@@ -14,10 +14,10 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import table
-from schemas.documents.croissant import croissant_json
-from schemas.documents.data_card import is_sealed
-from schemas.manifest import Label, LicenseCount
+from beam_tfrec.pipelines import table
+from beam_tfrec.schemas.documents.croissant import croissant_json
+from beam_tfrec.schemas.documents.data_card import is_sealed
+from beam_tfrec.schemas.manifest import Label, LicenseCount
 from tests.coco_command import MakeCoco, command, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
 from tests.test_markdown import HOSTILE

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import coco, flex_template
+from beam_tfrec.pipelines import coco, flex_template
+from beam_tfrec.transforms import publish_plan
 from tests.coco_command import PROJECT, MakeCoco, Run, committed, run_coco, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
-from transforms import publish_plan
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 DOC = (PROJECT / "docs" / "scheduled-runs.md").read_text()
@@ -193,7 +193,7 @@ def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run the script of the day, with the command that a checkout has."""
     script = block("bash", "case $code").replace("gs://b", str(bucket))
     assert script.count("beam-tfrec coco") == 1
-    script = script.replace("beam-tfrec coco", f"{sys.executable} -m pipelines.coco")
+    script = script.replace("beam-tfrec coco", f"{sys.executable} -m beam_tfrec.pipelines.coco")
     command = ["bash", "-c", script, "coco-daily", *flags]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
 

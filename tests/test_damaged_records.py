@@ -1,4 +1,4 @@
-"""Damage of every kind to shards and indexes, read by `readers.open`: always a code and a place."""
+"""Damage of every kind to shards and indexes, read by `open`: always a code and a place."""
 
 import functools
 import operator
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import readers
-from schemas.faults import find_fault
+import beam_tfrec
+from beam_tfrec.schemas.faults import find_fault
+from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests.gcs_stand_in import Fault, GcsStandIn, What
 from tests.gcs_stand_in import Kind as Request
 from tests.small_data_sets import write_data_set
 from tests.test_records import COUNTS, SPEC, ids, make_shards, plain
-from transforms.shard_index import index_from_parquet, index_to_parquet
 
 KEYS = ("k0", "k1", "k2")
 SHARD = "train-00000-of-00001-3.tfrec"
@@ -40,7 +40,7 @@ def fault_of(read: Callable[[], Any]) -> tuple[str, str]:
 
 
 def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: Path) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     begins = list(records.reader.offsets(0))
     path = output / SHARD
     data = path.read_bytes()
@@ -77,19 +77,19 @@ def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
     data = path.read_bytes()
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        _, line = fault_of(lambda: readers.open(str(output), "train"))
+        _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
         what = f"{size} bytes, of {len(data)} written ones; "
         assert line.startswith(f"E-VER-SIZE {path}: {what}")
     path.unlink()
-    _, line = fault_of(lambda: readers.open(str(output), "train"))
+    _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
     assert line.startswith(f"E-VER-MISSING {path}: no such file; ")
     path.mkdir()
-    _, line = fault_of(lambda: readers.open(str(output), "train"))
+    _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
     assert line.startswith(f"E-VER-MISSING {path}: a directory, not a file; ")
 
 
 def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     assert int(records[0]["id"]) == 0
     data = (output / SHARD).read_bytes()
     for change in (data, data[:-1], b""):
@@ -104,7 +104,7 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
         other = write_data_set(tmp_path / name, SPEC, {"train": make_shards(counts, size)})
         (index,) = other.glob("index/*.parquet")
         (output / INDEX).write_bytes(index.read_bytes())
-        _, line = fault_of(lambda: readers.open(str(output), "train")[0])
+        _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
         assert line.startswith(f"E-VER-INDEX {output}/{INDEX}: index must be of ")
     rows = index_from_parquet(whole)  # of other lengths, but the same sum
     changed = [
@@ -113,18 +113,18 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
         rows[2],
     ]
     (output / INDEX).write_bytes(index_to_parquet(changed))
-    opened = readers.open(str(output), "train")
+    opened = beam_tfrec.open(str(output), "train")
     _, line = fault_of(lambda: opened[0])
     assert line.startswith(f"E-VER-FRAME {output}/{SHARD}: record 0 (key k0) at byte 0: ")
     assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # nothing begins there
     (output / INDEX).unlink()
-    _, line = fault_of(lambda: readers.open(str(output), "train")[0])
+    _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
     assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
 
 
 def read_all(root: str) -> list:
     """Return all values and the keys, each apart, or the codes of what they end with."""
-    records = readers.open(root, "train")
+    records = beam_tfrec.open(root, "train")
     found: list = []
     for read in (
         lambda: [[*map(plain, record.values())] for record in records],
@@ -170,7 +170,7 @@ def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
         for path in output.rglob("*.*"):
             bucket.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
-        records = readers.open("gs://b/out", "train")
+        records = beam_tfrec.open("gs://b/out", "train")
         shard = records.reader.shards[0].entry.file
         bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
         code, line = fault_of(lambda: list(records))
@@ -181,5 +181,5 @@ def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
         data[20] ^= 1
         bucket.put("b", f"out/{shard}", bytes(data))
         assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-        _, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
+        _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # by the listing alone
         assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")

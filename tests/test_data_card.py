@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from pipelines import table
-from schemas.documents.data_card import data_card, is_sealed
-from schemas.features import Feature, Kind
-from schemas.manifest import (
+from beam_tfrec.pipelines import table
+from beam_tfrec.schemas.documents.data_card import data_card, is_sealed
+from beam_tfrec.schemas.features import Feature, Kind
+from beam_tfrec.schemas.manifest import (
     JobPlan,
     Label,
     LicenseCount,
@@ -253,7 +253,9 @@ def test_its_code_reads_every_record(
     dataset = run_code(code_of(card, "tf.data"), out, monkeypatch)["dataset"]
     code = code_of(card, "PyTorch, Grain and others")
     if importlib.util.find_spec("torch") is None:
-        ours = [ln for ln in code.splitlines() if re.match("import readers|(root|records) =", ln)]
+        ours = [
+            ln for ln in code.splitlines() if re.match("import beam_tfrec|(root|records) =", ln)
+        ]
         code = "\n".join(ours)
     records = run_code(code, out, monkeypatch)["records"]
     ids = sorted(value(example, "image/source_id")[0] for example in wanted)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import readers
-from readers.data_sets import find_data_sets
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.manifest import FORMAT_VERSION, Label
+import beam_tfrec
+from beam_tfrec.readers.data_sets import find_data_sets
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.manifest import FORMAT_VERSION, Label
+from beam_tfrec.transforms.earlier import Since, find_earlier_sets
 from tests.small_data_sets import Values, write_values
-from transforms.earlier import Since, find_earlier_sets
 
 N = Feature("n", Kind.INT64, False, "number")
 LABEL = Feature("label", Kind.INT64, False, "class", Content.CLASS_LABEL)
@@ -74,8 +74,8 @@ def test_relative_paths_outlive_a_change_of_directory(
     root = Path(write(tmp_path / "a", 2))
     monkeypatch.chdir(root.parent)
     found = find_data_sets(root.name)
-    records = readers.open(root.name, "train")
-    dataset = readers.load(root.name, "train")
+    records = beam_tfrec.open(root.name, "train")
+    dataset = beam_tfrec.load(root.name, "train")
     monkeypatch.chdir("/")
     assert found.roots == (str(root),)
     assert len(list(records)) == len(list(dataset)) == 2
@@ -170,8 +170,8 @@ def test_a_manifest_that_contradicts_itself(change: Change, what: str, tmp_path:
     edit(root, change)
     since = Since([root], datetime.date(2026, 11, 20))
     for read in (
-        lambda: readers.load(root, "train"),
-        lambda: readers.open(root, "train"),
+        lambda: beam_tfrec.load(root, "train"),
+        lambda: beam_tfrec.open(root, "train"),
         lambda: find_earlier_sets(since, "/nowhere/out", "small"),
     ):
         with pytest.raises(RuntimeError) as refused:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from beam_tfrec.transforms.progress import PROGRESS, Counts
 from tests import children
 from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
 from tests.coco_command import Run, check_committed, check_visible, digests, run_coco
@@ -22,7 +23,6 @@ from tests.refused_calls import (
     refuse,
 )
 from tests.small_runs import write_set
-from transforms.progress import PROGRESS, Counts
 
 PAGE_BYTES = 4096
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from schemas.example import encode_example
-from schemas.features import Kind, Roles, roles_of_keys, roles_of_spec
-from schemas.geometry.boxes import inverse_orientation, turn_array
-from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.tfds import TfdsLayout
-from schemas.tensors import encode_tensor
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys, roles_of_spec
+from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_array
+from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.tfds import TfdsLayout
+from beam_tfrec.schemas.tensors import encode_tensor
+from beam_tfrec.transforms.report import Outline, PickedRecord, class_color
+from beam_tfrec.transforms.report.gather import make_report
+from beam_tfrec.transforms.report.pictures import Drawn, Legend, draw_record
+from beam_tfrec.transforms.storage import Access
 from tests.coco_command import MakeCoco, command, run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
-from transforms.report import Outline, PickedRecord, class_color
-from transforms.report.gather import make_report
-from transforms.report.pictures import Drawn, Legend, draw_record
-from transforms.storage import Access
 
 WIDTH, HEIGHT = 120, 80
 BOX_XYWH_PX = (30, 20, 48, 16)

@@ -11,15 +11,13 @@ import msgspec
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from schemas.example import encode_example
-from schemas.faults import Rejected
-from schemas.features import Feature, FeatureSpec, Kind
-from schemas.labels import number_labels, number_names, unite_labels
-from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
-from schemas.samples import Blob, Sample
-from tests.small_data_sets import write_data_set
-from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier import (
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.labels import number_labels, number_names, unite_labels
+from beam_tfrec.schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.transforms.earlier import (
     EarlierSet,
     EarlierSets,
     EarlierTally,
@@ -34,9 +32,11 @@ from transforms.earlier import (
     parse_date,
     read_written,
 )
-from transforms.shard_index import IndexRow, index_to_parquet
-from transforms.sources.read_samples import SplitSource
-from transforms.storage import DEFAULT_ACCESS
+from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from tests.small_data_sets import write_data_set
+from tests.small_runs import build_run, plan_run, write_set
 
 CAT, DOG, CUP = Label(1, "cat"), Label(2, "dog"), Label(90, "cup")
 TODAY = datetime.date(2026, 11, 20)

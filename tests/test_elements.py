@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from apache_beam import coders
 
-from schemas.manifest import JobPlan, Label, PlannedSplit
-from schemas.samples import Blob, Sample
-from schemas.shards import ShardPlan
-from transforms.plan_shards import PlanShards, ShardRun
-from transforms.shard_table import Sharding, Tally
-from transforms.shuffle.elements import Batch, StructCoder, spool_for
-from transforms.storage import Entry
+from beam_tfrec.schemas.manifest import JobPlan, Label, PlannedSplit
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.shards import ShardPlan
+from beam_tfrec.transforms.plan_shards import PlanShards, ShardRun
+from beam_tfrec.transforms.shard_table import Sharding, Tally
+from beam_tfrec.transforms.shuffle.elements import Batch, StructCoder, spool_for
+from beam_tfrec.transforms.storage import Entry
 
 BLOB = Blob("train", "a/b.jpg", 100, "1700000000000000001", 0xFFFF_FFFF)
 SAMPLE = Sample("train", "42", 7, (BLOB, Blob("train", "c.jpg")), b"\x00\xff", (1, "x", 2**62))

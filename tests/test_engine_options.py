@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import Forbidden
 
-from pipelines.engines import engine_fault, runner_of, runs_workers_here
+from beam_tfrec.pipelines.engines import engine_fault, runner_of, runs_workers_here
 from tests.coco_command import Sources, command, run_coco
 from tests.servers import free_port
 

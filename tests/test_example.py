@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from schemas.example import (
+from beam_tfrec.schemas.example import (
     FeatureListValues,
     FeatureValues,
     encode_example,
     encode_example_parts,
     varint,
 )
-from schemas.features import Kind
-from schemas.parse_example import parse_record, read_sequence
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.parse_example import parse_record, read_sequence
 from tests.drawn_examples import draw
 
 

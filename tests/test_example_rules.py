@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from schemas.example import encode_example
-from schemas.example_rules import ExampleRules
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.example_rules import ExampleRules
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 
 FEATURES = [
     Feature("a/image", Kind.BYTES, False, "d", Content.IMAGE),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import coco, folder, pairs
+from beam_tfrec.pipelines import coco, folder, pairs
 from tests.coco_command import PROJECT, committed_by
 from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.faults import (
+from beam_tfrec.schemas.faults import (
     EXIT_BUDGET,
     EXIT_BUG,
     EXIT_CONFLICT,
@@ -20,7 +20,7 @@ from schemas.faults import (
     printable,
     reject_order,
 )
-from transforms.images.findings import TRAITS
+from beam_tfrec.transforms.images.findings import TRAITS
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"

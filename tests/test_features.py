@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from schemas.columns import ColumnType
-from schemas.example import encode_example
-from schemas.features import (
+from beam_tfrec.schemas.columns import ColumnType
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import (
     BoxForm,
     Content,
     Feature,
@@ -21,16 +21,16 @@ from schemas.features import (
     roles_of_keys,
     roles_of_spec,
 )
-from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.classification import (
+from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
+from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     PairsLayout,
     TensorLayout,
     TutorialLayout,
 )
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.table import TableLayout
-from schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 
 SPEC = FeatureSpec(
     "all",

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.manifest import SharedContents
-from tests.coco_command import DATA, MakeCoco, digests, manifest_of, run_coco
-from transforms import find_duplicates as module
-from transforms.find_duplicates import (
+from beam_tfrec.schemas.manifest import SharedContents
+from beam_tfrec.transforms import find_duplicates as module
+from beam_tfrec.transforms.find_duplicates import (
     NO_DUPLICATES,
     Duplicate,
     Duplicates,
@@ -15,6 +14,7 @@ from transforms.find_duplicates import (
     add_duplicates,
     find_duplicates,
 )
+from tests.coco_command import DATA, MakeCoco, digests, manifest_of, run_coco
 
 A, B, C = (bytes([place]) * 32 for place in (0xA, 0xB, 0xC))
 RECORDS = [

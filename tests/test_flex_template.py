@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import coco
-from pipelines.flex_template import describe, flags_of
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.flex_template import describe, flags_of
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())

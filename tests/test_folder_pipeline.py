@@ -1,4 +1,4 @@
-"""`pipelines.folder` from folders to records, on disk and in buckets, read back by TensorFlow."""
+"""`beam-tfrec folder` from folders to records, on disk and in buckets, read back by TensorFlow."""
 
 import hashlib
 import os
@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines import folder
-from schemas.faults import Rejected
-from schemas.splits import Splitting
+from beam_tfrec.pipelines import folder
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.list_blobs import ListedFile, why_skipped
+from beam_tfrec.transforms.sources.read_folder import FolderReader
+from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
+from beam_tfrec.transforms.storage import Entry
 from tests.coco_command import (
     committed_by,
     examples,
@@ -20,10 +24,6 @@ from tests.coco_command import (
     value,
 )
 from tests.conftest import jpeg_bytes
-from transforms.sources.list_blobs import ListedFile, why_skipped
-from transforms.sources.read_folder import FolderReader
-from transforms.sources.read_samples import Item, SplitCounter
-from transforms.storage import Entry
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 

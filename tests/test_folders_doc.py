@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import folder
+from beam_tfrec.pipelines import folder
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDERS, LAYOUTS = ((DOCS / name).read_text() for name in ("folders.md", "layouts.md"))
-COMMANDS = re.findall(r"^ +python -m pipelines\.folder (.*?)(?: +#.*)?$", FOLDERS, re.MULTILINE)
+COMMANDS = re.findall(r"^ +beam-tfrec folder (.*?)(?: +#.*)?$", FOLDERS, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

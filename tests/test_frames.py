@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.fields import ImageInfo
-from schemas.geometry.boxes import inverse_orientation, turn_size
-from schemas.layouts import Unfit
-from schemas.layouts.pictures import Frame, SizeMismatch, aspects_agree, choose_frame
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_size
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.layouts.pictures import Frame, SizeMismatch, aspects_agree, choose_frame
 
 AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
 TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON

@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.fields import ImageInfo
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.check_images import Check
 from tests.fuzz.targets import TARGETS
 from tests.small_images import verdict
-from transforms.images.check_images import Check
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from transforms.gate import GateLimits, WorkerGate
-from transforms.progress import Counts, Progress
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.progress import Counts, Progress
 
 MIB = 2**20
 SOON_S = 30
@@ -190,7 +190,7 @@ def test_limits_under_which_nothing_could_run_are_refused(name: str) -> None:
 def test_readers_suit_the_cores_and_where_images_lie(
     monkeypatch: pytest.MonkeyPatch, cores: int, limits: GateLimits, far: bool, readers: int
 ) -> None:
-    monkeypatch.setattr("transforms.gate.usable_cores", lambda: cores)
+    monkeypatch.setattr("beam_tfrec.transforms.gate.usable_cores", lambda: cores)
     assert WorkerGate(limits, far=far).readers == readers
 
 

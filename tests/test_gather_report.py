@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.example import encode_example_parts
-from schemas.features import Kind
-from schemas.tfrecord import frame_record
+from beam_tfrec.schemas.example import encode_example_parts
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.tfrecord import frame_record
+from beam_tfrec.transforms.report import Outline, Report
+from beam_tfrec.transforms.report.gather import IndexSums, make_report, pick_records
+from beam_tfrec.transforms.report.gather_files import report_of_files
+from beam_tfrec.transforms.report.page import render_page
+from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
+from beam_tfrec.transforms.storage import Access
 from tests.coco_command import run_coco
 from tests.conftest import jpeg_bytes
 from tests.report_contents import NO_COUNTS
 from tests.small_runs import write_set
-from transforms.report import Outline, Report
-from transforms.report.gather import IndexSums, make_report, pick_records
-from transforms.report.gather_files import report_of_files
-from transforms.report.page import render_page
-from transforms.shard_index import IndexRow, table_of_rows
-from transforms.storage import Access
 
 ACCESS = Access()
 

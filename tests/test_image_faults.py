@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from schemas.faults import FAULTS
+from beam_tfrec.schemas.faults import FAULTS
+from beam_tfrec.transforms.sources.list_blobs import MAX_IMAGE_BYTES
 from tests.coco_command import MakeCoco, committed, rejected_of, source_ids
 from tests.faulty_sources import (
     NO_PIXELS,
@@ -17,7 +18,6 @@ from tests.faulty_sources import (
     make_socket,
 )
 from tests.small_images import idat, ihdr, png
-from transforms.sources.list_blobs import MAX_IMAGE_BYTES
 
 BEFORE_PLANNING = {"E-IMG-MISSING", "E-IMG-NOT-A-FILE", "E-IMG-EMPTY", "E-IMG-TOO-LARGE"}
 

@@ -6,16 +6,16 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.shuffle.elements import spool_for
-from transforms.sources.join_files import (
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.join_files import (
     OTHER_SIDE,
     JoinedFiles,
     JoinFiles,
     NamedFile,
     join_files,
 )
-from transforms.sources.list_blobs import ListedFile
-from transforms.storage import Entry
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.storage import Entry
 
 
 def file(name: str, root: str = "train/low") -> ListedFile:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.labels import (
+from beam_tfrec.schemas.labels import (
     License,
     count_licenses,
     is_link,
@@ -14,7 +14,7 @@ from schemas.labels import (
     read_licenses,
     refuse_unlisted,
 )
-from schemas.manifest import Label, LicenseCount
+from beam_tfrec.schemas.manifest import Label, LicenseCount
 from tests.coco_command import committed, examples, value
 
 BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}

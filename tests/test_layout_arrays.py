@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from schemas.features import Kind
-from schemas.fields import RAW, ArrayFields, EncodedImage
-from schemas.layouts import labels_by_category
-from schemas.layouts.arrays import ArraysLayout, Encoding, found_in
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack
-from schemas.tensors import TENSOR_TYPES, encode_tensor
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import RAW, ArrayFields, EncodedImage
+from beam_tfrec.schemas.layouts import labels_by_category
+from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding, found_in
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.tensors import TENSOR_TYPES, encode_tensor
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "dog")])
 

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas.example import encode_example
-from schemas.features import parse_spec
-from schemas.fields import ClassFields, EncodedImage, ImageInfo
-from schemas.layouts import Built, Layout, Unfit, labels_by_category
-from schemas.layouts.classification import (
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import parse_spec
+from beam_tfrec.schemas.fields import ClassFields, EncodedImage, ImageInfo
+from beam_tfrec.schemas.layouts import Built, Layout, Unfit, labels_by_category
+from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     ImagenetLayout,
     TensorLayout,
     TutorialLayout,
 )
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob, Sample, pack
 from tests.conftest import jpeg_bytes
 
 tf = pytest.importorskip("tensorflow")

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.features import Feature, FeatureSpec, Kind
-from schemas.fields import BadAnnotation, ObjectFields
-from schemas.layouts import labels_by_category
-from schemas.layouts.detection import GROUPS, DetectionLayout
-from schemas.layouts.groups import GroupedLayout, choose_groups
-from schemas.layouts.pictures import Picture, PictureLayout
-from schemas.layouts.tfds import KerasLayout
-from schemas.manifest import Label
-from schemas.samples import Blob
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields
+from beam_tfrec.schemas.layouts import labels_by_category
+from beam_tfrec.schemas.layouts.detection import GROUPS, DetectionLayout
+from beam_tfrec.schemas.layouts.groups import GroupedLayout, choose_groups
+from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
+from beam_tfrec.schemas.layouts.tfds import KerasLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 
 PERSON = Label(1, "person", keypoints=("nose", "left_eye", "right_eye"))

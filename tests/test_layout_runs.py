@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines import coco
+from beam_tfrec.pipelines import coco
 from tests.coco_command import MakeCoco, command, committed, examples, rejected_of, run_coco, value
 from tests.turned_images import DATA
 

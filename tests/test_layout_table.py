@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.columns import ColumnType, parse_type
-from schemas.features import Kind
-from schemas.fields import fields_of_row
-from schemas.layouts import Built, Unfit, labels_by_category
-from schemas.layouts.table import TableLayout
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample
+from beam_tfrec.schemas.columns import ColumnType, parse_type
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import fields_of_row
+from beam_tfrec.schemas.layouts import Built, Unfit, labels_by_category
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Blob, Sample
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "n01", text="a dog")])
 

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from schemas.documents.tensorflow_files import dataset_info_json, features_json, label_files
-from schemas.example import encode_example
-from schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
-from schemas.layouts import Unfit
-from schemas.layouts.tfds import KerasLayout, TfdsLayout
-from schemas.manifest import Label
+from beam_tfrec.schemas.documents.tensorflow_files import (
+    dataset_info_json,
+    features_json,
+    label_files,
+)
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.manifest import Label
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.small_pictures import built, image_of, sample_of, values_of

@@ -9,10 +9,10 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from pipelines import coco
-from pipelines.coco import LAYOUTS
-from schemas.features import FeatureSpec
-from schemas.layouts.pictures import PictureLayout
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.coco import LAYOUTS
+from beam_tfrec.schemas.features import FeatureSpec
+from beam_tfrec.schemas.layouts.pictures import PictureLayout
 from tests.coco_command import MakeCoco, Sources, check_committed, examples, value
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "layouts.md").read_text()

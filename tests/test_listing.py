@@ -11,10 +11,10 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.storage import Entry, open_storage
+from beam_tfrec.transforms.storage.gcs import Bounds, Page, list_pages
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.sources.list_blobs import ListBlobs
-from transforms.storage import Entry, open_storage
-from transforms.storage.gcs import Bounds, Page, list_pages
 
 
 class Listing:

@@ -1,4 +1,4 @@
-"""`readers.load`: which records come, in which order, on which host, as which tensors."""
+"""`beam_tfrec.load`: which records come, in which order, on which host, as which tensors."""
 
 import io
 import re
@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-import readers
-from schemas.example import encode_example
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import Label
-from schemas.tensors import encode_tensor
-from schemas.tfrecord import frame_record
+import beam_tfrec
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.tensors import encode_tensor
+from beam_tfrec.schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.small_data_sets import write_values
@@ -108,7 +108,7 @@ SHAPES: list[tuple[dict[str, Any], str, str, str, str]] = [
 def test_types(
     photos: str, options: dict[str, Any], image: str, bbox: str, label: str, caption: str
 ) -> None:
-    dataset = readers.load(photos, "train", **options)
+    dataset = beam_tfrec.load(photos, "train", **options)
     found = {}
     for key, spec in dataset.element_spec.items():
         shape = " ".join("?" if side is None else str(side) for side in spec.shape)
@@ -122,7 +122,7 @@ def test_types(
 
 
 def test_lists_are_padded_and_cut(photos: str) -> None:
-    (batch,) = readers.load(photos, "train", batch_size=4, max_objects=2, decode_images=False)
+    (batch,) = beam_tfrec.load(photos, "train", batch_size=4, max_objects=2, decode_images=False)
     assert batch["objects/label"].numpy().tolist() == [[-1, -1], [0, -1], [0, 1], [0, 1]]
     boxes = [[-1, -1], [0.25, -1], [0.5, 0.5], [0.75, 0.75]]
     assert batch["objects/bbox"].numpy().tolist() == [[[x] * 4 for x in row] for row in boxes]
@@ -131,9 +131,9 @@ def test_lists_are_padded_and_cut(photos: str) -> None:
 
 def test_images_are_pixels_or_bytes(photos: str) -> None:
     """Ragged in a batch, since they differ in size, or resized to one."""
-    encoded = [r["image"].numpy() for r in readers.load(photos, "train", decode_images=False)]
-    (batch,) = readers.load(photos, "train", batch_size=4)
-    (resized,) = readers.load(photos, "train", batch_size=4, image_size=(8, 10))
+    encoded = [r["image"].numpy() for r in beam_tfrec.load(photos, "train", decode_images=False)]
+    (batch,) = beam_tfrec.load(photos, "train", batch_size=4)
+    (resized,) = beam_tfrec.load(photos, "train", batch_size=4, image_size=(8, 10))
     for row, small, data in zip(batch["image"], resized["image"].numpy(), encoded, strict=True):
         pixels = tf.io.decode_jpeg(data)
         assert np.array_equal(row.to_tensor(), pixels)
@@ -164,7 +164,7 @@ def test_every_kind_of_image_becomes_rgb(tmp_path: Path) -> None:
     ]
     spec = FeatureSpec("one", OBJECTS.features[:1])
     write_values(tmp_path, spec, {"train": [[{"image": [data]} for data, _ in pixels]]})
-    records = readers.load(str(tmp_path), "train")
+    records = beam_tfrec.load(str(tmp_path), "train")
     for record, (_, pixel) in zip(records, pixels, strict=True):
         assert (record["image"].shape, record["image"].dtype) == ((3, 4, 3), tf.uint8)
         assert record["image"].numpy().reshape(-1, 3).tolist() == [pixel] * 12
@@ -192,7 +192,7 @@ def test_lists_of_objects_in_the_detection_layout(tmp_path: Path, batch_size: in
     """Keypoints are grouped by objects; polygons and captions are of none, and stay."""
     records = [person(DETECTION, objects) for objects in (1, 5)]
     write_values(tmp_path, DETECTION, {"train": [records]}, PEOPLE)
-    dataset = readers.load(
+    dataset = beam_tfrec.load(
         str(tmp_path), "train", max_objects=4, batch_size=batch_size, decode_images=False
     )
     lists: dict[str, list[int | None]] = {f.key: [4] for f in DETECTION.features if f.repeated}
@@ -214,8 +214,8 @@ def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
     roots = [str(tmp_path / name) for name in "ab"]
     message = "max_objects must come with as many keypoints for all, got 0 and 3: read them apart"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        readers.load(roots, "train", max_objects=4)
-    assert len(readers.load(roots, "train", decode_images=False)) == 2
+        beam_tfrec.load(roots, "train", max_objects=4)
+    assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
 
 
 def test_sequence_examples(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_sequence_examples(tmp_path: Path) -> None:
     ]
     write_values(tmp_path, STEPS, {"train": [records]})
     tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
-    single = list(readers.load(str(tmp_path), "train"))
+    single = list(beam_tfrec.load(str(tmp_path), "train"))
     assert [r["token"].numpy().tolist() for r in single] == tokens
     assert [r["box"].to_list() for r in single] == boxes
-    (batch,) = readers.load(str(tmp_path), "train", batch_size=3)
+    (batch,) = beam_tfrec.load(str(tmp_path), "train", batch_size=3)
     assert batch["id"].numpy().tolist() == [0, 1, 2]
     assert (batch["token"].to_list(), batch["box"].to_list()) == (tokens, boxes)
 
@@ -239,17 +239,17 @@ def test_sequence_examples(tmp_path: Path) -> None:
 def test_the_order(tmp_path: Path) -> None:
     """The same each time, or another in each epoch, or that of a seed."""
     out = write_numbers(tmp_path, *[50] * 20)
-    dataset = readers.load(out, "train")
+    dataset = beam_tfrec.load(out, "train")
     first = numbers_of(dataset)
     assert sorted(first) == list(range(1000))
-    assert first == numbers_of(dataset) == numbers_of(readers.load(out, "train"))
+    assert first == numbers_of(dataset) == numbers_of(beam_tfrec.load(out, "train"))
     assert first[:17] == [*range(0, 16 * 50, 50), 1]  # sixteen files are read at once
     for shuffle in (True, 100):
-        dataset = readers.load(out, "train", shuffle=shuffle)
+        dataset = beam_tfrec.load(out, "train", shuffle=shuffle)
         epochs = [numbers_of(dataset), numbers_of(dataset), first]
         assert all(sorted(epoch) == sorted(first) for epoch in epochs)
         assert len(set(map(tuple, epochs))) == 3
-    seeded = [numbers_of(readers.load(out, "train", shuffle=True, seed=3)) for _ in range(2)]
+    seeded = [numbers_of(beam_tfrec.load(out, "train", shuffle=True, seed=3)) for _ in range(2)]
     assert seeded[0] == seeded[1] != sorted(seeded[0])
 
 
@@ -259,18 +259,18 @@ def test_the_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hosts", [2, 7])
 def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
     """All of it, or as many whole batches each as there are steps."""
-    steps = readers.steps_per_epoch(uneven, "train", 3 * hosts, hosts, drop_remainder=True)
+    steps = beam_tfrec.steps_per_epoch(uneven, "train", 3 * hosts, hosts, drop_remainder=True)
     assert steps == 111 // hosts // 3
     shares: list[list[int]] = []
     for host in range(hosts):
         share = {"host": host, "hosts": hosts}
-        shares.append(numbers_of(readers.load(uneven, "train", **share, drop_remainder=False)))
-        dataset = readers.load(uneven, "train", batch_size=3, **share, drop_remainder=True)
+        shares.append(numbers_of(beam_tfrec.load(uneven, "train", **share, drop_remainder=False)))
+        dataset = beam_tfrec.load(uneven, "train", batch_size=3, **share, drop_remainder=True)
         assert [len(batch["n"]) for batch in dataset] == [3] * steps
     assert sorted(number for share in shares for number in share) == list(range(111))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     context = tf.distribute.InputContext(hosts, input_pipeline_id=1)
-    by_context = readers.load(uneven, "train", input_context=context, drop_remainder=False)
+    by_context = beam_tfrec.load(uneven, "train", input_context=context, drop_remainder=False)
     assert numbers_of(by_context) == shares[1]
 
 
@@ -285,7 +285,7 @@ def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
     ],
 )
 def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int]) -> None:
-    dataset = readers.load(uneven, "train", **options)
+    dataset = beam_tfrec.load(uneven, "train", **options)
     assert [len(batch["n"]) for batch in dataset] == lengths
     assert len(dataset) == len(lengths)
 
@@ -299,7 +299,7 @@ def test_keras_trains_as_many_steps_in_each_epoch(
     write_values(tmp_path / "out", spec, {"train": [shard, shard]})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(python_of("../README.md", "steps = readers.steps_per_epoch"), names)
+    exec(python_of("../README.md", "steps = beam_tfrec.steps_per_epoch"), names)
     pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
     model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
     model.compile(loss="mse")
@@ -310,7 +310,7 @@ def test_keras_trains_as_many_steps_in_each_epoch(
 
 def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
     out = write_numbers(tmp_path, 2)
-    assert list(readers.load(out, "train", host=2, hosts=3, drop_remainder=False)) == []
+    assert list(beam_tfrec.load(out, "train", host=2, hosts=3, drop_remainder=False)) == []
 
 
 # --- what is refused ---
@@ -344,7 +344,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 )
 def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        readers.load(uneven, "train", **options)
+        beam_tfrec.load(uneven, "train", **options)
 
 
 def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> None:
@@ -356,11 +356,11 @@ def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> Non
     unknown = b"\x4a" + bytes([spare - 2]) + bytes(spare - 2)  # a field that readers pass over
     shard.write_bytes(b"".join(frame_record([one + unknown])))
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
-        list(readers.load(out, "train"))
-    assert len(list(readers.load(out, "train", known_cardinality=False))) == 1
+        list(beam_tfrec.load(out, "train"))
+    assert len(list(beam_tfrec.load(out, "train", known_cardinality=False))) == 1
     shard.unlink()
     with pytest.raises(RuntimeError, match=f"^E-VER-MISSING {re.escape(str(shard))}: "):
-        readers.load(out, "train")
+        beam_tfrec.load(out, "train")
 
 
 # --- where it runs ---
@@ -386,7 +386,7 @@ def nodes_of(graph: tf.compat.v1.GraphDef) -> list[Any]:
     ],
 )
 def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> None:
-    ops = {node.op for node in nodes_of(graph_of(readers.load(photos, "train", **options)))}
+    ops = {node.op for node in nodes_of(graph_of(beam_tfrec.load(photos, "train", **options)))}
     assert {"TFRecordDataset", "AssertCardinalityDataset"} <= ops
     assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
@@ -401,7 +401,7 @@ def python_of(doc: str, words: str) -> str:
 ON_TWO_DEVICES = """
 import sys
 import tensorflow as tf
-import readers
+import beam_tfrec
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
@@ -420,7 +420,7 @@ def total(batch):
 iterator = iter(batches)
 print(strategy.num_replicas_in_sync, sum(int(total(next(iterator))) for _ in range(steps)))
 
-dataset = readers.load(out, "train", batch_size=global_batch)
+dataset = beam_tfrec.load(out, "train", batch_size=global_batch)
 for batch in strategy.experimental_distribute_dataset(dataset):
     parts = strategy.experimental_local_results(batch["n"])
     print(*(number for values in parts for number in values.numpy()))
@@ -437,7 +437,7 @@ def test_a_mirrored_strategy_takes_it(uneven: str) -> None:
     (replicas, total), *batches = [
         [int(word) for word in line.split()] for line in run.stdout.splitlines()
     ]
-    in_order = numbers_of(readers.load(uneven, "train"))
+    in_order = numbers_of(beam_tfrec.load(uneven, "train"))
     assert replicas == 2
     assert total == sum(in_order[:110])
     assert [number for batch in batches for number in batch] == in_order
@@ -456,7 +456,7 @@ def test_what_the_document_makes_of_bytes(tmp_path: Path) -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     record = {"hr": [encode_tensor(pixels)], "image/object/mask": [picture("L", "PNG")] * 2}
     write_values(tmp_path, spec, {"train": [[record]]})
-    dataset = readers.load(str(tmp_path), "train")
+    dataset = beam_tfrec.load(str(tmp_path), "train")
     text = (ROOT / "docs" / "readers.md").read_text()
     (parse,) = re.findall(r"`(dataset\.map\(.*?)`\.", text)
     (decode,) = re.findall(r"`(tf\.map_fn\(.*?)`\.", text)
@@ -482,7 +482,7 @@ def test_the_tf_data_service_takes_it(
     uneven: str, service: str, policy: str, known: bool, times: int
 ) -> None:
     """Either each worker sends everything, or they are dealt the files."""
-    dataset = readers.load(uneven, "train", batch_size=8, known_cardinality=known)
+    dataset = beam_tfrec.load(uneven, "train", batch_size=8, known_cardinality=known)
     sharding = getattr(tf.data.experimental.service.ShardingPolicy, policy)
     distribute = tf.data.experimental.service.distribute(sharding, service)
     numbers = [n for batch in dataset.apply(distribute) for n in batch["n"].numpy()]
@@ -498,8 +498,8 @@ def test_shards_in_a_bucket_are_left_to_tensorflow(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
         for path in out.glob("*.*"):
             stand_in.put("bucket", f"set/{path.name}", path.read_bytes())
-        dataset = readers.load("gs://bucket/set", "train")
-        assert readers.steps_per_epoch("gs://bucket/set", "train", 4) == 1
+        dataset = beam_tfrec.load("gs://bucket/set", "train")
+        assert beam_tfrec.steps_per_epoch("gs://bucket/set", "train", 4) == 1
     graph = graph_of(dataset).SerializeToString()
     for path in out.glob("*.tfrec"):
         assert f"gs://bucket/set/{path.name}".encode() in graph
@@ -508,6 +508,6 @@ def test_shards_in_a_bucket_are_left_to_tensorflow(
 
 def test_data_sets_are_read_as_one(tmp_path: Path) -> None:
     roots: Sequence[str] = [write_numbers(tmp_path / str(day), day + 1, day) for day in range(3)]
-    dataset = readers.load(roots, "train")
+    dataset = beam_tfrec.load(roots, "train")
     assert len(dataset) == len(list(dataset)) == 9
-    assert readers.steps_per_epoch(roots, "train", 4, 2) == 2
+    assert beam_tfrec.steps_per_epoch(roots, "train", 4, 2) == 2

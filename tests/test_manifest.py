@@ -8,8 +8,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from schemas.features import Feature, Kind
-from schemas.manifest import (
+from beam_tfrec.schemas.features import Feature, Kind
+from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
     Annotations,
     JobPlan,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from schemas.documents.data_card import BLANK_SEAL, escaped, is_sealed, sealed, seen
+from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, escaped, is_sealed, sealed, seen
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = [

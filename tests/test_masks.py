@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from schemas.example import encode_example_parts
-from schemas.features import Kind
-from schemas.fields import ObjectFields, PictureFields, Segmentation
-from schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.groups import mask_codecs
-from schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.example import encode_example_parts
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import ObjectFields, PictureFields, Segmentation
+from beam_tfrec.schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.groups import mask_codecs
+from beam_tfrec.schemas.samples import Blob, Sample, pack
 from tests.drawn_examples import draw
 from tests.small_pictures import built, image_of
 from tests.test_segmentations import counts_of_images

@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schemas.samples import Blob
-from schemas.tensors import parse_npy_header
+from beam_tfrec.schemas.samples import Blob
+from beam_tfrec.schemas.tensors import parse_npy_header
+from beam_tfrec.transforms.sources.read_blobs import (
+    UNPACKED,
+    UnpackedMembers,
+    read_blob,
+    read_members,
+)
+from beam_tfrec.transforms.storage import Entry, Storage, open_storage
 from tests.array_runs import npy_bytes
-from transforms.sources.read_blobs import UNPACKED, UnpackedMembers, read_blob, read_members
-from transforms.storage import Entry, Storage, open_storage
 
 IMAGES = np.random.default_rng(0).integers(0, 4, (50, 8, 8), dtype=np.uint8)
 LABELS = np.arange(50)

@@ -1,4 +1,4 @@
-"""Flags of `python -m pipelines.coco`: what is refused, how they are parsed, and what they do."""
+"""Flags of `beam-tfrec coco`: what is refused, how they are parsed, and what they do."""
 
 import contextlib
 import datetime
@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import coco
-from pipelines.coco import COMMAND
-from pipelines.data_set import DataSetConfig
-from pipelines.engines import beam_flags, parse_flags
-from pipelines.flags import parse_per_split, parse_size
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.coco import COMMAND
+from beam_tfrec.pipelines.data_set import DataSetConfig
+from beam_tfrec.pipelines.engines import beam_flags, parse_flags
+from beam_tfrec.pipelines.flags import parse_per_split, parse_size
+from beam_tfrec.transforms.earlier import Since
+from beam_tfrec.transforms.gate import GateLimits
+from beam_tfrec.transforms.storage import Access
 from tests.coco_command import (
     PROJECT,
     MakeCoco,
@@ -26,9 +29,6 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.earlier import Since
-from transforms.gate import GateLimits
-from transforms.storage import Access
 
 OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)
 SOURCES = ("--images", "i", "--annotations", "a.json")
@@ -219,7 +219,7 @@ def test_beams_flags_are_handed_on() -> None:
 def test_the_command_that_accepts_rejects_is_of_the_same_day(flags: str, again: str) -> None:
     """It may be given after midnight, and deletes nothing."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    begins = "python -m pipelines.coco --images i --annotations a.json"
+    begins = "beam-tfrec coco --images i --annotations a.json"
     accept = configured(flags, SOURCES).command
     assert accept == f"{begins} {again}".replace("TODAY", today)
 

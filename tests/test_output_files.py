@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-import readers
-from pipelines.verify import VerifyConfig, verify
-from schemas.manifest import Manifest, from_json
-from schemas.shards import ShardNames
+import beam_tfrec
+from beam_tfrec.pipelines.verify import VerifyConfig, verify
+from beam_tfrec.schemas.manifest import Manifest, from_json
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.transforms.earlier import Since, find_earlier_sets, list_indexes, read_written
+from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
+from beam_tfrec.transforms.verify.show_record import records_of_set
 from tests.small_runs import SmallSet, build_run, contents, make_small
-from transforms.earlier import Since, find_earlier_sets, list_indexes, read_written
-from transforms.output_files import names_of_ours, refuse_foreign, remove_output
-from transforms.storage import DEFAULT_ACCESS, open_storage
-from transforms.verify.show_record import records_of_set
 
 NAMES, CUSTOM = ShardNames(), ShardNames("file_{index:02}-{records}.tfrec")
 
@@ -86,7 +86,7 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
     path.write_text(json.dumps(manifest))
     out = str(small.out)
 
-    records = readers.open(out, "train")
+    records = beam_tfrec.open(out, "train")
     keys = [records.key(place) for place in range(len(records))]
     manifest = from_json(path.read_bytes(), Manifest)
     (shown,) = records_of_set(out, DEFAULT_ACCESS, manifest, "train", 0, keys[-1])

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import pairs
-from schemas.layouts import Built, Unfit
-from schemas.layouts.classification import PairsLayout
-from schemas.samples import Sample
+from beam_tfrec.pipelines import pairs
+from beam_tfrec.schemas.layouts import Built, Unfit
+from beam_tfrec.schemas.layouts.classification import PairsLayout
+from beam_tfrec.schemas.samples import Sample
 from tests.coco_command import (
     committed_by,
     examples,

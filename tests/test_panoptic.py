@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.fields import EncodedImage, PictureFields, SegmentFields
-from schemas.geometry import masks as panoptic
-from schemas.geometry.boxes import turn_array
-from schemas.geometry.masks import paint_values, read_places
-from schemas.layouts import Built, Unfit
-from schemas.layouts import groups as panoptic_group
-from schemas.layouts.detection import DetectionLayout
-from schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.fields import EncodedImage, PictureFields, SegmentFields
+from beam_tfrec.schemas.geometry import masks as panoptic
+from beam_tfrec.schemas.geometry.boxes import turn_array
+from beam_tfrec.schemas.geometry.masks import paint_values, read_places
+from beam_tfrec.schemas.layouts import Built, Unfit
+from beam_tfrec.schemas.layouts import groups as panoptic_group
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.transforms.build_records import convert_all
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import UPRIGHT, as_stored, encoded, jpeg_of, oriented, png_of
-from transforms.build_records import convert_all
 
 KEYS = (
     "image/segmentation/class/encoded",

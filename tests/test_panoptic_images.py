@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.coco import COMMAND
+from beam_tfrec.pipelines.coco import COMMAND
 from tests.coco_command import examples, run_coco, value
 from tests.small_images import png
 from tests.turned_images import png_of

@@ -104,7 +104,7 @@ def test_an_output_among_the_sources(out: str, source: str, in_tmp: Path) -> Non
 )
 def test_an_output_lies_apart_from_all_sources(arguments: str, refused: bool, in_tmp: Path) -> None:
     name, *argv = arguments.split()
-    configure = importlib.import_module(f"pipelines.{name}").COMMAND.configure
+    configure = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.configure
     with pytest.raises(ValueError, match="output must lie apart") if refused else nullcontext():
         configure(argv)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipelines import arrays, coco, table
+from beam_tfrec.pipelines import arrays, coco, table
+from beam_tfrec.transforms import forecast
+from beam_tfrec.transforms.forecast import served_hosts
 from tests.coco_command import (
     MakeCoco,
     Run,
@@ -25,8 +27,6 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
-from transforms import forecast
-from transforms.forecast import served_hosts
 
 Command = Callable[[Sequence[str]], None]
 """A pipeline's `run`."""

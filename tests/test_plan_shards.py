@@ -12,9 +12,9 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
-from schemas.shards import ShardPlan
-from transforms.plan_shards import (
+from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
+from beam_tfrec.schemas.shards import ShardPlan
+from beam_tfrec.transforms.plan_shards import (
     BucketBatch,
     Order,
     PlanShards,
@@ -24,7 +24,13 @@ from transforms.plan_shards import (
     members_digest,
     rank_bucket,
 )
-from transforms.shard_table import Sharding, ShardTable, Tally, count_shards, make_shard_table
+from beam_tfrec.transforms.shard_table import (
+    Sharding,
+    ShardTable,
+    Tally,
+    count_shards,
+    make_shard_table,
+)
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
 

@@ -9,16 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.faults import Rejected
-from schemas.fields import ArrayFields
-from schemas.samples import Sample
-from schemas.splits import HASH, Splitting
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.fields import ArrayFields
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.transforms.sources import read_arrays
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.read_arrays import (
+    ArrayReader,
+    ArraySource,
+    open_file,
+    plan_pieces,
+)
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.array_runs import npy_bytes, random_images
-from transforms.sources import read_arrays
-from transforms.sources.list_blobs import ListedFile
-from transforms.sources.read_arrays import ArrayReader, ArraySource, open_file, plan_pieces
-from transforms.sources.read_samples import SplitSource
-from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
 IMAGES = random_images(5, 4)

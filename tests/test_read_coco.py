@@ -9,18 +9,18 @@ import msgspec
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from schemas.faults import Rejected
-from schemas.manifest import Label
-from schemas.samples import Sample
-from tests.coco_texts import annotation, coco, image, read_counted
-from transforms.sources.read_coco import CocoReader, CocoRules
-from transforms.sources.read_samples import (
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
+from beam_tfrec.transforms.sources.read_samples import (
     ReadSamples,
     SplitSource,
     excluded_keys,
     merge_labels,
     uri_identity,
 )
+from tests.coco_texts import annotation, coco, image, read_counted
 
 
 def reject(code: str, **changes: Any) -> Rejected:

@@ -12,15 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.columns import FLOAT, INT, TEXT, ColumnFacts, format_of
-from schemas.faults import Rejected
-from schemas.fields import labels_of, row_bytes, row_of
-from schemas.samples import Blob, Sample
-from schemas.splits import HASH, Splitting
-from transforms.sources.read_samples import SplitSource
-from transforms.sources.read_table import TableFile, TableReader, find_tables, name_in_root
-from transforms.sources.table_rows import BadRow, Row, divide_file, lines_of, open_table
-from transforms.storage import DEFAULT_ACCESS, open_storage
+from beam_tfrec.schemas.columns import FLOAT, INT, TEXT, ColumnFacts, format_of
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.fields import labels_of, row_bytes, row_of
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_table import (
+    TableFile,
+    TableReader,
+    find_tables,
+    name_in_root,
+)
+from beam_tfrec.transforms.sources.table_rows import BadRow, Row, divide_file, lines_of, open_table
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
 

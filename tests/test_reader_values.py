@@ -12,21 +12,21 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-import readers
-from readers.data_sets import find_data_sets
-from schemas.columns import parse_type
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.classification import (
+import beam_tfrec
+from beam_tfrec.readers.data_sets import find_data_sets
+from beam_tfrec.schemas.columns import parse_type
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
+from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     ImagenetLayout,
     PairsLayout,
     TensorLayout,
     TutorialLayout,
 )
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.table import TableLayout
-from schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]
@@ -126,21 +126,21 @@ def _as_list(value: Any, kind: Kind) -> list:
 def by_load(root: str) -> Iterator[Flat]:
     """Parsed one by one."""
     spec = find_data_sets(root).spec
-    for record in readers.load(root, "train", decode_images=False):
+    for record in beam_tfrec.load(root, "train", decode_images=False):
         yield flat(spec, record)
 
 
 def by_load_in_batches(root: str) -> Iterator[Flat]:
     """Parsed a batch at a time; of steps too."""
     spec = find_data_sets(root).spec
-    for batch in readers.load(root, "train", batch_size=4, decode_images=False):
+    for batch in beam_tfrec.load(root, "train", batch_size=4, decode_images=False):
         for place in range(batch[spec.features[0].key].shape[0]):
             yield flat(spec, {key: values[place] for key, values in batch.items()})
 
 
 def by_open(root: str) -> Iterator[Flat]:
     """At random, without TensorFlow."""
-    records = readers.open(root, "train")
+    records = beam_tfrec.open(root, "train")
     for place in range(len(records)):
         yield flat(records.spec, records[place])
 

@@ -1,4 +1,4 @@
-"""`readers.open`: a split as a sequence, equal to what TensorFlow parses of it."""
+"""`beam_tfrec.open`: a split as a sequence, equal to what TensorFlow parses of it."""
 
 import multiprocessing
 import re
@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import readers
-from readers.records import draw_picture, record_parser
-from schemas.example import encode_example
-from schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
-from schemas.manifest import Label
+import beam_tfrec
+from beam_tfrec.readers.records import draw_picture, record_parser
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.transforms.report import class_color
 from tests.drawn_examples import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.report import class_color
 
 SPEC = FeatureSpec(
     "small",
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 
 def test_a_split_is_a_sequence(output: Path) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     assert len(records) == 10
     assert ids(records) == list(range(10))
     assert [int(records[i]["id"]) for i in range(-10, 10)] == [*range(10), *range(10)]
@@ -93,7 +93,7 @@ def test_a_split_is_a_sequence(output: Path) -> None:
 
 @pytest.mark.parametrize("index", [10, -11, 2**70])
 def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     for ask in (lambda: records[index], lambda: records.__getitems__([0, index])):
         with pytest.raises(IndexError, match=f"^index must be -10 to 9, got {index}: there are 10"):
             ask()
@@ -101,7 +101,7 @@ def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
 
 @pytest.mark.parametrize("part", [slice(2, 7), slice(None, None, -1), slice(1, 9, 3)], ids=str)
 def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
-    view = readers.open(str(output), "train")[part]
+    view = beam_tfrec.open(str(output), "train")[part]
     expected = list(range(10))[part]
     assert (len(view), ids(view)) == (len(expected), expected)
     assert ids(view.__getitems__(range(len(view)))) == expected
@@ -112,14 +112,14 @@ def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
 @draw(60)
 @given(st.lists(st.integers(-10, 9), max_size=30))
 def test_many_come_in_the_order_asked_for(output: Path, indices: list[int]) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     found = records.__getitems__(indices)
     assert ids(found) == [index % 10 for index in indices]
     assert len({id(record) for record in found}) == len(found)
 
 
 def test_keys_are_found(output: Path) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     assert [records.key(i) for i in (0, 4, 5, -1)] == ["k0", "k4", "k5", "k9"]
     assert [records.find(f"k{n}") for n in (0, 4, 5, 9)] == [0, 4, 5, 9]
     with pytest.raises(KeyError, match="k10"):
@@ -137,7 +137,7 @@ def test_keys_are_found(output: Path) -> None:
 def test_hosts_share_a_split(output: Path, hosts: int) -> None:
     for dropping in (True, False):
         shares = [
-            readers.open(str(output), "train", host=h, hosts=hosts, drop_remainder=dropping)
+            beam_tfrec.open(str(output), "train", host=h, hosts=hosts, drop_remainder=dropping)
             for h in range(hosts)
         ]
         read = sorted(n for share in shares for n in ids(share))
@@ -150,7 +150,7 @@ def test_hosts_share_a_split(output: Path, hosts: int) -> None:
 
 def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
     other = write_data_set(tmp_path / "2", SPEC, {"train": [{"k10": example(10)}]}, LABELS)
-    records = readers.open([str(output), str(other)], "train")
+    records = beam_tfrec.open([str(output), str(other)], "train")
     assert ids(records) == list(range(11))
     assert ids(records.__getitems__([10, 0])) == [10, 0]
 
@@ -177,7 +177,7 @@ def test_values_are_those_that_tensorflow_parses(number: int) -> None:
 
 
 def test_arrays_are_the_caller_s_own(output: Path) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     one, same = records.__getitems__([2, 2])
     one["boxes"][0] = 9
     assert same["boxes"][0] == records[2]["boxes"][0] == np.float32(0.1)
@@ -208,7 +208,7 @@ def test_what_tensorflow_refuses_is_refused(features: Mapping, error: str) -> No
 def test_a_record_that_is_no_example_is_told_with_its_place(tmp_path: Path) -> None:
     records = {"a": example(0), "b": b"\x0a\x05", "c": encode_example({})}
     output = write_data_set(tmp_path / "out", SPEC, {"train": [records]})
-    opened = readers.open(str(output), "train")
+    opened = beam_tfrec.open(str(output), "train")
     at = len(example(0)) + 16
     with pytest.raises(RuntimeError) as caught:
         opened[1]
@@ -225,7 +225,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     images, annotations = write_set(tmp_path, 12)
     output = tmp_path / "out"
     build_run(plan_run(images, annotations, output, num_shards=3))
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     import tensorflow as tf
 
     files = sorted(str(path) for path in output.glob("*.tfrec"))
@@ -271,7 +271,7 @@ def read_in_child(records: Any) -> list[int]:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_read_too(output: Path, method: str) -> None:
-    records = readers.open(str(output), "train")
+    records = beam_tfrec.open(str(output), "train")
     expected = read_in_child(records)
     context: Any = multiprocessing.get_context(method)
     with context.Pool(2) as pool:

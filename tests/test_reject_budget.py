@@ -27,8 +27,8 @@ def accepting(run: Run) -> list[str]:
     command_line = run.err.splitlines()[-1].partition(" accept with ")[2]
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {command_line}"], stdout=subprocess.PIPE)
     words = os.fsdecode(said.stdout).split("\0")[:-1]
-    assert words[:3] == ["python", "-m", "pipelines.coco"], run.err
-    return words[3:]
+    assert words[:2] == ["beam-tfrec", "coco"], run.err
+    return words[2:]
 
 
 def test_printed_command_commits_without_reading_an_image(

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import report
-from schemas.documents.data_card import is_sealed
+from beam_tfrec.pipelines import report
+from beam_tfrec.schemas.documents.data_card import is_sealed
 from tests.coco_command import Run, run_pipeline, snapshot
 from tests.small_runs import build_run, plan_run, write_set
 

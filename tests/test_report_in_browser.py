@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from beam_tfrec.transforms.report.page import render_page
 from tests.report_contents import hostile_report, one_box_report, rich_report
-from transforms.report.page import render_page
 
 PROJECT = Path(__file__).parents[1]
 PYTHON = os.environ.get("BROWSER_PYTHON", "")

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.documents.data_card import seen
+from beam_tfrec.schemas.documents.data_card import seen
+from beam_tfrec.transforms.report import Report, SplitReport
+from beam_tfrec.transforms.report.charts import make_chart, median
+from beam_tfrec.transforms.report.page import render_page
 from tests.report_contents import (
     BIDI,
     NO_COUNTS,
@@ -20,9 +23,6 @@ from tests.report_contents import (
     hostile_report,
     rich_report,
 )
-from transforms.report import Report, SplitReport
-from transforms.report.charts import make_chart, median
-from transforms.report.page import render_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -127,10 +127,11 @@ def test_charts_count_each_record_once_and_medians_are_exact(histogram: dict[int
     assert max(row.bars[0] for row in bins) == 100.0
 
 
-def test_wheel_and_source_archive_hold_the_page(tmp_path: Path) -> None:
+def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
     """Workers get the source archive from Beam, people the wheel."""
-    for name in ("schemas", "transforms", "pipelines", "readers"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    no_caches = shutil.ignore_patterns("__pycache__")
+    for name in ("beam_tfrec", "schemas", "transforms", "pipelines", "readers"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=no_caches)
     for name in ("setup.py", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     subprocess.run(
@@ -139,13 +140,15 @@ def test_wheel_and_source_archive_hold_the_page(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    assets = {
-        f"transforms/report/assets/{path.name}"
-        for path in (ROOT / "transforms/report/assets").iterdir()
+    files = {
+        f"beam_tfrec/{path.relative_to(ROOT)}"
+        for name in ("schemas", "transforms", "pipelines", "readers")
+        for path in (ROOT / name).rglob("*.*")
+        if path.suffix in {".py", ".css", ".js", ".j2"}
     }
-    assert {Path(name).suffix for name in assets} == {".css", ".js", ".j2"}
-    assets.add("schemas/documents/data_card.md.j2")
+    assert {Path(name).suffix for name in files} == {".py", ".css", ".js", ".j2"}
+    files.add("beam_tfrec/__init__.py")
     (wheel,), (source,) = tmp_path.glob("dist/*.whl"), tmp_path.glob("dist/*.zip")
-    assert assets <= set(zipfile.ZipFile(wheel).namelist())
-    inside = {name.partition("/")[2] for name in zipfile.ZipFile(source).namelist()}
-    assert assets <= inside
+    installed = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert sorted(installed) == sorted(files)
+    assert files <= {name.partition("/")[2] for name in zipfile.ZipFile(source).namelist()}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import table
+from beam_tfrec.pipelines import table
 from tests import children
 from tests.coco_command import (
     PROJECT,
@@ -42,7 +42,7 @@ def run_within(what: int, limit: int, arguments: list[str], *dropped: str) -> Ru
         pytest.skip("limits do not bind root, and setpriv is not there to change that")
     by = ["setpriv", *dropped] if os.geteuid() == 0 and dropped else []
     run = subprocess.run(
-        [*by, sys.executable, "-m", "pipelines.coco", *arguments],
+        [*by, sys.executable, "-m", "beam_tfrec.pipelines.coco", *arguments],
         cwd=PROJECT,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         preexec_fn=lambda: resource.setrlimit(what, (limit, limit)),

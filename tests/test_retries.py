@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from schemas.faults import find_fault
-from transforms.storage.retries import THROTTLED, RequestRate, retry
+from beam_tfrec.schemas.faults import find_fault
+from beam_tfrec.transforms.storage.retries import THROTTLED, RequestRate, retry
 
 
 class Clock:

@@ -14,8 +14,8 @@ from subprocess import CompletedProcess
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines import cli, coco
-from pipelines.engines import parse_flags
+from beam_tfrec.pipelines import cli, coco
+from beam_tfrec.pipelines.engines import parse_flags
 from tests.coco_command import PROJECT
 from tests.fake_programs import FakePrograms
 
@@ -57,7 +57,7 @@ class Launcher:
 
     def job(self) -> list[str]:
         """Return the pipeline's arguments, as it was started."""
-        (call,) = self.programs.calls("-m pipelines.coco")
+        (call,) = self.programs.calls("-m beam_tfrec.pipelines.coco")
         return call[1:]
 
 
@@ -75,7 +75,7 @@ def quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "'\\''") + "'"
 
 
-GOLDEN = r"""cd HOME && PYTHON -m pipelines.coco \
+GOLDEN = r"""cd HOME && PYTHON -m beam_tfrec.pipelines.coco \
   --runner=DataflowRunner \
   --project=my-project \
   --region=us-central1 \
@@ -152,12 +152,12 @@ def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
 
 
 def test_it_waits_only_with_the_flag(launcher: Launcher) -> None:
-    launcher.programs.answer("-m pipelines.coco", out="job page\n", code=4)
+    launcher.programs.answer("-m beam_tfrec.pipelines.coco", out="job page\n", code=4)
     run = launcher.submit()
     assert (run.returncode, run.stdout) == (4, "job page\n")
     assert "--no_wait" in launcher.job()
     launcher.submit("--wait")
-    assert "--no_wait" not in launcher.programs.calls("-m pipelines.coco")[1]
+    assert "--no_wait" not in launcher.programs.calls("-m beam_tfrec.pipelines.coco")[1]
 
 
 def test_job_names_are_readable_and_differ(launcher: Launcher) -> None:
@@ -286,7 +286,7 @@ def test_python_is_the_one_given_else_the_projects_else_the_systems(launcher: La
     launcher.submit()
     shutil.rmtree(launcher.home / ".venv")
     launcher.submit()
-    called = [call[0] for call in programs.calls("-m pipelines.coco")]
+    called = [call[0] for call in programs.calls("-m beam_tfrec.pipelines.coco")]
     assert called == ["mine", "python", "python3"]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import table
-from schemas.samples import Sample, digest_payload
-from transforms.shuffle import run_spool
-from transforms.shuffle.run_spool import RunSpool, close_spool, payload_bytes
+from beam_tfrec.pipelines import table
+from beam_tfrec.schemas.samples import Sample, digest_payload
+from beam_tfrec.transforms.shuffle import run_spool
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool, close_spool, payload_bytes
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import (
+from beam_tfrec.schemas.annotations.coco_objects import (
     Fault,
     decode_rle_counts,
     outline_px,
     parse_segmentation,
     polygon_area_px2,
 )
-from schemas.fields import Segmentation
+from beam_tfrec.schemas.fields import Segmentation
 from tests.drawn_examples import draw
 
 Parsed = tuple[Segmentation, list[str]]
@@ -167,9 +167,9 @@ def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: flo
 
 
 DRAW_THE_LARGEST = """
-from schemas.geometry.masks import mask_of
-from schemas.fields import Segmentation
-from schemas.annotations.coco_objects import MAX_OUTLINE_PX as size, is_drawable
+from beam_tfrec.schemas.geometry.masks import mask_of
+from beam_tfrec.schemas.fields import Segmentation
+from beam_tfrec.schemas.annotations.coco_objects import MAX_OUTLINE_PX as size, is_drawable
 for x in (-size, size):
     for y in (-size, size):
         far = [x, y, x * 0.75, y, x, y * 0.75]

@@ -9,8 +9,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.metrics import MetricsFilter
 
-from pipelines import coco
-from pipelines import run as runner
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines import run as runner
+from beam_tfrec.transforms import builders
+from beam_tfrec.transforms.progress import PROGRESS
 from tests.children import builders_beside
 from tests.coco_command import (
     MakeCoco,
@@ -21,8 +23,6 @@ from tests.coco_command import (
     run_coco,
     shard_paths,
 )
-from transforms import builders
-from transforms.progress import PROGRESS
 
 TWO = ("--workers", 2)
 """Starts a second process even on a machine of one core."""
@@ -78,7 +78,7 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.builders.sys.executable", "/bin/false")
+    monkeypatch.setattr("beam_tfrec.transforms.builders.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from transforms.shard_index import (
+from beam_tfrec.transforms.shard_index import (
     IndexRow,
     Source,
     index_from_parquet,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.shards import (
+from beam_tfrec.schemas.shards import (
     COUNTED,
     PLAIN,
     ShardNames,

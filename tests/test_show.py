@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.show import ShowConfig, show
-from schemas.example import encode_example
-from schemas.features import Feature, FeatureSpec, Kind
-from schemas.tensors import Tensor, encode_tensor, read_tensor
+from beam_tfrec.pipelines.show import ShowConfig, show
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.tensors import Tensor, encode_tensor, read_tensor
+from beam_tfrec.transforms.verify.show_record import show_bytes, tensor_png
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, write
-from transforms.verify.show_record import show_bytes, tensor_png
 
 JPEG = jpeg_bytes(8, 6)
 

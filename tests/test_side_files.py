@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.side_files import SideFormat, outline_of, value_at
-from schemas.columns import ColumnType
-from schemas.faults import FAULTS, Rejected, Scope
-from schemas.features import Kind
-from schemas.fields import BadAnnotation, ObjectFields, PictureFields, Segmentation
-from schemas.splits import HASH, Splitting
-from tests.side_folders import labelme, sa1b, shape
-from transforms.sources.join_files import JoinedFiles
-from transforms.sources.list_blobs import ListedFile
-from transforms.sources.read_sidecar import (
+from beam_tfrec.schemas.annotations.side_files import SideFormat, outline_of, value_at
+from beam_tfrec.schemas.columns import ColumnType
+from beam_tfrec.schemas.faults import FAULTS, Rejected, Scope
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields, Segmentation
+from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.transforms.sources.join_files import JoinedFiles
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.read_sidecar import (
     SideReader,
     SideSample,
     named_image,
     read_objects,
     read_values,
 )
-from transforms.storage import Entry
+from beam_tfrec.transforms.storage import Entry
+from tests.side_folders import labelme, sa1b, shape
 
 BY_SCENE = Splitting(HASH, {"train": Fraction(1), "test": Fraction(1)}, group_by="scene")
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]

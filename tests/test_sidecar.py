@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import coco, sidecar
+from beam_tfrec.pipelines import coco, sidecar
 from tests.coco_command import (
     committed_by,
     examples,

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipelines import table
+from beam_tfrec.pipelines import table
 from tests.array_runs import npy_bytes, random_images, run_arrays
 from tests.coco_command import Run, run_pipeline
 from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at

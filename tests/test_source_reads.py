@@ -8,11 +8,11 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.sources import list_blobs, read_arrays
-from transforms.sources.list_blobs import MAX_IMAGE_BYTES, ListedFile, ListFiles, is_file
-from transforms.sources.read_sidecar import SideNames
-from transforms.sources.read_table import is_table
-from transforms.storage import Entry
+from beam_tfrec.transforms.sources import list_blobs, read_arrays
+from beam_tfrec.transforms.sources.list_blobs import MAX_IMAGE_BYTES, ListedFile, ListFiles, is_file
+from beam_tfrec.transforms.sources.read_sidecar import SideNames
+from beam_tfrec.transforms.sources.read_table import is_table
+from beam_tfrec.transforms.storage import Entry
 
 
 def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> ListedFile:

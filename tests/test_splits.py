@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import folder
-from pipelines.flags import parse_splits
-from pipelines.folder import FolderConfig
-from schemas.faults import Rejected
-from schemas.samples import Sample
-from schemas.splits import HASH, USUAL_SPLITS, Splitting
+from beam_tfrec.pipelines import folder
+from beam_tfrec.pipelines.flags import parse_splits
+from beam_tfrec.pipelines.folder import FolderConfig
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, Splitting
+from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitSource
 from tests.coco_command import (
     MakeCoco,
     command,
@@ -36,8 +38,6 @@ from tests.coco_command import (
 from tests.coco_texts import CAPTION, PANOPTIC, SEGMENT, annotation, coco, image, read_counted
 from tests.conftest import jpeg_bytes
 from tests.drawn_examples import draw
-from transforms.sources.read_coco import CocoRules
-from transforms.sources.read_samples import SplitSource
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from beam_tfrec.transforms.storage import Entry, Storage
 from tests.stores import LARGE, LOCAL, STORES, Store, opened
-from transforms.storage import Entry, Storage
 
 ODD_NAMES = [
     "two words.jpg",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transforms.storage import (
+from beam_tfrec.transforms.storage import (
     Access,
     Entry,
     Storage,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 
+from beam_tfrec.transforms.earlier import list_days
+from beam_tfrec.transforms.storage import Entry, Storage, open_storage
 from tests.stores import FAULTS, DiskFileSystem, Store, opened
-from transforms.earlier import list_days
-from transforms.storage import Entry, Storage, open_storage
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 from obstore import exceptions as obstore_errors
 
+from beam_tfrec.transforms.storage import Access, Entry, Storage, gcs, open_storage, retries
 from tests.children import outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.stores import LARGE, Store, opened
-from transforms.storage import Access, Entry, Storage, gcs, open_storage, retries
 
 SMALL = b"1234567890"
 GENERIC = obstore_errors.GenericError

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from beam_tfrec.transforms.storage import Entry, Storage, open_storage
+from beam_tfrec.transforms.storage.disk import coded
 from tests.children import kill_once_ready, without_anonymous_files
 from tests.stores import LOCAL, Store, failing, opened
-from transforms.storage import Entry, Storage, open_storage
-from transforms.storage.disk import coded
 
 
 @pytest.fixture(params=LOCAL[:1])

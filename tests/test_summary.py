@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pipelines.run import summarize
-from schemas.manifest import Annotations, SourceFile
+from beam_tfrec.pipelines.run import summarize
+from beam_tfrec.schemas.manifest import Annotations, SourceFile
 from tests.coco_command import PROJECT, MakeCoco, check_visible, run_coco
 from tests.report_contents import NO_COUNTS
 from tests.test_manifest import MANIFEST
@@ -47,9 +47,9 @@ OUT: 11 records in ? s (? images/s)
   rejects: OUT/rejected.jsonl
   everything else: OUT/manifest.json
   read it:
-    import readers
-    dataset = readers.load('OUT', 'train')  # tf.data
-    records = readers.open('OUT', 'train')  # without TensorFlow
+    import beam_tfrec
+    dataset = beam_tfrec.load('OUT', 'train')  # tf.data
+    records = beam_tfrec.open('OUT', 'train')  # without TensorFlow
   read it by other tools: OUT/README.md
   look at it: OUT/report.html
 """
@@ -137,7 +137,7 @@ def on_a_terminal(arguments: list[object], interrupt_after_shards: int = -1) -> 
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.coco", *map(str, arguments)],
+        [sys.executable, "-m", "beam_tfrec.pipelines.coco", *map(str, arguments)],
         cwd=PROJECT,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
         stdout=slave,

@@ -12,13 +12,19 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipelines.table import COMMAND, TableConfig, run
-from schemas.example import encode_example
-from schemas.features import FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
-from schemas.fields import fields_of_row
-from schemas.layouts.table import TableLayout
-from schemas.manifest import Manifest, read_manifest
-from schemas.samples import Sample
+from beam_tfrec.pipelines.table import COMMAND, TableConfig, run
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import (
+    FeatureSpec,
+    Kind,
+    RepeatedAs,
+    parse_sequence_spec,
+    parse_spec,
+)
+from beam_tfrec.schemas.fields import fields_of_row
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.manifest import Manifest, read_manifest
+from beam_tfrec.schemas.samples import Sample
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from schemas.tensors import (
+from beam_tfrec.schemas.tensors import (
     TENSOR_TYPES,
     NpyHeader,
     Tensor,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.layouts.detection import DETECTION
+from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.layouts.detection import DETECTION
 
 # object_detection/protos/string_int_label_map.proto
 LABEL_MAP = """

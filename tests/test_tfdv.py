@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import table
-from schemas.tfrecord import frame_record
+from beam_tfrec.pipelines import table
+from beam_tfrec.schemas.tfrecord import frame_record
 from tests.coco_command import committed, committed_by, examples, manifest_of
 from tests.drawn_sources import draw_coco
 

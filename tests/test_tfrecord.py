@@ -6,7 +6,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
+from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
 
 # Each record in the parts that it is given in.
 RECORDS = [

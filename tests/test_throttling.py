@@ -7,11 +7,11 @@ import apache_beam as beam
 import pytest
 from apache_beam.metrics import MetricsFilter
 
-from pipelines import coco
+from beam_tfrec.pipelines import coco
+from beam_tfrec.transforms.storage import retries
 from tests.coco_command import MakeCoco, check_committed, run_coco
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
-from transforms.storage import retries
 
 IMAGES = 60
 

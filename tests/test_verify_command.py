@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from schemas.tfrecord import frame_record
+from beam_tfrec.schemas.tfrecord import frame_record
 from tests.coco_command import PROJECT
 
 RECORD = b"".join(frame_record([bytes.fromhex("0a0c0a0a0a016112051a030a0101")]))
 
 
-def run(*arguments: object, program: str = "pipelines.verify") -> tuple[int, list[str], str]:
+def run(
+    *arguments: object, program: str = "beam_tfrec.pipelines.verify"
+) -> tuple[int, list[str], str]:
     found = subprocess.run(
         [sys.executable, "-m", program, *map(str, arguments)],
         cwd=PROJECT,
@@ -27,7 +29,7 @@ def run(*arguments: object, program: str = "pipelines.verify") -> tuple[int, lis
 def test_exit_codes_and_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(2 * RECORD)
-    code, lines, err = run("verify", path, program="pipelines.cli")
+    code, lines, err = run("verify", path, program="beam_tfrec.pipelines.cli")
     assert (code, err) == (0, "")
     assert lines[:2] == ["features of 2 Examples:", "  a  int64  in 2 of 2  1 value"]
     assert re.match(r"1 file, 2 records, 60 B read in 0\..*: all is well$", lines[2])
@@ -67,7 +69,7 @@ def test_neither_beam_nor_tensorflow_is_imported(command: str, tmp_path: Path) -
     path.write_bytes(RECORD)
     program = (
         f"import sys; sys.argv = ['beam-tfrec', {command!r}, {str(path)!r}]\n"
-        "from pipelines import cli\n"
+        "from beam_tfrec.pipelines import cli\n"
         "try: cli.main()\n"
         "except SystemExit as end: assert not end.code\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"

@@ -12,15 +12,15 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-import readers
-from pipelines.show import ShowConfig, show
-from pipelines.verify import VerifyConfig, verify
-from schemas.documents.data_card import BLANK_SEAL, sealed
-from schemas.faults import RejectBudget
-from schemas.manifest import JobPlan, from_json, plan_digest
+import beam_tfrec
+from beam_tfrec.pipelines.show import ShowConfig, show
+from beam_tfrec.pipelines.verify import VerifyConfig, verify
+from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest
+from beam_tfrec.transforms.earlier import Since, find_earlier_sets
+from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet, index_to_parquet
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier import Since, find_earlier_sets
-from transforms.shard_index import IndexRow, index_from_parquet, index_to_parquet
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 COPY = "restore it from a copy"
@@ -145,7 +145,7 @@ def test_data_sets_of_earlier_formats_are_read(
     for path in (out / "index").glob("*.parquet"):
         pq.write_table(pq.read_table(path).replace_schema_metadata(), path)
     assert lines(out, capsys, deep=True) == []
-    assert len(list(readers.open(str(out), "train"))) == 5
+    assert len(list(beam_tfrec.open(str(out), "train"))) == 5
     assert any("image/encoded" in line for line in show(ShowConfig(str(out), limit=1)))
     since = Since([str(out)], datetime.date(2026, 11, 20))
     assert len(find_earlier_sets(since, "/nowhere/out", "detection").sets) == 1

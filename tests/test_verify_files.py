@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from pipelines.verify import VerifyConfig, verify
-from schemas.example import encode_example
-from schemas.features import Kind
+from beam_tfrec.pipelines.verify import VerifyConfig, verify
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.transforms.storage import Access
+from beam_tfrec.transforms.verify import Report, find_paths
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.test_walk_frames import claiming
-from transforms.storage import Access
-from transforms.verify import Report, find_paths
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"
@@ -155,7 +155,7 @@ def test_a_tiny_file_that_claims_a_huge_record(tmp_path: Path) -> None:
     path, size = tmp_path / "a.tfrecord", 2**62
     path.write_bytes(claiming(size))
     program = (
-        "import resource, sys, pipelines.verify as verify\n"
+        "import resource, sys, beam_tfrec.pipelines.verify as verify\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
         "try: verify.run(sys.argv[1:])\n"
         "finally: print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"

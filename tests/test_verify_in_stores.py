@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.verify import VerifyConfig, verify
+from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 

@@ -5,12 +5,12 @@ import dataclasses
 import msgspec
 import pytest
 
-from schemas.manifest import Manifest, from_json
-from schemas.tfrecord import frame_record
+from beam_tfrec.schemas.manifest import Manifest, from_json
+from beam_tfrec.schemas.tfrecord import frame_record
+from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet
+from beam_tfrec.transforms.verify import Report, ShardRules
+from beam_tfrec.transforms.verify.shard import verify_bytes
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.shard_index import IndexRow, index_from_parquet
-from transforms.verify import Report, ShardRules
-from transforms.verify.shard import verify_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.verify import VerifyConfig, verify, verify_elsewhere
+from beam_tfrec.pipelines.verify import VerifyConfig, verify, verify_elsewhere
+from beam_tfrec.transforms.verify import Around, Report, gather
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.test_verify_command import run
 from tests.test_verify_data_set import FAULTS, edit, flip, whole
 from tests.test_verify_files import example, write
-from transforms.verify import Around, Report, gather
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"

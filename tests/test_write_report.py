@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from schemas.documents.data_card import is_sealed
+from beam_tfrec.schemas.documents.data_card import is_sealed
+from beam_tfrec.transforms.report import gather
+from beam_tfrec.transforms.report import page as page_module
+from beam_tfrec.transforms.report.page import has_report, write_report
+from beam_tfrec.transforms.storage import Access
 from tests.coco_command import (
     MakeCoco,
     check_committed,
@@ -16,10 +20,6 @@ from tests.coco_command import (
 )
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
-from transforms.report import gather
-from transforms.report import page as page_module
-from transforms.report.page import has_report, write_report
-from transforms.storage import Access
 
 REPORT = "report.html"
 
@@ -142,7 +142,7 @@ def test_failed_at_every_step_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Where pictures fail the page says so, else there is a warning; never an error."""
-    caplog.set_level(logging.WARNING, "transforms")
+    caplog.set_level(logging.WARNING, "beam_tfrec.transforms")
     page, steps = page_and_steps
     for number in range(1, steps + 1):
         store = complete[1].copy()

@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.faults import Rejected
-from schemas.features import Kind
-from schemas.fields import EncodedImage
-from schemas.layouts import Built, Labels, Unfit
-from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import plan_digest
-from schemas.samples import Sample
-from schemas.shards import ShardInfo, file_sum
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.schemas.layouts import Built, Labels, Unfit
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.manifest import plan_digest
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.shards import ShardInfo, file_sum
+from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import source_ids
 from tests.conftest import jpeg_bytes
@@ -36,7 +37,6 @@ from tests.small_runs import (
     write_all,
     write_set,
 )
-from transforms.shard_index import index_from_parquet, index_to_parquet
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}-4.parquet", f"index/{STEM}-4.idx"
@@ -240,7 +240,7 @@ def test_a_worker_with_another_codec_than_planned_writes_nothing(small: SmallSet
 
 def rebuild(run: SmallRun, caplog: pytest.LogCaptureFixture) -> tuple[str, ShardInfo]:
     """Build again; return whether the shard was `kept` or built (`wrote`), and its info."""
-    with caplog.at_level(logging.INFO, logger="transforms.build_shard"):
+    with caplog.at_level(logging.INFO, logger="beam_tfrec.transforms.build_shard"):
         info = build(run)
     (message,) = caplog.messages
     return message.split()[0], info

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from schemas.fields import EncodedImage
+from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.transforms.images.check_images import check_image
+from beam_tfrec.transforms.images.conversion import Conversion
 from tests.conftest import SHARED_DATA
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
-from transforms.images.check_images import check_image
-from transforms.images.conversion import Conversion
 
 DATA = Path(__file__).parent / "data"
 UPRIGHT = Conversion(turns=True)

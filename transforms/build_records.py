@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
-from schemas.faults import FAULTS, Scope, fault_line
-from schemas.features import BoxForm, Kind, Roles
-from schemas.fields import RAW, EncodedImage, ImageInfo
-from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
-from schemas.manifest import JobPlan
-from schemas.samples import Blob, Sample, is_panoptic_root
-from schemas.shards import ShardNames
-from schemas.tensors import tensor_shape
-from schemas.tfrecord import FRAME_BYTES, frame_record
-from transforms.gate import WorkerGate
-from transforms.images.check_images import Check, check_image, one_line
-from transforms.images.conversion import NO_CONVERSION, Conversion
-from transforms.images.findings import BadImage
-from transforms.shuffle.run_spool import RunSpool, payload_bytes
-from transforms.sources.read_blobs import read_blob
-from transforms.storage import DEFAULT_ACCESS, Access, Storage
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
+from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
+from beam_tfrec.schemas.features import BoxForm, Kind, Roles
+from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
+from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
+from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.tensors import tensor_shape
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.transforms.gate import WorkerGate
+from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
+from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
+from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
+from beam_tfrec.transforms.sources.read_blobs import read_blob
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
 
 # Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
 # filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.
@@ -160,7 +160,10 @@ def convert_all(
     They are turned upright if that is asked for, and converted; a panoptic one with its photo. One
     whose pixels are decoded for that has to pass `Check.DECODE`, which `checked` says it has.
     """
-    from transforms.images.convert_images import convert_along, convert_image  # late: Pillow
+    from beam_tfrec.transforms.images.convert_images import (  # late: Pillow
+        convert_along,
+        convert_image,
+    )
 
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 import google_crc32c
 import msgspec
 
-from schemas.faults import Rejected, bytes_text, counted, fault_line
-from schemas.features import Roles, roles_of_spec
-from schemas.layouts import Unfit
-from schemas.manifest import JobPlan, from_json, plan_digest, to_json
-from schemas.samples import Sample
-from schemas.shards import (
+from beam_tfrec.schemas.faults import Rejected, bytes_text, counted, fault_line
+from beam_tfrec.schemas.features import Roles, roles_of_spec
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest, to_json
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.shards import (
     FileSum,
     ShardInfo,
     ShardNames,
@@ -30,7 +30,7 @@ from schemas.shards import (
     index_stem,
     receipt_name,
 )
-from transforms.build_records import (
+from beam_tfrec.transforms.build_records import (
     Record,
     ShardJob,
     bytes_in_flight,
@@ -38,11 +38,11 @@ from transforms.build_records import (
     record_facts,
     record_maker,
 )
-from transforms.gate import GateLimits, WorkerGate
-from transforms.images.conversion import Conversion
-from transforms.output_files import check_claim, conflict, create_or_compare
-from transforms.progress import PROGRESS, Counts
-from transforms.shard_index import (
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.images.conversion import Conversion
+from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
+from beam_tfrec.transforms.progress import PROGRESS, Counts
+from beam_tfrec.transforms.shard_index import (
     IndexRow,
     Source,
     index_from_parquet,
@@ -50,8 +50,8 @@ from transforms.shard_index import (
     index_to_text,
     same_but_pins,
 )
-from transforms.sources.read_blobs import read_blob
-from transforms.storage import Spool, Storage, is_local, join_uri, open_storage
+from beam_tfrec.transforms.sources.read_blobs import read_blob
+from beam_tfrec.transforms.storage import Spool, Storage, is_local, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"

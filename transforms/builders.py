@@ -29,19 +29,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.manifest import JobPlan
-from schemas.shards import ShardInfo, ShardPlan
-from transforms.build_records import ShardJob
-from transforms.build_shard import gate_for, write_shard
-from transforms.gate import GateLimits, usable_cores
-from transforms.progress import PROGRESS, Counts
-from transforms.storage import is_local
-from transforms.storage.disk import RunLock
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.schemas.shards import ShardInfo, ShardPlan
+from beam_tfrec.transforms.build_records import ShardJob
+from beam_tfrec.transforms.build_shard import gate_for, write_shard
+from beam_tfrec.transforms.gate import GateLimits, usable_cores
+from beam_tfrec.transforms.progress import PROGRESS, Counts
+from beam_tfrec.transforms.storage import is_local
+from beam_tfrec.transforms.storage.disk import RunLock
 
 _LOG = logging.getLogger(__name__)
 
-_PROGRAM = "import sys; from transforms.builders import serve; serve(int(sys.argv[1]))"
+_PROGRAM = "import sys; from beam_tfrec.transforms.builders import serve; serve(int(sys.argv[1]))"
 _STARTS_WITHIN_S = 30.0
 _COUNTS_EVERY_S = 0.2
 _LOWER = "most often it is memory: lower --bytes_in_flight, or give more; run again to resume"

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
-from schemas.documents.croissant import CROISSANT_NAME, croissant_json
-from schemas.documents.data_card import CARD_NAME, data_card
-from schemas.documents.tensorflow_files import metadata_files
-from schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
-from schemas.labels import count_licenses
-from schemas.layouts import Layout
-from schemas.manifest import (
+from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME, croissant_json
+from beam_tfrec.schemas.documents.data_card import CARD_NAME, data_card
+from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
+from beam_tfrec.schemas.labels import count_licenses
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -36,10 +36,10 @@ from schemas.manifest import (
     to_json,
     to_json_lines,
 )
-from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
-from transforms.data_set_job import DataSetJob
-from transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from transforms.output_files import (
+from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
+from beam_tfrec.transforms.data_set_job import DataSetJob
+from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
+from beam_tfrec.transforms.output_files import (
     SOURCES_NOTE,
     check_claim,
     companions_of,
@@ -54,10 +54,10 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
-from transforms.publish_plan import check_budget_aloud, first_difference, other_plan
-from transforms.sources.list_blobs import PinTally, listing_digest
-from transforms.sources.read_samples import SplitSource, uri_identity
-from transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
+from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
+from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
+from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 

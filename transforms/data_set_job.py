@@ -3,18 +3,18 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from schemas.faults import RejectBudget
-from schemas.layouts import Layout
-from schemas.shards import ShardNames
-from transforms.earlier import NO_EARLIER_SETS, EarlierSets
-from transforms.storage import DEFAULT_ACCESS, Access
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.transforms.earlier import NO_EARLIER_SETS, EarlierSets
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSetJob:
     """The part of a run's configuration that `transforms` need.
 
-    `pipelines.data_set.DataSetConfig` extends it, and travels in its place.
+    `beam_tfrec.pipelines.data_set.DataSetConfig` extends it, and travels in its place.
 
     Attributes:
         output: URI of the data set.

@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.faults import Rejected, Scope, counted, fault_line
-from schemas.labels import unite_labels
-from schemas.manifest import (
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line
+from beam_tfrec.schemas.labels import unite_labels
+from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     Label,
@@ -28,11 +28,11 @@ from schemas.manifest import (
     read_manifest,
     refuse_contradictions,
 )
-from schemas.samples import Sample
-from schemas.splits import splitting_in
-from transforms.output_files import missing_shards
-from transforms.shard_index import index_from_parquet
-from transforms.shuffle.elements import (
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import splitting_in
+from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.transforms.shard_index import index_from_parquet
+from beam_tfrec.transforms.shuffle.elements import (
     Batch,
     BatchByName,
     GroupBatches,
@@ -41,10 +41,10 @@ from transforms.shuffle.elements import (
     num_partitions,
     partition_of,
 )
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import PinTally
-from transforms.sources.read_samples import RejectedOutput, SplitSource
-from transforms.storage import (
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import PinTally
+from beam_tfrec.transforms.sources.read_samples import RejectedOutput, SplitSource
+from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     join_uri,

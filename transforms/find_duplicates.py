@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
-from schemas.manifest import SharedContents
-from schemas.shards import ShardInfo, index_names, index_stem
-from transforms.build_shard import read_index
-from transforms.shuffle.elements import num_groups
-from transforms.storage import DEFAULT_ACCESS, Access, open_storage
+from beam_tfrec.schemas.manifest import SharedContents
+from beam_tfrec.schemas.shards import ShardInfo, index_names, index_stem
+from beam_tfrec.transforms.build_shard import read_index
+from beam_tfrec.transforms.shuffle.elements import num_groups
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
 MAX_LINES = 10_000
 """Most lines of `duplicates.jsonl`; the manifest has the exact counts."""

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
+from beam_tfrec.transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20

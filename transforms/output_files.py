@@ -7,11 +7,11 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable
 
-from schemas.documents.croissant import CROISSANT_NAME
-from schemas.documents.data_card import CARD_NAME, is_sealed
-from schemas.documents.tensorflow_files import LABEL_FILES
-from schemas.faults import fault_line, printable
-from schemas.manifest import (
+from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME
+from beam_tfrec.schemas.documents.data_card import CARD_NAME, is_sealed
+from beam_tfrec.schemas.documents.tensorflow_files import LABEL_FILES
+from beam_tfrec.schemas.faults import fault_line, printable
+from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -25,7 +25,7 @@ from schemas.manifest import (
     index_names_of,
     read_manifest,
 )
-from schemas.shards import (
+from beam_tfrec.schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,
     PLAIN,
@@ -38,7 +38,7 @@ from schemas.shards import (
     receipt_name,
     shard_stems,
 )
-from transforms.storage import Entry, Storage, join_uri
+from beam_tfrec.transforms.storage import Entry, Storage, join_uri
 
 SIDE_FILES = (
     "label_map.pbtxt",

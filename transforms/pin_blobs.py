@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
-from schemas.samples import Sample, is_panoptic_root
-from transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import (
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
+from beam_tfrec.schemas.samples import Sample, is_panoptic_root
+from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     PinTally,
     add_pin_tallies,
@@ -20,8 +20,8 @@ from transforms.sources.list_blobs import (
     listing_digest,
     pin_sample,
 )
-from transforms.sources.read_samples import RejectedOutput
-from transforms.storage import Entry
+from beam_tfrec.transforms.sources.read_samples import RejectedOutput
+from beam_tfrec.transforms.storage import Entry
 
 PHOTO, PANOPTIC = 0, 1
 """Places of a sample's blobs; a panoptic image is the second one."""

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.faults import NO_REJECTS, RejectBudget, fault_line
-from schemas.samples import (
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
+from beam_tfrec.schemas.samples import (
     ORDER_BYTES,
     Order,
     Sample,
@@ -26,9 +26,9 @@ from schemas.samples import (
     read_sample,
     shuffle_keys,
 )
-from schemas.shards import ShardPlan, shard_stem
-from transforms.pin_blobs import refuse_mostly_missing
-from transforms.shard_table import (
+from beam_tfrec.schemas.shards import ShardPlan, shard_stem
+from beam_tfrec.transforms.pin_blobs import refuse_mostly_missing
+from beam_tfrec.transforms.shard_table import (
     Bucket,
     Ranks,
     Shard,
@@ -38,7 +38,7 @@ from transforms.shard_table import (
     add_tallies,
     make_shard_table,
 )
-from transforms.shuffle.elements import (
+from beam_tfrec.transforms.shuffle.elements import (
     Batch,
     BatchByName,
     GroupBatches,
@@ -46,9 +46,9 @@ from transforms.shuffle.elements import (
     Partition,
     num_groups,
 )
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
-from transforms.storage import source_changed
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
+from beam_tfrec.transforms.storage import source_changed
 
 _POSITIONS_PER_BUCKET = 512  # held in memory with their payloads
 _RUN_BYTES = 2_000_000  # packed and read in the processor's caches

@@ -16,21 +16,28 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
-from schemas.columns import found_of_columns
-from schemas.faults import Rejected, Scope, fault_line, reject_order
-from schemas.labels import (
+from beam_tfrec.schemas.columns import found_of_columns
+from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, reject_order
+from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
     read_label_file,
     refuse_unlisted,
     unite_labels,
 )
-from schemas.manifest import FORMAT_VERSION, PLAN_NAME, JobPlan, Label, from_json, to_json
-from schemas.shards import ShardNames
-from schemas.splits import USUAL_SPLITS
-from transforms.data_set_job import DataSetJob
-from transforms.earlier import check_turn
-from transforms.output_files import (
+from beam_tfrec.schemas.manifest import (
+    FORMAT_VERSION,
+    PLAN_NAME,
+    JobPlan,
+    Label,
+    from_json,
+    to_json,
+)
+from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.splits import USUAL_SPLITS
+from beam_tfrec.transforms.data_set_job import DataSetJob
+from beam_tfrec.transforms.earlier import check_turn
+from beam_tfrec.transforms.output_files import (
     foreign,
     names_of_ours,
     receipts,
@@ -39,17 +46,17 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
-from transforms.progress import COUNTERS, PROGRESS
-from transforms.shard_table import ShardTable
-from transforms.sources.read_samples import SplitSource, merge_labels
-from transforms.storage import (
+from beam_tfrec.transforms.progress import COUNTERS, PROGRESS
+from beam_tfrec.transforms.shard_table import ShardTable
+from beam_tfrec.transforms.sources.read_samples import SplitSource, merge_labels
+from beam_tfrec.transforms.storage import (
     Storage,
     is_beams,
     is_local,
     open_storage,
     read_uri,
 )
-from transforms.storage.disk import coded
+from beam_tfrec.transforms.storage.disk import coded
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10

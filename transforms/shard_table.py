@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.manifest import PlannedSplit
-from schemas.samples import Order
-from transforms.sources.list_blobs import DIGEST_MODULUS
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.manifest import PlannedSplit
+from beam_tfrec.schemas.samples import Order
+from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from schemas.tfrecord import (
+from beam_tfrec.schemas.tfrecord import (
     FRAME_BYTES,
     HEADER_BYTES,
     FrameError,
@@ -24,7 +24,7 @@ from schemas.tfrecord import (
     masked_crc,
     read_frame,
 )
-from transforms.storage import Entry, Storage
+from beam_tfrec.transforms.storage import Entry, Storage
 
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 """Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""

@@ -10,15 +10,15 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
 
-from schemas.faults import Scope
-from schemas.manifest import JobPlan
-from schemas.shards import ShardInfo, ShardPlan
-from transforms.build_records import ShardJob
-from transforms.builders import ShardBuilders
-from transforms.gate import GateLimits
-from transforms.progress import COUNTERS
-from transforms.sources.read_blobs import UNPACKED
-from transforms.storage.retries import THROTTLED
+from beam_tfrec.schemas.faults import Scope
+from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.schemas.shards import ShardInfo, ShardPlan
+from beam_tfrec.transforms.build_records import ShardJob
+from beam_tfrec.transforms.builders import ShardBuilders
+from beam_tfrec.transforms.gate import GateLimits
+from beam_tfrec.transforms.progress import COUNTERS
+from beam_tfrec.transforms.sources.read_blobs import UNPACKED
+from beam_tfrec.transforms.storage.retries import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
 

@@ -21,14 +21,14 @@ BATCH = 256
 
 
 def ours(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
-    """Read with beam-tfrec's `readers.open`, shuffled in batches of 256 as a DataLoader asks."""
+    """Read with beam-tfrec's `beam_tfrec.open`, shuffled in batches of 256 as a DataLoader asks."""
     import random
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    import readers
+    import beam_tfrec
 
     def read() -> Iterator[int]:
-        records = readers.open(str(folder), "train")
+        records = beam_tfrec.open(str(folder), "train")
         if not shuffled:
             yield from (len(bytes(record["image/encoded"])) for record in records)
             return
@@ -41,15 +41,15 @@ def ours(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
 
 
 def ours_tf_data(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
-    """Read with beam-tfrec's `readers.load`, which makes a `tf.data` pipeline."""
+    """Read with beam-tfrec's `beam_tfrec.load`, which makes a `tf.data` pipeline."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import tensorflow  # noqa: F401  (not to be timed)
 
-    import readers
+    import beam_tfrec
 
     def read() -> Iterator[int]:
         shuffle = BUFFER if shuffled else False
-        dataset = readers.load(str(folder), "train", decode_images=False, shuffle=shuffle)
+        dataset = beam_tfrec.load(str(folder), "train", decode_images=False, shuffle=shuffle)
         for record in dataset:
             yield len(record["image/encoded"].numpy())
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.labels import License, read_licenses, unite_labels
-from schemas.manifest import Label
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.labels import License, read_licenses, unite_labels
+from beam_tfrec.schemas.manifest import Label
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]

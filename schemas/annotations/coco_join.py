@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.coco_file import (
+from beam_tfrec.schemas.annotations.coco_file import (
     CocoAnnotation,
     CocoCategory,
     CocoFile,
@@ -24,10 +24,10 @@ from schemas.annotations.coco_file import (
     blob_name,
     refuse_twins,
 )
-from schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
-from schemas.fields import BadAnnotation, SegmentFields
-from schemas.labels import License, unite_labels
-from schemas.manifest import Label, SourceFile
+from beam_tfrec.schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
+from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
+from beam_tfrec.schemas.labels import License, unite_labels
+from beam_tfrec.schemas.manifest import Label, SourceFile
 
 _ID = operator.attrgetter("id")
 _KINDS = list(Kind)

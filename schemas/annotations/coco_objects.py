@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from schemas.annotations.coco_file import (
+from beam_tfrec.schemas.annotations.coco_file import (
     NOTHING,
     CocoImage,
     CocoInstance,
     CocoObject,
     CocoSegment,
 )
-from schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
-from schemas.geometry.boxes import BBoxXywhPx, check_bbox
+from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
+from beam_tfrec.schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
 

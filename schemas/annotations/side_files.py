@@ -7,8 +7,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.annotations.coco_file import NOTHING, CocoInstance, Int64, PositiveInt
-from schemas.fields import BadAnnotation
+from beam_tfrec.schemas.annotations.coco_file import NOTHING, CocoInstance, Int64, PositiveInt
+from beam_tfrec.schemas.fields import BadAnnotation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 

@@ -10,10 +10,10 @@ import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from schemas.documents.data_card import BLANK_SEAL, sealed
-from schemas.labels import is_link
-from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from schemas.shards import COUNTED, INDEX_DIR, NAMED_TEMPLATES
+from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
+from beam_tfrec.schemas.labels import is_link
+from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
+from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, NAMED_TEMPLATES
 
 CROISSANT_NAME = "croissant.json"
 

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from schemas.faults import FAULTS
-from schemas.features import Feature, Kind
-from schemas.labels import is_link
-from schemas.manifest import Manifest, SplitSummary, spec_of
-from schemas.shards import PLAIN
+from beam_tfrec.schemas.faults import FAULTS
+from beam_tfrec.schemas.features import Feature, Kind
+from beam_tfrec.schemas.labels import is_link
+from beam_tfrec.schemas.manifest import Manifest, SplitSummary, spec_of
+from beam_tfrec.schemas.shards import PLAIN
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -66,7 +66,7 @@ class Markdown(str):
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
     is_sequence = spec_of(manifest).is_sequence
-    environment = template_environment("schemas", "documents", finalize=_shown)
+    environment = template_environment("beam_tfrec.schemas", "documents", finalize=_shown)
     environment.filters.update(link=_link, parsed=_parsed)
     text = environment.get_template("data_card.md.j2").render(
         manifest=manifest,

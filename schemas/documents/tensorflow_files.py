@@ -9,9 +9,9 @@ are the JSON form of TFDS's protos, as TFDS 4.9.10 writes it; 64-bit integers ar
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
-from schemas.manifest import FORMAT_VERSION, Manifest
-from schemas.shards import PLAIN
+from beam_tfrec.schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest
+from beam_tfrec.schemas.shards import PLAIN
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}

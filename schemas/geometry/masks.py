@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import is_drawable
-from schemas.fields import Segmentation, SegmentFields
-from schemas.geometry.boxes import Crop, crop_points
+from beam_tfrec.schemas.annotations.coco_objects import is_drawable
+from beam_tfrec.schemas.fields import Segmentation, SegmentFields
+from beam_tfrec.schemas.geometry.boxes import Crop, crop_points
 
 Mask = NDArray[np.uint8]
 

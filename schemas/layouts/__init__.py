@@ -2,7 +2,7 @@
 
 A layout is a frozen, picklable value with the methods of `Layout`; one of the user's own is passed
 to a pipeline's `build` like those here. It sees one sample with its images, and no storage. Those
-of annotated pictures have `schemas.layouts.pictures.PictureLayout` as their base.
+of annotated pictures have `beam_tfrec.schemas.layouts.pictures.PictureLayout` as their base.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,12 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
-from schemas.annotations.coco_join import BadAnnotation
-from schemas.example import FeatureListValues, FeatureValues
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.fields import EncodedImage
-from schemas.manifest import Label
-from schemas.samples import Sample
+from beam_tfrec.schemas.annotations.coco_join import BadAnnotation
+from beam_tfrec.schemas.example import FeatureListValues, FeatureValues
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
 
 PIXEL_DTYPES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
 """What plain pixels can be, with bytes a number.

@@ -8,12 +8,12 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from schemas.example import FeatureValues
-from schemas.features import Feature, FeatureSpec, Kind, class_label
-from schemas.fields import ArrayFields, EncodedImage, Scalar
-from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.samples import Sample
-from schemas.tensors import TENSOR_TYPES, serialize_tensor
+from beam_tfrec.schemas.example import FeatureValues
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label
+from beam_tfrec.schemas.fields import ArrayFields, EncodedImage, Scalar
+from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.tensors import TENSOR_TYPES, serialize_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ArrayFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing

@@ -12,12 +12,20 @@ from typing import ClassVar
 
 import msgspec
 
-from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, int64, text
-from schemas.fields import ClassFields, EncodedImage
-from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit
-from schemas.manifest import Label
-from schemas.samples import Sample
-from schemas.tensors import encode_tensor
+from beam_tfrec.schemas.features import (
+    Feature,
+    FeatureSpec,
+    Kind,
+    class_label,
+    image_file,
+    int64,
+    text,
+)
+from beam_tfrec.schemas.fields import ClassFields, EncodedImage
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.tensors import encode_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ClassFields)
 

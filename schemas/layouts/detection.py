@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import msgspec
 
-from schemas.features import class_label, floats, image_file, int64, text
-from schemas.layouts import AttributeValues, Values
-from schemas.layouts.groups import (
+from beam_tfrec.schemas.features import class_label, floats, image_file, int64, text
+from beam_tfrec.schemas.layouts import AttributeValues, Values
+from beam_tfrec.schemas.layouts.groups import (
     MASKS,
     PANOPTIC,
     POLYGONS,
@@ -20,8 +20,8 @@ from schemas.layouts.groups import (
     GroupedLayout,
     mask_codecs,
 )
-from schemas.layouts.pictures import Picture
-from schemas.samples import Sample
+from beam_tfrec.schemas.layouts.pictures import Picture
+from beam_tfrec.schemas.samples import Sample
 
 # From 459 objects of COCO 2017: masks of 769 bytes in images of 0.29 Mpx, polygons of 177 bytes. Of
 # TACO, 9.9 kB in 9.0 Mpx and 212 bytes.

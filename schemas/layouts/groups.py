@@ -7,12 +7,12 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import ClassVar, Self
 
-from schemas.features import Feature, FeatureSpec, Kind, floats, int64
-from schemas.fields import BadAnnotation, EncodedImage, Segmentation
-from schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
-from schemas.layouts import AttributeValues, Unfit, Values
-from schemas.layouts.pictures import Picture, PictureLayout
-from schemas.samples import Sample
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, floats, int64
+from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, Segmentation
+from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
+from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
+from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
+from beam_tfrec.schemas.samples import Sample
 
 _OF_OBJECTS = ("masks", "polygons", "keypoints")  # of `boxes`
 _OWN_FILES = ("boxes", "captions", "panoptic")  # other things are found in files next to these
@@ -170,7 +170,7 @@ def _mask_values(picture: Picture) -> Values:
 
 def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
     # Late, here and below: these import numpy, which takes a tenth of a second.
-    from schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
@@ -199,7 +199,7 @@ POLYGONS = FeatureGroup("polygons", _POLYGONS, _polygon_values, found_as="boxes"
 
 def mask_codecs() -> str:
     """Return the libraries that decide masks' bytes, with the versions that are in use here."""
-    from schemas.geometry.masks import png_codec  # late, as above
+    from beam_tfrec.schemas.geometry.masks import png_codec  # late, as above
 
     return f"pycocotools {version('pycocotools')} {png_codec()}"
 
@@ -226,7 +226,7 @@ PLACE = 1
 def _panoptic_values(picture: Picture) -> Values | Unfit:
     import numpy as np  # late: it takes a tenth of a second, and few have panoptic images
 
-    from schemas.geometry.masks import encode_gray_png, paint_values, read_places
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png, paint_values, read_places
 
     png, segments = picture.panoptic_image, picture.fields.segments
     if png is None or segments is None:

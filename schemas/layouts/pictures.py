@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.fields import (
+from beam_tfrec.schemas.fields import (
     BadAnnotation,
     EncodedImage,
     ImageInfo,
@@ -17,7 +17,7 @@ from schemas.fields import (
     SegmentFields,
     Window,
 )
-from schemas.geometry.boxes import (
+from beam_tfrec.schemas.geometry.boxes import (
     BBoxXywhPx,
     Crop,
     PlacedBox,
@@ -26,9 +26,9 @@ from schemas.geometry.boxes import (
     place_points,
     turn_size,
 )
-from schemas.layouts import Built, Labels, Layout, Unfit, Values
-from schemas.manifest import Label
-from schemas.samples import Sample
+from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, Values
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields)
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])

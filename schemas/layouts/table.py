@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from schemas.columns import ColumnType, columns_of_found, steps_of, values_of
-from schemas.features import Feature, FeatureSpec, Kind, class_label, text
-from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
-from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.layouts.classification import IMAGE_VALUES
-from schemas.samples import Sample
+from beam_tfrec.schemas.columns import ColumnType, columns_of_found, steps_of, values_of
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label, text
+from beam_tfrec.schemas.fields import EncodedImage, labels_of, row_bytes, row_of
+from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
+from beam_tfrec.schemas.layouts.classification import IMAGE_VALUES
+from beam_tfrec.schemas.samples import Sample
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
 _BYTES_BESIDE_IMAGE = 300

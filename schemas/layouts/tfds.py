@@ -11,10 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.features import Content, Feature, Kind, class_label, floats, image_file, int64, text
-from schemas.layouts import AttributeValues, Unfit, Values
-from schemas.layouts.groups import PLACE, FeatureGroup, GroupedLayout, orientation_to_photo
-from schemas.layouts.pictures import Picture, PictureObject
+from beam_tfrec.schemas.features import (
+    Content,
+    Feature,
+    Kind,
+    class_label,
+    floats,
+    image_file,
+    int64,
+    text,
+)
+from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
+from beam_tfrec.schemas.layouts.groups import (
+    PLACE,
+    FeatureGroup,
+    GroupedLayout,
+    orientation_to_photo,
+)
+from beam_tfrec.schemas.layouts.pictures import Picture, PictureObject
 
 _IMAGE = {
     image_file("image", "the image file's bytes"): "image.data",

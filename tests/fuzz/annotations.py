@@ -10,20 +10,20 @@ import msgspec
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import parse_segmentation
-from schemas.documents.tensorflow_files import label_map_pbtxt
-from schemas.faults import FAULTS, Rejected, Scope
-from schemas.fields import PictureFields, Segmentation
-from schemas.geometry.masks import mask_of
-from schemas.labels import number_labels
-from schemas.manifest import Label
-from schemas.samples import Sample, add_content_digests
+from beam_tfrec.schemas.annotations.coco_objects import parse_segmentation
+from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt
+from beam_tfrec.schemas.faults import FAULTS, Rejected, Scope
+from beam_tfrec.schemas.fields import PictureFields, Segmentation
+from beam_tfrec.schemas.geometry.masks import mask_of
+from beam_tfrec.schemas.labels import number_labels
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample, add_content_digests
+from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitSource
 from tests.coco_texts import read_counted
 from tests.conftest import coco_dict
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Choices, Target, require_fault_line
-from transforms.sources.read_coco import CocoRules
-from transforms.sources.read_samples import SplitSource
 
 _RULES = (
     CocoRules(),

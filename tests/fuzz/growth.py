@@ -6,7 +6,7 @@ gets the piece as often as fits into 256 kB; a run's limit of seconds is the pro
 
 from collections.abc import Callable
 
-from schemas.faults import find_fault, printable
+from beam_tfrec.schemas.faults import find_fault, printable
 from tests.fuzz.annotations import run_bytes
 from tests.fuzz.images import with_right_checksums
 from tests.fuzz.outputs import run_manifest, run_rejected

@@ -4,17 +4,17 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from schemas.faults import FAULTS, Scope, printable
-from schemas.fields import EncodedImage, ImageInfo
-from schemas.geometry.boxes import turn_size
+from beam_tfrec.schemas.faults import FAULTS, Scope, printable
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo
+from beam_tfrec.schemas.geometry.boxes import turn_size
+from beam_tfrec.transforms.images.check_images import Check
+from beam_tfrec.transforms.images.conversion import Conversion
+from beam_tfrec.transforms.images.convert_images import convert_image
+from beam_tfrec.transforms.images.exif import read_exif
+from beam_tfrec.transforms.images.findings import MAX_PIXELS, TRAITS, BadImage
 from tests import small_images as small
 from tests.fuzz.target import Target
 from tests.small_images import verdict
-from transforms.images.check_images import Check
-from transforms.images.conversion import Conversion
-from transforms.images.convert_images import convert_image
-from transforms.images.exif import read_exif
-from transforms.images.findings import MAX_PIXELS, TRAITS, BadImage
 
 _FEW_PIXELS = 2**14
 """What a decode may take, so that thousands of inputs a second can be decoded."""

@@ -3,8 +3,8 @@
 import posixpath
 import re
 
-from schemas.annotations.coco_file import blob_name
-from schemas.faults import printable
+from beam_tfrec.schemas.annotations.coco_file import blob_name
+from beam_tfrec.schemas.faults import printable
 from tests.fuzz.target import Target
 
 _ROOT = "/data/root"

@@ -6,7 +6,7 @@ Only our own packages are instrumented: an edge of Beam or Pillow is no progress
 import resource
 import sys
 
-INSTRUMENTED = ["schemas", "transforms", "pipelines"]
+INSTRUMENTED = ["beam_tfrec"]
 INPUT_MIB = 256
 """Memory that an input may take above that of the process; libFuzzer looks once a second."""
 INPUT_SECONDS = 5

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from schemas.faults import Rejected
-from schemas.features import Feature, Kind
-from schemas.manifest import (
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.features import Feature, Kind
+from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
     JobPlan,
     Label,
@@ -18,10 +18,9 @@ from schemas.manifest import (
     read_manifest,
     to_json,
 )
-from schemas.shards import ShardInfo
-from tests.fuzz.target import Target, require_fault_line
-from transforms.publish_plan import first_difference
-from transforms.shard_index import (
+from beam_tfrec.schemas.shards import ShardInfo
+from beam_tfrec.transforms.publish_plan import first_difference
+from beam_tfrec.transforms.shard_index import (
     IndexRow,
     Source,
     index_from_parquet,
@@ -29,7 +28,8 @@ from transforms.shard_index import (
     index_to_text,
     same_but_pins,
 )
-from transforms.sources.read_samples import excluded_keys
+from beam_tfrec.transforms.sources.read_samples import excluded_keys
+from tests.fuzz.target import Target, require_fault_line
 
 _PLAN = JobPlan(
     format_version=FORMAT_VERSION,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from schemas.faults import FAULTS, find_fault, printable
+from beam_tfrec.schemas.faults import FAULTS, find_fault, printable
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -20,6 +20,7 @@ from tests.sabotage.sabotages import SABOTAGES, Sabotage
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
+    "beam_tfrec",
     "schemas",
     "transforms",
     "pipelines",
@@ -50,7 +51,7 @@ def main() -> int:
         tree = Path(folder)
         for path in (ROOT / name for name in COPIED):
             if path.is_dir():
-                shutil.copytree(path, tree / path.name, ignore=_NOT_COPIED)
+                shutil.copytree(path, tree / path.name, symlinks=True, ignore=_NOT_COPIED)
             else:
                 shutil.copy(path, tree)
         code, _, said = run_tests(tree, sorted({sabotage.test for sabotage in sabotages}))

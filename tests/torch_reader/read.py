@@ -26,7 +26,7 @@ from tfrecord import example_pb2
 from tfrecord.torch.dataset import MultiTFRecordDataset
 from torch.utils.data import DataLoader
 
-import readers
+import beam_tfrec
 from tests.torch_reader.digests import digest
 
 Way = Callable[[str, str], Iterable[str]]
@@ -40,13 +40,13 @@ def digests(records: Sequence[dict[str, Any]]) -> list[str]:
 
 def in_order(out: str, split: str) -> Iterator[str]:
     """A loop over the records, in this process."""
-    records = readers.open(out, split)
+    records = beam_tfrec.open(out, split)
     yield from digests([records[place] for place in range(len(records))])
 
 
 def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
     """An epoch of PyTorch's loader, of records of which this process has read one."""
-    records = readers.open(out, split)
+    records = beam_tfrec.open(out, split)
     assert records[0]
     for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, **options):
         yield from batch
@@ -54,7 +54,7 @@ def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
 
 def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
     """Two epochs of a loader with workers that stay, each in an order of its own."""
-    records = readers.open(out, split)
+    records = beam_tfrec.open(out, split)
     seeded = torch.Generator().manual_seed(7)
     workers = {"num_workers": 2, "persistent_workers": True}
     loader = DataLoader(
@@ -67,7 +67,7 @@ def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
 
 def grain_batches(out: str, split: str) -> grain.IterDataset[list[str]]:
     """Grain's pipeline of batches in a seeded order."""
-    source = grain.MapDataset.source(readers.open(out, split))
+    source = grain.MapDataset.source(beam_tfrec.open(out, split))
     return source.shuffle(seed=7).batch(_BATCH, batch_fn=digests).to_iter_dataset()
 
 

@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.faults import Rejected, Scope, reject_order
-from schemas.layouts import Unfit
-from schemas.manifest import JobPlan
-from schemas.samples import Sample, is_panoptic_root
-from schemas.shards import ShardPlan
-from transforms.build_records import ShardJob, bytes_in_flight, record_maker
-from transforms.gate import GateLimits, WorkerGate
-from transforms.publish_plan import reject_text
-from transforms.shard_table import ShardTable
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import PinTally
-from transforms.sources.read_samples import SplitSource
-from transforms.storage import Access, find_uri, is_local, join_uri, open_storage
+from beam_tfrec.schemas.faults import Rejected, Scope, reject_order
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.schemas.samples import Sample, is_panoptic_root
+from beam_tfrec.schemas.shards import ShardPlan
+from beam_tfrec.transforms.build_records import ShardJob, bytes_in_flight, record_maker
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.publish_plan import reject_text
+from beam_tfrec.transforms.shard_table import ShardTable
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import PinTally
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.storage import Access, find_uri, is_local, join_uri, open_storage
 
 MAX_TRIED = 64  # takes seconds, even of 24 Mpx
 _KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are

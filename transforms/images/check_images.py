@@ -12,13 +12,19 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from schemas.faults import printable
-from schemas.fields import ImageInfo
-from transforms.images.exif import read_exif
-from transforms.images.findings import BadImage, damaged, require_size, truncated, unreadable
-from transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
-from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
-from transforms.images.png import SIGNATURE, png_for_decoder, read_png
+from beam_tfrec.schemas.faults import printable
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.exif import read_exif
+from beam_tfrec.transforms.images.findings import (
+    BadImage,
+    damaged,
+    require_size,
+    truncated,
+    unreadable,
+)
+from beam_tfrec.transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
+from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder, read_jpeg
+from beam_tfrec.transforms.images.png import SIGNATURE, png_for_decoder, read_png
 
 if TYPE_CHECKING:
     from PIL import ImageFile
@@ -84,7 +90,7 @@ def check_image(
     (1, 1)
     >>> check_image(b"<html>Not Found</html>")
     Traceback (most recent call last):
-    transforms.images.findings.BadImage: ('E-IMG-TYPE', 'HTML')
+    beam_tfrec.transforms.images.findings.BadImage: ('E-IMG-TYPE', 'HTML')
     """
     for signature, read in _READERS.items():
         if data.startswith(signature):

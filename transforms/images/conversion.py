@@ -3,8 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from schemas.geometry.boxes import Resize, ResizeMode
-from schemas.layouts import PIXEL_DTYPES
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 
 DEFAULT_QUALITY = 95
 """Quality of encoded JPEGs by libjpeg's scale, of turned ones always. Output bytes depend on it."""

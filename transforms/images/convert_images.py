@@ -25,9 +25,9 @@ from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageCms, JpegImagePlugin
 
-from schemas.example import MAX_EXAMPLE_BYTES
-from schemas.fields import Crop, EncodedImage, ImageInfo, Window
-from schemas.geometry.boxes import (
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
+from beam_tfrec.schemas.fields import Crop, EncodedImage, ImageInfo, Window
+from beam_tfrec.schemas.geometry.boxes import (
     MAX_SIDE_PX,
     SWAPPING,
     Resized,
@@ -37,14 +37,19 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from schemas.layouts import PIXEL_DTYPES
-from schemas.layouts.groups import RGB_OF_8_BITS
-from transforms.images.check_images import check_image, decoding, load, open_image
-from transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.images.exif import ORIENTATION, upright_exif
-from transforms.images.findings import BadImage, require_size, too_many_pixels, unreadable
-from transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
-from transforms.images.png import MAX_PROFILE_BYTES, png_metadata
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES
+from beam_tfrec.schemas.layouts.groups import RGB_OF_8_BITS
+from beam_tfrec.transforms.images.check_images import check_image, decoding, load, open_image
+from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
+from beam_tfrec.transforms.images.exif import ORIENTATION, upright_exif
+from beam_tfrec.transforms.images.findings import (
+    BadImage,
+    require_size,
+    too_many_pixels,
+    unreadable,
+)
+from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
+from beam_tfrec.transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
 BoxPx = tuple[float, float, float, float]
 """A part of an image: left, top, right, bottom in px, which may end within pixels."""

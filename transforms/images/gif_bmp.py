@@ -9,8 +9,14 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.fields import ImageInfo
-from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.findings import (
+    damaged,
+    require_size,
+    too_many_pixels,
+    truncated,
+    unreadable,
+)
 
 MAX_FRAMES = 10_000
 

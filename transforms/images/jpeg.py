@@ -10,10 +10,16 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from schemas.fields import ImageInfo
-from schemas.geometry.boxes import MAX_SIDE_PX
-from transforms.images.exif import read_exif
-from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.schemas.geometry.boxes import MAX_SIDE_PX
+from beam_tfrec.transforms.images.exif import read_exif
+from beam_tfrec.transforms.images.findings import (
+    damaged,
+    require_size,
+    too_many_pixels,
+    truncated,
+    unreadable,
+)
 
 MAX_SAMPLES = 2**29 - 1
 """TensorFlow refuses a JPEG of more samples (3 a pixel, or 4 with CMYK)."""

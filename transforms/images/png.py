@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from schemas.fields import ImageInfo
-from transforms.images.exif import read_exif
-from transforms.images.findings import damaged, require_size, too_many_pixels, truncated
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images.exif import read_exif
+from beam_tfrec.transforms.images.findings import damaged, require_size, too_many_pixels, truncated
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from schemas.faults import Rejected
-from schemas.manifest import SplitSummary
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import SplitSummary
 
 Histogram = Mapping[int, int]
 """Number of records by value."""

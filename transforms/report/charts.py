@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from schemas.faults import bytes_text
-from transforms.report import Histogram
+from beam_tfrec.schemas.faults import bytes_text
+from beam_tfrec.transforms.report import Histogram
 
 IMAGE_COLUMNS = ("image_width", "image_height")
 RECORD_BYTES, OBJECTS = "record_bytes", "objects"

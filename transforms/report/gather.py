@@ -16,10 +16,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from schemas.documents.data_card import source_kind
-from schemas.faults import Rejected, counted, find_fault
-from schemas.features import roles_of_spec
-from schemas.manifest import (
+from beam_tfrec.schemas.documents.data_card import source_kind
+from beam_tfrec.schemas.faults import Rejected, counted, find_fault
+from beam_tfrec.schemas.features import roles_of_spec
+from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,
     Manifest,
@@ -30,9 +30,9 @@ from schemas.manifest import (
     read_manifest,
     spec_of,
 )
-from transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
-from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
-from transforms.report.pictures import (
+from beam_tfrec.transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
+from beam_tfrec.transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
+from beam_tfrec.transforms.report.pictures import (
     Drawn,
     Sample,
     first_notes,
@@ -41,8 +41,8 @@ from transforms.report.pictures import (
     make_pictures,
     pictures_each,
 )
-from transforms.shard_index import INDEX_SCHEMA, index_columns
-from transforms.storage import Access, Storage, join_uri, open_storage
+from beam_tfrec.transforms.shard_index import INDEX_SCHEMA, index_columns
+from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage
 
 _MOST_CLASSES = 20_000  # that sample records are kept of
 _MAX_REJECT_BYTES = 16 << 20

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from schemas.faults import counted, printable
-from schemas.features import Kind, Roles, roles_of_keys
-from schemas.manifest import Annotations, SplitSummary
-from schemas.parse_example import Sequences, Values, parse_record
-from schemas.tfrecord import FRAME_BYTES
-from transforms.build_records import record_facts
-from transforms.images.check_images import looks_like_image
-from transforms.report import MAX_PICTURES, Report
-from transforms.report.gather import IndexSums, pick_records, program_versions
-from transforms.report.pictures import (
+from beam_tfrec.schemas.faults import counted, printable
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.manifest import Annotations, SplitSummary
+from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.build_records import record_facts
+from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.transforms.report import MAX_PICTURES, Report
+from beam_tfrec.transforms.report.gather import IndexSums, pick_records, program_versions
+from beam_tfrec.transforms.report.pictures import (
     Legend,
     Sample,
     first_notes,
@@ -29,9 +29,9 @@ from transforms.report.pictures import (
     pictures_each,
     texts_at,
 )
-from transforms.shard_index import IndexRow, table_of_rows
-from transforms.storage import Access, Entry, Storage, find_uri
-from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
+from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
+from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
+from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_frames
 
 MAX_HEAD_RECORDS = 64
 """Records of a file that decide the roles of its features."""

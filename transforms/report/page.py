@@ -17,12 +17,18 @@ from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen, template_environment
-from schemas.faults import FAULTS, bytes_text, find_fault, printable
-from schemas.manifest import REPORT_NAME, Annotations, Manifest, SplitSummary
-from transforms.images.check_images import SAFE_PILLOW_MAJOR
-from transforms.images.findings import TRAITS
-from transforms.report import (
+from beam_tfrec.schemas.documents.data_card import (
+    BLANK_SEAL,
+    is_sealed,
+    sealed,
+    seen,
+    template_environment,
+)
+from beam_tfrec.schemas.faults import FAULTS, bytes_text, find_fault, printable
+from beam_tfrec.schemas.manifest import REPORT_NAME, Annotations, Manifest, SplitSummary
+from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR
+from beam_tfrec.transforms.images.findings import TRAITS
+from beam_tfrec.transforms.report import (
     MAX_PICTURES,
     Outline,
     Report,
@@ -31,8 +37,8 @@ from transforms.report import (
     class_color,
     class_name,
 )
-from transforms.report.charts import make_charts
-from transforms.storage import Access, Storage, join_uri, open_storage
+from beam_tfrec.transforms.report.charts import make_charts
+from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -120,7 +126,7 @@ def write_report(root: str, access: Access) -> bool:
         if output.stat(REPORT_NAME) is not None:
             _LOG.info("%s is there already, and is left as it is", where)
             return is_own_report(output, REPORT_NAME)
-        from transforms.report.gather import make_report  # pyarrow takes 0.2 s
+        from beam_tfrec.transforms.report.gather import make_report  # pyarrow takes 0.2 s
 
         pillow = version("pillow")
         is_safe = int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR
@@ -362,7 +368,7 @@ def _data_uri(data: bytes, kind: str) -> str:
 @cache
 def _environment() -> "Environment":
     environment = template_environment(
-        "transforms.report", "assets", autoescape=True, finalize=_finalize
+        "beam_tfrec.transforms.report", "assets", autoescape=True, finalize=_finalize
     )
     environment.filters.update(count="{:,}".format, percent=_percent, data_uri=_data_uri)
     environment.filters.update(color=class_color, digest=_digest, ink=ink_on, meaning=_meaning)

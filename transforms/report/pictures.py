@@ -11,18 +11,29 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from schemas.faults import at_record, find_fault
-from schemas.features import Corners, Kind, Roles, corners_of
-from schemas.manifest import Label
-from schemas.parse_example import Values, parse_record
-from schemas.tensors import Tensor
-from transforms.gate import usable_cores
-from transforms.images.check_images import check_image, decoding
-from transforms.images.findings import BadImage, require_size
-from transforms.report import Outline, PickedRecord, ShownPicture, class_color, class_name
-from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
-from transforms.storage import Entry, Storage, is_local
-from transforms.walk_frames import read_record
+from beam_tfrec.schemas.faults import at_record, find_fault
+from beam_tfrec.schemas.features import Corners, Kind, Roles, corners_of
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.parse_example import Values, parse_record
+from beam_tfrec.schemas.tensors import Tensor
+from beam_tfrec.transforms.gate import usable_cores
+from beam_tfrec.transforms.images.check_images import check_image, decoding
+from beam_tfrec.transforms.images.findings import BadImage, require_size
+from beam_tfrec.transforms.report import (
+    Outline,
+    PickedRecord,
+    ShownPicture,
+    class_color,
+    class_name,
+)
+from beam_tfrec.transforms.report.small_pictures import (
+    Small,
+    encode_jpeg,
+    small_picture,
+    small_tensor,
+)
+from beam_tfrec.transforms.storage import Entry, Storage, is_local
+from beam_tfrec.transforms.walk_frames import read_record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,10 +12,10 @@ import math
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from transforms.images.check_images import check_image, decoding
-from transforms.images.convert_images import decode_image, over_white, upper_bits
-from transforms.images.findings import require_size, unreadable
+from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
+from beam_tfrec.transforms.images.check_images import check_image, decoding
+from beam_tfrec.transforms.images.convert_images import decode_image, over_white, upper_bits
+from beam_tfrec.transforms.images.findings import require_size, unreadable
 
 if TYPE_CHECKING:
     import numpy as np

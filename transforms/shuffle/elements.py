@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
-from transforms.shuffle.run_spool import RunSpool, close_spool
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool, close_spool
 
 K = TypeVar("K", bound=Hashable)
 

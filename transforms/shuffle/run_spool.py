@@ -14,9 +14,9 @@ from typing import IO
 import google_crc32c
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.samples import Sample, digest_payload
-from transforms.storage.disk import ELSEWHERE, FileSpool, coding, open_temporary
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.samples import Sample, digest_payload
+from beam_tfrec.transforms.storage.disk import ELSEWHERE, FileSpool, coding, open_temporary
 
 _PLACE = struct.Struct(">QQI")  # offset, length, and CRC-32C of what lies there
 _BUFFER_BYTES = 2**20

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
-from transforms.shuffle.elements import BatchByName, GroupBatches, Partition
-from transforms.shuffle.run_spool import RunSpool
-from transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.shuffle.elements import BatchByName, GroupBatches, Partition
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
 
 OTHER_SIDE = 2
 

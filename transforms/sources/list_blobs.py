@@ -11,10 +11,10 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.faults import Rejected
-from schemas.samples import Blob, Sample, pack
-from transforms.shuffle.elements import is_in_process
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256

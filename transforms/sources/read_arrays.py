@@ -9,16 +9,23 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
-from schemas.columns import is_beyond_float32
-from schemas.example import MAX_EXAMPLE_BYTES
-from schemas.faults import Rejected, fault_line
-from schemas.fields import ArrayFields
-from schemas.layouts.arrays import found_in
-from schemas.samples import Blob, Sample, pack
-from schemas.splits import Splitting
-from schemas.tensors import BFLOAT16, HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
-from transforms.shuffle.elements import is_in_process
-from transforms.sources.list_blobs import (
+from beam_tfrec.schemas.columns import is_beyond_float32
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import ArrayFields
+from beam_tfrec.schemas.layouts.arrays import found_in
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.tensors import (
+    BFLOAT16,
+    HEAD_BYTES,
+    NPY_TEXT_TYPES,
+    TEXT,
+    NpyHeader,
+    parse_npy_header,
+)
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
     ListFiles,
@@ -27,9 +34,24 @@ from transforms.sources.list_blobs import (
     is_folder,
     why_skipped,
 )
-from transforms.sources.read_blobs import NPY, NPZ, UNPACKED, Member, read_blob, read_members
-from transforms.sources.read_samples import Item, SplitSource
-from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage, open_stored
+from beam_tfrec.transforms.sources.read_blobs import (
+    NPY,
+    NPZ,
+    UNPACKED,
+    Member,
+    read_blob,
+    read_members,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    Storage,
+    find_uri,
+    join_uri,
+    open_storage,
+    open_stored,
+)
 
 STAGE = "read_arrays"
 

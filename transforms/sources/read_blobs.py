@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
-from schemas.faults import fault_line
-from schemas.samples import Blob
-from schemas.tensors import HEAD_BYTES
-from transforms.storage import Entry, Span, Storage, join_uri, open_stored
-from transforms.storage.disk import coded
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.samples import Blob
+from beam_tfrec.schemas.tensors import HEAD_BYTES
+from beam_tfrec.transforms.storage import Entry, Span, Storage, join_uri, open_stored
+from beam_tfrec.transforms.storage.disk import coded
 
 NPY, NPZ = ".npy", ".npz"
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from schemas.annotations.coco_file import CocoFile, CocoImage, Kind
-from schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
-from schemas.faults import FAULTS, Rejected, fault_line
-from schemas.fields import BadAnnotation, ObjectFields, PictureFields
-from schemas.geometry.boxes import PlacedBox, place_box
-from schemas.samples import Blob, Sample, pack, panoptic_root
-from schemas.splits import Splitting
-from transforms.sources.read_samples import Item, SplitSource
-from transforms.storage import DEFAULT_ACCESS, Access, read_uri
+from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
+from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
+from beam_tfrec.schemas.faults import FAULTS, Rejected, fault_line
+from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
+from beam_tfrec.schemas.geometry.boxes import PlacedBox, place_box
+from beam_tfrec.schemas.samples import Blob, Sample, pack, panoptic_root
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
 _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 

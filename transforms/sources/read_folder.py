@@ -4,13 +4,19 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemas.faults import Rejected
-from schemas.fields import ClassFields
-from schemas.samples import Blob, Sample, pack
-from schemas.splits import Splitting
-from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
-from transforms.sources.list_blobs import HIDDEN, ListedFile, is_folder, pin_sample, why_skipped
-from transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.fields import ClassFields
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.list_blobs import (
+    HIDDEN,
+    ListedFile,
+    is_folder,
+    pin_sample,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
 
 FOLDER = "folder"
 """The field of a sample that splits may go by: its folders, without the one of its class."""

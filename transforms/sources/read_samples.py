@@ -11,14 +11,14 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.columns import ColumnFacts, add_facts
-from schemas.faults import Rejected, Scope, fault_line
-from schemas.labels import License, unite_labels
-from schemas.manifest import Label, SourceFile, from_json
-from schemas.samples import Sample
-from schemas.splits import Splitting
-from transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
-from transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
+from beam_tfrec.schemas.columns import ColumnFacts, add_facts
+from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.labels import License, unite_labels
+from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """The second output of a step that rejects."""

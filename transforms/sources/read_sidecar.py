@@ -9,16 +9,22 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
-from schemas.annotations.coco_file import CocoImage, blob_name
-from schemas.annotations.coco_objects import Fault, ObjectOpener
-from schemas.annotations.side_files import SideFile, SideFormat, cells_at, parse_side_file, value_at
-from schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
-from schemas.faults import Rejected
-from schemas.fields import BadAnnotation, PictureFields, fields_of_row
-from schemas.samples import Blob, Sample, pack
-from schemas.splits import Splitting
-from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
-from transforms.sources.list_blobs import (
+from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
+from beam_tfrec.schemas.annotations.coco_objects import Fault, ObjectOpener
+from beam_tfrec.schemas.annotations.side_files import (
+    SideFile,
+    SideFormat,
+    cells_at,
+    parse_side_file,
+    value_at,
+)
+from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.fields import BadAnnotation, PictureFields, fields_of_row
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     MAX_IMAGE_BYTES,
     ListedFile,
@@ -26,8 +32,14 @@ from transforms.sources.list_blobs import (
     pin_sample,
     why_skipped,
 )
-from transforms.sources.read_samples import Item, SplitSource, note_skipped
-from transforms.storage import DEFAULT_ACCESS, DEFAULT_REMOTE_READERS, Access, Entry, open_storage
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.storage import (
+    DEFAULT_ACCESS,
+    DEFAULT_REMOTE_READERS,
+    Access,
+    Entry,
+    open_storage,
+)
 
 _SUFFIX = ".json"
 _MAX_HELD_BYTES = 32 << 20

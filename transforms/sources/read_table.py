@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import apache_beam as beam
 
-from schemas.annotations.coco_file import blob_name
-from schemas.columns import (
+from beam_tfrec.schemas.annotations.coco_file import blob_name
+from beam_tfrec.schemas.columns import (
     BIG_INT,
     TEXT,
     Cell,
@@ -20,14 +20,20 @@ from schemas.columns import (
     matches,
     text_of,
 )
-from schemas.faults import Rejected, fault_line
-from schemas.fields import fields_of_row, labels_of
-from schemas.samples import Blob, Sample
-from schemas.splits import Splitting
-from transforms.shuffle.elements import is_in_process
-from transforms.sources.list_blobs import HIDDEN, ListedFile, ListFiles, SourcePieces, why_skipped
-from transforms.sources.read_samples import Item, SplitSource
-from transforms.sources.table_rows import (
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import fields_of_row, labels_of
+from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.list_blobs import (
+    HIDDEN,
+    ListedFile,
+    ListFiles,
+    SourcePieces,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
     BadRow,
     OpenTable,
@@ -36,7 +42,7 @@ from transforms.sources.table_rows import (
     divide_file,
     open_table,
 )
-from transforms.storage import Access, find_uri, is_local, split_uri
+from beam_tfrec.transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
 

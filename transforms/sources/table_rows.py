@@ -15,9 +15,16 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from schemas.columns import Cell
-from schemas.faults import fault_line
-from transforms.storage import Access, Entry, Storage, join_uri, open_storage, open_stored
+from beam_tfrec.schemas.columns import Cell
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    Storage,
+    join_uri,
+    open_storage,
+    open_stored,
+)
 
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000

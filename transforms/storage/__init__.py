@@ -18,7 +18,7 @@ from typing import IO, Protocol
 import google_crc32c
 import msgspec
 
-from schemas.faults import fault_line
+from beam_tfrec.schemas.faults import fault_line
 
 SPOOL_PREFIX = "_spool-"
 """Beginning of the names of spools in an output, where the store has no anonymous files."""
@@ -213,14 +213,14 @@ class Storage(Protocol):
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
     """Return the storage of a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
     if is_local(root):
-        from transforms.storage.local import LocalStorage
+        from beam_tfrec.transforms.storage.local import LocalStorage
 
         return LocalStorage(root.removeprefix("file://"))
     if _is_gcs(root):
-        from transforms.storage.gcs import GcsStorage
+        from beam_tfrec.transforms.storage.gcs import GcsStorage
 
         return GcsStorage(root, access)
-    from transforms.storage.beam_filesystem import BeamStorage
+    from beam_tfrec.transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root, access)
 

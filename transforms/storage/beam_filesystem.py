@@ -15,8 +15,8 @@ from typing import IO, TypeVar
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from schemas.faults import fault_line
-from transforms.storage import (
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     SPOOL_PREFIX,
     Access,
@@ -26,8 +26,8 @@ from transforms.storage import (
     Storage,
     ends_early,
 )
-from transforms.storage.disk import UploadedSpool
-from transforms.storage.retries import rate_of, retry
+from beam_tfrec.transforms.storage.disk import UploadedSpool
+from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
 _AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would unpack by the name's extension

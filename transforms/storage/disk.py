@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from schemas.faults import fault_line
-from transforms.storage import is_local
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # the processes of a killed run need a moment to end
 ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"

@@ -37,10 +37,10 @@ from obstore import exceptions as obstore_errors
 from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
-from schemas.faults import fault_line
-from transforms.storage import Access, Entry, Span, Spool, Storage, crc32c_of, ends_early
-from transforms.storage.disk import UploadedSpool
-from transforms.storage.retries import rate_of, retry
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import Access, Entry, Span, Spool, Storage, crc32c_of, ends_early
+from beam_tfrec.transforms.storage.disk import UploadedSpool
+from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
 """Seconds to connect or to send a piece, and between two bytes of a reply; no retry."""

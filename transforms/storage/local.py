@@ -17,10 +17,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from schemas.faults import fault_line
-from transforms.storage import SPOOL_PREFIX, Entry, Span, Spool, Storage, ends_early
-from transforms.storage.disk import FileSpool, coding
-from transforms.storage.retries import retry
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, Span, Spool, Storage, ends_early
+from beam_tfrec.transforms.storage.disk import FileSpool, coding
+from beam_tfrec.transforms.storage.retries import retry
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}  # ELOOP: a link to itself

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from schemas.faults import fault_line
+from beam_tfrec.schemas.faults import fault_line
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 900.0

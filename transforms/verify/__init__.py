@@ -13,9 +13,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts, rules_of
-from schemas.faults import at_record, counted, fault_line
-from schemas.manifest import (
+from beam_tfrec.schemas.example_rules import (
+    ExampleRules,
+    InferredSchema,
+    Place,
+    conflicts,
+    rules_of,
+)
+from beam_tfrec.schemas.faults import at_record, counted, fault_line
+from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -25,11 +31,11 @@ from schemas.manifest import (
     from_json,
     read_manifest,
 )
-from schemas.parse_example import parse_record
-from transforms.gate import usable_cores
-from transforms.images.check_images import Check, check_image, looks_like_image
-from transforms.images.findings import BadImage
-from transforms.storage import (
+from beam_tfrec.schemas.parse_example import parse_record
+from beam_tfrec.transforms.gate import usable_cores
+from beam_tfrec.transforms.images.check_images import Check, check_image, looks_like_image
+from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
@@ -39,7 +45,7 @@ from transforms.storage import (
     join_uri,
     open_storage,
 )
-from transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 
 COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -273,7 +279,7 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
     report, all_rules, tasks = Report(), list[ShardRules](), list[Task]()
     roots, files = find_sets_and_files(config, report)
     for root in roots:
-        from transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
+        from beam_tfrec.transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
         tasks += verify_around(root, all_rules, report, config)
     tasks += files
@@ -324,7 +330,7 @@ def execute(task: Task, around: Around) -> Report:
     """
     if isinstance(task, str):
         return verify_file(task, around.config.access, deep=around.config.deep)
-    from transforms.verify.shard import verify_shard
+    from beam_tfrec.transforms.verify.shard import verify_shard
 
     return verify_shard(task, around.rules[task.data_set], around.config)
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from schemas.documents.data_card import is_sealed
-from schemas.documents.tensorflow_files import metadata_files
-from schemas.faults import Rejected
-from schemas.manifest import (
+from beam_tfrec.schemas.documents.data_card import is_sealed
+from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -19,14 +19,14 @@ from schemas.manifest import (
     index_names_of,
     order_of,
 )
-from schemas.shards import (
+from beam_tfrec.schemas.shards import (
     COUNTED,
     ShardNames,
     file_sum,
     receipt_name,
     shard_stems,
 )
-from transforms.output_files import (
+from beam_tfrec.transforms.output_files import (
     DOCUMENTS,
     SIDE_FILES,
     SOURCES_NOTE,
@@ -35,8 +35,8 @@ from transforms.output_files import (
     source_notes,
     split_of,
 )
-from transforms.storage import Storage, open_storage
-from transforms.verify import (
+from beam_tfrec.transforms.storage import Storage, open_storage
+from beam_tfrec.transforms.verify import (
     COPY,
     RESTORE,
     Report,
@@ -45,7 +45,7 @@ from transforms.verify import (
     VerifyConfig,
     find_manifest,
 )
-from transforms.verify.shard import read_if_there
+from beam_tfrec.transforms.verify.shard import read_if_there
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _LABEL_MAP = "label_map.pbtxt"

@@ -7,20 +7,27 @@ from typing import Any
 
 import google_crc32c
 
-from schemas.faults import at_record
-from schemas.manifest import Manifest, ShardEntry, from_json, has_sums, order_of, plan_digest
-from schemas.samples import Order, shuffle_keys
-from schemas.shards import ShardInfo, file_sum, receipt_name
-from schemas.tfrecord import FRAME_BYTES
-from transforms.shard_index import (
+from beam_tfrec.schemas.faults import at_record
+from beam_tfrec.schemas.manifest import (
+    Manifest,
+    ShardEntry,
+    from_json,
+    has_sums,
+    order_of,
+    plan_digest,
+)
+from beam_tfrec.schemas.samples import Order, shuffle_keys
+from beam_tfrec.schemas.shards import ShardInfo, file_sum, receipt_name
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.shard_index import (
     IndexRow,
     index_from_parquet,
     index_to_text,
     is_index_as_written,
 )
-from transforms.storage import Storage, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
-from transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
+from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
+from beam_tfrec.transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")

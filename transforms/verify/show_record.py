@@ -9,18 +9,18 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from schemas.example_rules import aligned
-from schemas.faults import at_record, counted, fault_line, printable
-from schemas.features import Kind
-from schemas.fields import ImageInfo
-from schemas.manifest import Manifest, index_names_of
-from schemas.parse_example import Sequences, Values, parse_record
-from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from schemas.tfrecord import FRAME_BYTES
-from transforms.images.check_images import check_image, looks_like_image
-from transforms.images.findings import BadImage
-from transforms.storage import Access, find_uri, join_uri, open_storage
-from transforms.walk_frames import BadFrame, open_records, read_record, walk_frames
+from beam_tfrec.schemas.example_rules import aligned
+from beam_tfrec.schemas.faults import at_record, counted, fault_line, printable
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.schemas.manifest import Manifest, index_names_of
+from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.images.check_images import check_image, looks_like_image
+from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.storage import Access, find_uri, join_uri, open_storage
+from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record, walk_frames
 
 _MAX_VALUES = 8
 _MAX_TEXT = 80
@@ -73,7 +73,7 @@ def records_of_set(
     Raises:
         RuntimeError: `E-VER-INDEX` where an index is damaged or gone.
     """
-    from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
+    from beam_tfrec.transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
     storage = open_storage(root, access)
     for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):

@@ -9,9 +9,17 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
-from transforms.progress import COUNTERS
-from transforms.storage import open_storage, split_uri
-from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
+from beam_tfrec.transforms.progress import COUNTERS
+from beam_tfrec.transforms.storage import open_storage, split_uri
+from beam_tfrec.transforms.verify import (
+    Around,
+    Report,
+    Task,
+    VerifyConfig,
+    execute,
+    gather,
+    look_around,
+)
 
 _Numbered = tuple[int, Task]
 _Task = TaggedOutput[Literal["tasks"], _Numbered]
