@@ -221,7 +221,8 @@ def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
 def test_the_request_s_parameters_are_flags() -> None:
     launch = json.loads(block("json", "launchParameter"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
-    flags = flex_template.flags_of(given, coco.COMMAND.parser())
+    pipeline, flags = flex_template.command_of(given)
+    assert pipeline == "coco"
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
     config, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
