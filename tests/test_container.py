@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,20 @@ def test_beam_stages_a_package_that_works_from_what_the_image_copies(
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == f"{package}/beam_tfrec/__init__.py\n"
+
+
+def test_a_wheel_leaves_out_what_an_older_checkout_built(tmp_path: Path) -> None:
+    """It built `transforms` as a package of its own, into the folder that setuptools packs."""
+    for name in ("setup.py", "README.md", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    for name in ("beam_tfrec", "build/lib/transforms"):
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(PROJECT / "beam_tfrec/__init__.py", tmp_path / name)
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    (wheel,) = tmp_path.glob("dist/*.whl")
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert names == ["beam_tfrec/__init__.py"]
 
 
 IMAGE = "europe-west4-docker.pkg.dev/p/images/beam-tfrec:1"
