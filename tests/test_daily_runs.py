@@ -346,5 +346,5 @@ def test_the_request_s_parameters_are_flags() -> None:
 
 
 def test_every_exit_code_is_explained() -> None:
-    told = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
-    assert ", ".join(told) == "0, 1, 2, 3, 4, 5, 6, 130, 143"
+    explained = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
+    assert ", ".join(explained) == "0, 1, 2, 3, 4, 5, 6, 130, 143"
