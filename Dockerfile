@@ -1,6 +1,8 @@
-# What Dataflow's workers run in, and what launches the Flex Template: docs/dataflow.md.
-# Tags name versions, whose images may be rebuilt. Who must have the same bytes for ever appends the
+# The image of Dataflow's workers, and of the Flex Template's launcher: docs/dataflow.md.
+# A tag names a version, but its image may be rebuilt. To get the same bytes every time, append the
 # digest that `docker buildx imagetools inspect IMAGE` prints: FROM image:tag@sha256:...
+# There is no USER line: workers must run as root. Dataflow mounts folders that belong to root, and
+# Beam's boot program writes staged files and logs there.
 FROM apache/beam_python3.11_sdk:2.77.0 AS packages
 COPY requirements-worker.lock /tmp/
 # --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin.
@@ -16,15 +18,18 @@ COPY pipelines pipelines
 COPY readers readers
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/wheels .
 
+# Only the launcher program is taken from this image: a Go binary, without packages of its own. The tag
+# is the one of Google's sample for Python 3.11 (python-docs-samples, pipeline_with_dependencies). Newer
+# ones: https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 AS launcher
 
 FROM packages
 COPY --from=wheel /wheels /tmp/wheels
 RUN pip install --no-cache-dir --no-deps --no-index /tmp/wheels/*.whl && rm -r /tmp/wheels
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
-# A file of its own: the launcher runs a path, and puts its folder before all packages.
+# A folder of its own: the launcher runs a file, and Python puts its folder before all packages.
 COPY pipelines/flex_template.py /opt/beam-tfrec/main.py
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/beam-tfrec/main.py \
     RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
-# As Beam's own image has it; the service starts the launcher by its path.
+# As in Beam's own image. Dataflow starts the launcher by its path.
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,54 +1,64 @@
 #!/usr/bin/env bash
-# Submits a pipeline to Google Cloud Dataflow: checks first what would fail late or cost money, and
-# adds what a job in production should have. `--help` lists the options, docs/dataflow.md explains them.
+# Runs a pipeline on Google Cloud Dataflow. Checks first for what would fail late or cost money, and
+# adds the flags that a job in production needs. `--help` lists the options; see docs/dataflow.md.
 set -euo pipefail
 
 PIPELINES="coco folder table sidecar pairs arrays"
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# The options, under their own names without the dashes, with their defaults.
+# The options and their defaults, named as on the command line but without the dashes.
 project='' region='' staging='' job_name='' service_account='' network='' subnetwork=''
 sdk_container_image='' build_container=''
 machine_type=n2-standard-4 max_workers=10 disk_size_gb=50
 labels=() experiments=()
 no_public_ips='' allow_cross_region='' wait='' check_only=''
 
-# What is made of the command line.
+# Set from the command line.
 pipeline='' python='' output='' answer=''
 flags=() sources=() words=() plans=''
 
 usage() {
   cat <<'EOF'
-usage: ./run_dataflow.sh PIPELINE --project P --region R --staging gs://BUCKET/PATH [options] -- FLAGS
+usage: ./run_dataflow.sh PIPELINE --project P --region R --staging gs://BUCKET [options] -- FLAGS
 
-Submits a pipeline with its FLAGS (beam-tfrec PIPELINE --help) to Dataflow: coco, folder,
-table, sidecar, pairs or arrays.
+Runs a pipeline on Google Cloud Dataflow. First it checks credentials, buckets and network.
+PIPELINE is coco, folder, table, sidecar, pairs or arrays.
+FLAGS are the pipeline's own: see beam-tfrec PIPELINE --help.
 
 required
-  --project PROJECT          that runs the job and pays for it
-  --region REGION            where it runs, such as europe-west4
-  --staging gs://BUCKET/PATH for code and temporary files of jobs
+  --project PROJECT          project that runs the job and pays for it
+  --region REGION            where the job runs, such as europe-west4
+  --staging gs://BUCKET      bucket, or path in one, for code and temporary files
 the job
   --job_name NAME            default: beam-tfrec-PIPELINE-, the date, the time and four digits
-  --labels KEY=VALUE         beside tool=beam-tfrec and command=PIPELINE; may be repeated
-  --wait                     wait, and exit as the pipeline does (default: submit, print its page)
-  --check_only               print the command and check the job graph, without any network
+  --labels KEY=VALUE         added to tool=beam-tfrec and command=PIPELINE; may be repeated
+  --wait                     wait for the job's end, and exit with the pipeline's exit code
+                             (default: submit, print the job's page, exit with 0)
+  --check_only               print the command, build the job graph and check it. This uses no
+                             network and submits nothing. Beam calls it --dry_run: this option
+                             adds that flag, so do not give it among FLAGS
 workers
   --machine_type TYPE        default n2-standard-4
-  --max_workers N            that autoscaling may start (default 10)
-  --disk_size_gb N           of each, for image and spools (default 50)
-  --service_account EMAIL    they run as (default: Compute Engine's)
-  --experiments NAME         of Dataflow; may be repeated
-what they run in
-  --sdk_container_image IMAGE  that `make container` made (default: Beam's, installs at start)
-  --build_container IMAGE    build, push and use it; without a tag, the job's name is its tag
+  --max_workers N            most workers that autoscaling may start (default 10)
+  --disk_size_gb N           disk of each worker, for image and temporary files (default 50)
+  --service_account EMAIL    account of the workers (default: Compute Engine's)
+  --experiments NAME         a Dataflow experiment; may be repeated
+packages
+  --sdk_container_image IMAGE  image that `make container` made (default: Beam's image; each
+                             worker then installs the packages when it starts)
+  --build_container IMAGE    build this image, push it and use it (default tag: the job's name)
 network
   --network NETWORK
   --subnetwork NAME          or regions/R/subnetworks/NAME, or its URL
   --no_public_ips            needs an image, and Private Google Access in the subnetwork
-  --allow_cross_region       of buckets and workers; traffic between regions costs money
+  --allow_cross_region       accept buckets in other regions; that traffic costs money
 
-PYTHON names the interpreter (default: .venv/bin/python beside this script, then python3).
+Paths: workers see no local disk, so each path among FLAGS is gs://BUCKET or gs://BUCKET/PATH.
+A bucket alone means the whole bucket: --images gs://photos lists all of its objects, and
+--output gs://sets writes to its top. An output must not hold sources: give a path, or a second
+bucket, where both are in one.
+
+PYTHON names the interpreter (default: .venv/bin/python next to this script, then python3).
 EOF
 }
 
@@ -68,7 +78,7 @@ set_option() { # --NAME VALUE
   case $name in
     project | region | staging | job_name | labels | machine_type | max_workers | disk_size_gb | service_account | \
       experiments | sdk_container_image | build_container | network | subnetwork) ;;
-    *) fail E-ARG "unknown option --$name" "see --help; the pipeline's own flags go behind --" ;;
+    *) fail E-ARG "unknown option --$name" "see --help; the pipeline's own flags go after --" ;;
   esac
   [[ -n $value && $value != --* ]] || fail E-ARG "--$name has no value" "give one"
   case $name in
@@ -88,14 +98,14 @@ parse_options() {
         fail E-ARG "${1%%=*} takes no value" "write it without one" ;;
       --*=*) set_option "${1%%=*}" "${1#*=}" ;;
       --*) set_option "$1" "${2-}"; shift ;;
-      *) fail E-ARG "unexpected argument $1" "the pipeline's own flags go behind --" ;;
+      *) fail E-ARG "unexpected argument $1" "the pipeline's own flags go after --" ;;
     esac
     shift
   done
 }
 
 parse() {
-  local LC_ALL=C # elsewhere a range such as a-z may hold other letters, too
+  local LC_ALL=C # in other locales a range such as a-z may hold more letters
   case ${1-} in -h | --help) usage; exit 0 ;; esac
   pipeline=${1-}
   [[ -n $pipeline && " $PIPELINES " == *" $pipeline "* ]] ||
@@ -111,11 +121,11 @@ check_options() {
     [[ -n ${!name} ]] || fail E-ARG "--$name is missing" "give it, see --help"
   done
   staging=${staging%/}
-  [[ $project =~ ^[a-z][-a-z0-9:.]+[a-z0-9]$ ]] || fail E-ARG "--project $project is no project id" "give the id, not the name or number"
-  [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail E-ARG "--region $region is no region" "give one such as europe-west4"
-  [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]+(/.*)?$ ]] || fail E-ARG "--staging $staging is no bucket" "give gs://BUCKET/PATH"
+  [[ $project =~ ^[a-z][-a-z0-9:.]+[a-z0-9]$ ]] || fail E-ARG "--project $project is not a project id" "give the id, not the name or number"
+  [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail E-ARG "--region $region is not a region" "give one such as europe-west4"
+  [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]*(/.*)?$ ]] || fail E-ARG "--staging $staging is not a bucket" "give gs://BUCKET/PATH"
   for name in max_workers disk_size_gb; do
-    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail E-ARG "--$name ${!name} is no number from 1" "give one"
+    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail E-ARG "--$name ${!name} is not a whole number above 0" "give one"
   done
   check_names
   check_images
@@ -126,18 +136,18 @@ check_names() {
   local label
   for label in ${labels[@]+"${labels[@]}"}; do
     [[ $label =~ ^[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}$ ]] ||
-      fail E-ARG "--labels $label is no label" "give key=value in lower case, digits, _ and -"
+      fail E-ARG "--labels $label is not a label" "give key=value in lower case, digits, _ and -"
   done
   [[ -n $job_name ]] || job_name=$(printf 'beam-tfrec-%s-%s-%04d' "$pipeline" "$(date -u +%Y%m%d-%H%M%S)" $((RANDOM % 10000)))
   [[ $job_name =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
-    fail E-ARG "--job_name $job_name is no name of a job" "give lower case, digits and -, a letter first"
+    fail E-ARG "--job_name $job_name is not a job name" "give lower case, digits and -, a letter first"
 }
 
 check_images() {
   [[ -z $sdk_container_image || -z $build_container ]] ||
     fail E-ARG "--sdk_container_image and --build_container are both given" "leave one out"
   if [[ -n $build_container ]]; then
-    [[ ${build_container##*/} == *[:@]* ]] || build_container+=":$job_name" # a tag that moves would mix versions in one job
+    [[ ${build_container##*/} == *[:@]* ]] || build_container+=":$job_name" # workers that start later must run the same code
     sdk_container_image=$build_container
   fi
 }
@@ -150,10 +160,10 @@ check_subnetwork() {
     *) subnetwork=regions/$region/subnetworks/$subnetwork ;;
   esac
   [[ -z $subnetwork || $subnetwork == *regions/"$region"/subnetworks/* ]] ||
-    fail E-ARG "--subnetwork $subnetwork is not of $region" "give one that is, or another --region"
+    fail E-ARG "--subnetwork $subnetwork is not in $region" "give one that is, or another --region"
 }
 
-# --- the pipeline's flags: passed on as they are, but for what this script decides
+# --- the pipeline's flags: passed on unchanged, except those that this script sets
 
 check_flags() {
   local word flag=''
@@ -167,7 +177,7 @@ check_flags() {
       note_path "$flag" "$word"
     fi
   done
-  [[ -n $output ]] || fail E-ARG "--output is missing behind --" "give gs://BUCKET/PATH"
+  [[ -n $output ]] || fail E-ARG "--output is missing after --" "give gs://BUCKET/PATH"
 }
 
 refuse_ours() { # --FLAG
@@ -184,15 +194,14 @@ refuse_ours() { # --FLAG
     --use_public_ips | --no_use_public_ips) instead=--no_public_ips ;;
     --worker_harness_container_image) instead=--sdk_container_image ;;
     --dry_run) instead=--check_only ;;
-    --no_wait) instead=--wait ;;
-    --runner | --setup_file | --sdk_location | --number_of_worker_harness_threads | --save_main_session | --template_location)
-      fail E-ARG "$1 is decided by this script" "leave it out" ;;
+    --runner | --setup_file | --sdk_location | --number_of_worker_harness_threads | --save_main_session | --template_location | --no_wait)
+      fail E-ARG "this script sets $1 itself" "leave it out" ;;
     *) return 0 ;;
   esac
-  fail E-ARG "$1 stands behind --" "give $instead before it"
+  fail E-ARG "$1 is given after --" "give $instead before --"
 }
 
-note_path() { # --FLAG VALUE: remember where the job reads and writes; workers have no disk of yours
+note_path() { # --FLAG VALUE: remember the buckets of the job; refuse local paths
   local flag=$1 path=$2
   case $flag in
     --images | --annotations | --panoptic_images | --table | --low | --high | --arrays)
@@ -231,14 +240,14 @@ check_python() {
 check_gcloud() {
   command -v gcloud >/dev/null || fail E-ARG "gcloud is not installed" "see https://cloud.google.com/sdk/docs/install"
   [[ $(gcloud version --format='value("Google Cloud SDK")' 2>/dev/null) =~ ^[0-9]+\.[0-9]+ ]] ||
-    fail E-ARG "gcloud does not tell its version" "run gcloud version, and mend what it says"
+    fail E-ARG "gcloud version fails" "run it, and fix what it reports"
   gcloud auth application-default print-access-token >/dev/null 2>&1 ||
     fail E-IO-AUTH "there are no Application Default Credentials" "run gcloud auth application-default login"
 }
 
 # --- buckets and network
 
-ask() { # COMMAND...: leaves in `answer` what it prints, or the last line of what it complains
+ask() { # COMMAND...: sets `answer` to its output, or to the last line of its errors
   answer=$("$@" 2>/dev/null) && return
   answer=$("$@" 2>&1 >/dev/null) || true
   answer=${answer##*$'\n'}
@@ -269,7 +278,7 @@ check_bucket() { # BUCKET
   IFS=$'\t' read -r place kind regions <<<"$answer"
   if ! holds_region "$place" "$regions"; then
     [[ -n $allow_cross_region ]] ||
-      fail E-ARG "gs://$1 lies in $place${regions:+ ($regions)}, the job in $region, and traffic between them costs money" \
+      fail E-ARG "gs://$1 is in $place${regions:+ ($regions)}, the job in $region: traffic between them costs money" \
         "choose a region of the bucket, or add --allow_cross_region"
   elif [[ $kind == multi-region ]]; then
     note "gs://$1 is in the multi-region $place: Google charges for reads from it even by workers in $region"
@@ -280,16 +289,16 @@ bucket_fault() { # BUCKET MESSAGE
   case $2 in
     *"not found: 404"*) fail E-ARG "gs://$1 does not exist" "create it, or correct its name" ;;
   esac
-  if [[ $1 != "$(bucket_of "$staging")" && $1 != "$(bucket_of "$output")" ]]; then # somebody else's, perhaps public
-    note "where gs://$1 lies is not known, which needs storage.buckets.get: not compared with $region"
+  if [[ $1 != "$(bucket_of "$staging")" && $1 != "$(bucket_of "$output")" ]]; then # perhaps a public bucket of another project
+    note "the location of gs://$1 is unknown without storage.buckets.get, so it is not compared with $region"
     return 0
   fi
   fail E-IO-AUTH "gs://$1 cannot be looked up ($2)" "run gcloud auth login, or ask for storage.buckets.get on it"
 }
 
-holds_region() { # LOCATION REGIONS: whether a bucket there holds its data in the job's region
+holds_region() { # LOCATION REGIONS: succeeds if such a bucket keeps its data in the job's region
   local place=${1,,} regions=${2,,}
-  case $place in # dual-regions whose regions Google does not list
+  case $place in # Google does not list the regions of these dual-regions
     nam4) regions=${regions:-us-central1;us-east1} ;;
     eur4) regions=${regions:-europe-north1;europe-west4} ;;
     asia1) regions=${regions:-asia-northeast1;asia-northeast2} ;;
@@ -359,7 +368,7 @@ compose() {
   words+=(${flags[@]+"${flags[@]}"})
 }
 
-quoted() { # WORD: for a shell, and bare where that does
+quoted() { # WORD: with quotes for a shell where it needs them
   if [[ $1 =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]]; then printf '%s' "$1"; else printf '%s' "${1@Q}"; fi
 }
 
@@ -384,7 +393,7 @@ main() {
     print_command
     exec "${words[@]}" --dry_run=True
   fi
-  [[ -z $plans ]] || exec "${words[@]}" # here: there is no job to check or build for
+  [[ -z $plans ]] || exec "${words[@]}" # a plan runs on this machine: there is no job to check
   check_gcloud
   check_buckets
   check_network

@@ -15,6 +15,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    # setuptools packs its whole build folder, and older checkouts left packages in build/lib.
+    options={"build": {"build_base": "build/beam_tfrec"}},
     packages=find_packages(include=["beam_tfrec", "beam_tfrec.*"]),
     package_data={
         "beam_tfrec.schemas.documents": ["*.j2"],

@@ -1,25 +1,36 @@
-"""What Dataflow's Flex Template starts: its parameters, a string each, as flags of `coco`.
+"""The program that Dataflow's Flex Template starts: turns its parameters into a command's flags.
 
-`python -m beam_tfrec.pipelines.flex_template --describe > metadata.json` describes the parameters.
+The parameter `pipeline` names the command; every other parameter is one of its flags, as a string.
+`python -m beam_tfrec.pipelines.flex_template --describe > metadata.json` describes them all.
 """
 
 import argparse
+import importlib
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_tfrec.pipelines import coco
-from beam_tfrec.pipelines.cli import FlagParser, guarded
+from beam_tfrec.pipelines.cli import PIPELINES, guarded
 from beam_tfrec.pipelines.engines import beam_flags
+from beam_tfrec.pipelines.run import Command
 
-_LOG = logging.getLogger(
-    "beam_tfrec.pipelines.flex_template"
-)  # started as a file, it has another name
-_SEVERAL = "; several are divided by blanks, and quoted as in a shell where they hold one"
+# The launcher starts this module as a file, whose `__name__` is `__main__`.
+_LOG = logging.getLogger("beam_tfrec.pipelines.flex_template")
+_SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
 _DOCS = "docs/dataflow.md of the project"
+_DEFAULT_PIPELINE = "coco"
+_PIPELINE = {
+    "name": "pipeline",
+    "label": "Pipeline",
+    "helpText": f"the command, by the kind of source (default {_DEFAULT_PIPELINE})",
+    "isOptional": True,
+    "paramType": "ENUM",
+    "enumOptions": [{"value": pipeline, "label": pipeline} for pipeline in PIPELINES],
+    "defaultValue": _DEFAULT_PIPELINE,
+}
 _IMAGE = {
     "name": "sdk_container_image",
     "label": "Sdk container image",
@@ -29,31 +40,44 @@ _IMAGE = {
 }
 
 
-def describe(parser: FlagParser) -> dict[str, Any]:
-    """Return a template's metadata: every flag of the parser as a parameter.
+def describe() -> dict[str, Any]:
+    """Return a template's metadata: every flag of every pipeline as a parameter.
 
-    No defaults are given, which the console would send: `--shard_size 150MB` does not go with
-    `--num_shards`. The help names them.
+    A flag that some pipelines lack names the others in its help, and the console shows it for
+    those alone. `pipeline` has a default value, since the console shows nothing of a pipeline
+    before one is chosen. Other defaults stand in the help: the console would send them, and
+    `--shard_size 150MB` does not go with `--num_shards`.
     """
+    flags: dict[str, dict[str, argparse.Action]] = {}
+    for pipeline in PIPELINES:
+        for option, flag in _flags(pipeline).items():
+            flags.setdefault(option, {})[pipeline] = flag
     return {
-        "name": parser.prog,
-        "description": f"{parser.description} See {_DOCS}.",
-        "parameters": [_IMAGE, *map(_parameter, _flags(parser))],
+        "name": "beam-tfrec",
+        "description": f"Images, annotations and tables to sharded .tfrec files. See {_DOCS}.",
+        "parameters": [_PIPELINE, _IMAGE, *(_parameter(*flag) for flag in flags.items())],
     }
 
 
-def flags_of(arguments: Sequence[str], parser: FlagParser) -> list[str]:
-    """Return the command line that a template's arguments mean.
+def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the pipeline and the command line that a template's arguments mean.
 
-    >>> parser = coco.COMMAND.parser()
-    >>> flags_of(["--images=train=gs://b/t 'val=gs://b/my v'", "--overwrite=true"], parser)
-    ['--images', 'train=gs://b/t', 'val=gs://b/my v', '--overwrite']
+    >>> command_of(["--pipeline=folder", "--images=train=gs://b/t 'val=gs://b/my v'"])
+    ('folder', ['--images', 'train=gs://b/t', 'val=gs://b/my v'])
 
     Args:
         arguments: `--name=value` for each parameter, and what Dataflow's launcher adds.
-        parser: of the pipeline.
+
+    Raises:
+        ValueError: for an unknown pipeline, a wrong value, or another pipeline's parameter.
     """
-    flags = {flag.option_strings[0]: flag for flag in _flags(parser)}
+    pipeline = _DEFAULT_PIPELINE
+    for argument in arguments:
+        if argument.startswith("--pipeline="):
+            pipeline = argument.partition("=")[2] or pipeline
+    if pipeline not in PIPELINES:
+        raise ValueError(f"no pipeline is called {pipeline!r}: give one of {', '.join(PIPELINES)}")
+    flags = _flags(pipeline)
     known_flags = beam_flags() | set(flags)
     words: list[str] = []
     known = False
@@ -61,25 +85,48 @@ def flags_of(arguments: Sequence[str], parser: FlagParser) -> list[str]:
         name, equals, value = argument.partition("=")
         if argument.startswith("--"):  # else it is the value of the flag before it
             known = name in known_flags
-            if not known:  # parameters are checked by Dataflow: its launcher is newer than our Beam
-                _LOG.warning("%s is not known to this version of Beam: left out", name)
+            if not known and name != "--pipeline":
+                _leave_out(name, value, pipeline)
         if known:
             words += _words(name, value, flags[name]) if equals and name in flags else [argument]
-    return words
+    return pipeline, words
 
 
 def run(arguments: Sequence[str]) -> None:
     """Launch as the template's parameters say, or describe them."""
-    parser = coco.COMMAND.parser()
     if list(arguments) == ["--describe"]:
-        print(json.dumps(describe(parser), indent=2))
+        print(json.dumps(describe(), indent=2))
     else:
-        coco.run(flags_of(arguments, parser))
+        pipeline, words = command_of(arguments)
+        _command(pipeline).run(words)
 
 
-def _flags(parser: FlagParser) -> Iterator[argparse.Action]:
+def _command(pipeline: str) -> Command:
+    command: Command = importlib.import_module(f"beam_tfrec.pipelines.{pipeline}").COMMAND
+    return command
+
+
+def _flags(pipeline: str) -> dict[str, argparse.Action]:
+    """Return a pipeline's flags by their names."""
     unused = {"no_wait", "plan"}  # a launcher never waits, and makes a job
-    return (action for action in parser.flags if action.dest not in unused)
+    flags = _command(pipeline).parser().flags
+    return {flag.option_strings[0]: flag for flag in flags if flag.dest not in unused}
+
+
+def _leave_out(name: str, value: str, pipeline: str) -> None:
+    """Leave out an argument that neither the pipeline nor Beam knows; refuse other pipelines'.
+
+    Dataflow refuses parameters that the metadata does not list. So anything else comes from its
+    launcher, which may be newer than our Beam.
+    """
+    others = ", ".join(other for other in PIPELINES if name in _flags(other))
+    if not others:
+        _LOG.warning("%s is not known to this version of Beam: left out", name)
+    elif value:  # the console may send an optional parameter empty
+        raise ValueError(
+            f"{pipeline} has no parameter {name.removeprefix('--')}, which is for {others}:"
+            " leave it out, or give another pipeline"
+        )
 
 
 def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
@@ -96,20 +143,34 @@ def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
     return [name] if value == "true" else []
 
 
-def _parameter(flag: argparse.Action) -> dict[str, Any]:
-    name = flag.option_strings[0].removeprefix("--")
-    parameter: dict[str, Any] = {
+def _parameter(option: str, flags: Mapping[str, argparse.Action]) -> dict[str, Any]:
+    """Describe one flag.
+
+    Args:
+        option: of the flag, with its dashes.
+        flags: the flag of each pipeline that has it.
+    """
+    name, flag = option.removeprefix("--"), next(iter(flags.values()))
+    in_all = len(flags) == len(PIPELINES)
+    pipelines_of: dict[str, list[str]] = {}
+    for pipeline, its_flag in flags.items():
+        pipelines_of.setdefault(str(its_flag.help), []).append(pipeline)
+    helps = [f"{', '.join(pipelines)}: {help}" for help, pipelines in pipelines_of.items()]
+    text = "; ".join(helps) if len(helps) > 1 or not in_all else str(flag.help)
+    parameter = {
         "name": name,
         "label": name.replace("_", " ").capitalize(),
-        "helpText": f"{flag.help}{_SEVERAL if flag.nargs == '+' else ''}",
-        "isOptional": not flag.required,
+        "helpText": f"{text}{_SEVERAL if flag.nargs == '+' else ''}",
+        "isOptional": not (flag.required and in_all),
     }
+    if not in_all:
+        parameter |= {"parentName": "pipeline", "parentTriggerValues": [*flags]}
     if flag.choices:
-        choices = [{"value": choice, "label": choice} for choice in flag.choices]
-        return parameter | {"paramType": "ENUM", "enumOptions": choices}
+        choices = dict.fromkeys(choice for f in flags.values() for choice in f.choices or ())
+        options = [{"value": choice, "label": choice} for choice in choices]
+        return parameter | {"paramType": "ENUM", "enumOptions": options}
     kind = "NUMBER" if flag.type in (int, float) else "TEXT"
-    kind = "BOOLEAN" if flag.nargs == 0 else kind
-    return parameter | {"paramType": kind}
+    return parameter | {"paramType": "BOOLEAN" if flag.nargs == 0 else kind}
 
 
 if __name__ == "__main__":

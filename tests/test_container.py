@@ -1,7 +1,16 @@
-"""Both locks and the workers' image: versions that the project is tested with, no TensorFlow."""
+"""Locks, the workers' image, and packages: tested versions, no TensorFlow, one import name."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
+
+import pytest
+from apache_beam.runners.portability.stager import Stager
 
 from tests.coco_command import PROJECT
 from tests.fake_programs import FakePrograms
@@ -19,6 +28,13 @@ PINS, WORKER_PINS = (
 def test_image_has_the_beam_that_is_tested() -> None:
     assert FROM[0] == f"apache/beam_python3.11_sdk:{PINS['apache-beam']}"
     assert WORKER_PINS["apache-beam"] == PINS["apache-beam"]
+
+
+def test_image_names_versions_that_do_not_move() -> None:
+    bases = [base for base in FROM if base != "packages"]
+    assert [
+        base for base in bases if not re.search(r":[0-9]{8}_RC[0-9]+|:[0-9.]+[0-9]$", base)
+    ] == []
 
 
 def test_lock_pins_every_requirement_with_hashes_and_names_no_host() -> None:
@@ -45,10 +61,92 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
     assert [source for source in sources if not (PROJECT / source).exists()] == []
 
 
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """Return a folder with modules of a user's own that have the names of our folders."""
+    folder = tmp_path / "vision project"
+    (folder / "pipelines").mkdir(parents=True)
+    for name in ("transforms.py", "schemas.py", "readers.py", "pipelines/__init__.py"):
+        (folder / name).write_text("raise ImportError('not the package that was meant')")
+    return folder
+
+
+USE = """
+import sys
+
+import beam_tfrec
+
+assert callable(beam_tfrec.load) and callable(beam_tfrec.open)
+assert not {"apache_beam", "tensorflow", "transforms", "schemas", "readers"} & {*sys.modules}
+from beam_tfrec.pipelines import arrays, cli, coco, folder, pairs, sidecar, table
+from beam_tfrec.transforms import builders
+print(beam_tfrec.__file__)
+"""
+
+
+def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", USE], cwd=hostile, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    command = [sys.executable, "-m", "beam_tfrec.pipelines.cli", "coco", "--help"]
+    run = subprocess.run(command, cwd=hostile, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_beam_stages_a_package_that_works_from_what_the_image_copies(
+    hostile: Path, tmp_path: Path
+) -> None:
+    """The way of `--setup_file ./setup.py`; links to the four folders become files."""
+    checkout, staged, unpacked = (tmp_path / name for name in ("checkout", "staged", "unpacked"))
+    for folder in (checkout, staged):
+        folder.mkdir()
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for source in line.split():
+            if (PROJECT / source).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(PROJECT / source, checkout / source, symlinks=True, ignore=ignored)
+            elif "/" not in source:
+                shutil.copy(PROJECT / source, checkout)
+    archive = Stager._build_setup_package(f"{checkout}/setup.py", str(staged))
+    with tarfile.open(archive) as tar:
+        assert [member.name for member in tar if member.issym() or member.islnk()] == []
+        tar.extractall(unpacked, filter="data")
+    (package,) = unpacked.iterdir()
+    assert {path.name for path in package.iterdir() if path.is_dir()} == {
+        *("beam_tfrec", "beam_tfrec.egg-info"),
+    }
+    environment = os.environ | {"PYTHONPATH": str(package)}
+    run = subprocess.run(
+        [sys.executable, "-c", USE],
+        cwd=hostile,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"{package}/beam_tfrec/__init__.py\n"
+
+
+def test_a_wheel_leaves_out_what_an_older_checkout_built(tmp_path: Path) -> None:
+    """It built `transforms` as a package of its own, into the folder that setuptools packs."""
+    for name in ("setup.py", "README.md", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    for name in ("beam_tfrec", "build/lib/transforms"):
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(PROJECT / "beam_tfrec/__init__.py", tmp_path / name)
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    (wheel,) = tmp_path.glob("dist/*.whl")
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert names == ["beam_tfrec/__init__.py"]
+
+
 IMAGE = "europe-west4-docker.pkg.dev/p/images/beam-tfrec:1"
 BUILD = ["docker", "build", "--platform=linux/amd64", f"--tag={IMAGE}", "."]
 TEMPLATE = [
-    *("gcloud", "dataflow", "flex-template", "build", "gs://b/coco.json", f"--image={IMAGE}"),
+    *("gcloud", "dataflow", "flex-template", "build", "gs://b/beam-tfrec.json", f"--image={IMAGE}"),
     *("--sdk-language=PYTHON", "--metadata-file=metadata.json"),
 ]
 
@@ -56,7 +154,7 @@ TEMPLATE = [
 def test_the_image_is_built_and_pushed_and_the_template_after_it(tmp_path: Path) -> None:
     programs = FakePrograms(tmp_path / "bin", real=("make", "sh", "bash", "sed"))
     programs.add("docker", "gcloud")
-    words = ("flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
+    words = ("flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/beam-tfrec.json")
     run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
     calls = [call for call in programs.calls() if call[1] != "info"]
     assert (run.returncode, calls) == (0, [BUILD, ["docker", "push", IMAGE], TEMPLATE])

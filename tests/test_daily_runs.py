@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ from beam_tfrec.pipelines import coco, flex_template
 from beam_tfrec.transforms import publish_plan
 from tests.coco_command import PROJECT, MakeCoco, Run, committed, run_coco, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
+from tests.fake_programs import FakePrograms
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
-DOC = (PROJECT / "docs" / "scheduled-runs.md").read_text()
+DOCS = PROJECT / "docs"
+DOC = (DOCS / "scheduled-runs.md").read_text()
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 SIZES = (20, 45, 60)
 KITE = {"id": 7, "name": "kite"}
@@ -215,13 +218,125 @@ def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
     (tmp_path / "instances.json").write_text("{")
     failed = run_script(tmp_path, "--date", "2026-11-22")
     assert failed.returncode == 3
-    assert "coco: somebody must look: E-ANN-JSON " in failed.stderr
+    assert "coco: failed, needs a person: E-ANN-JSON " in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, ""),
+        (4, "coco: failed, needs a person: E-BUDGET x\n"),
+        (6, "coco: run again to resume: E-BUDGET x\n"),
+        (143, "coco: run again to resume: E-BUDGET x\n"),
+    ],
+)
+def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, line: str) -> None:
+    """With programs that play Python and gcloud: the night's command, its code and its line."""
+    home = tmp_path / "beam-tfrec"
+    home.mkdir()
+    shutil.copy(PROJECT / "run_dataflow.sh", home)
+    programs = FakePrograms(
+        tmp_path / "bin", real=("bash", "cat", "date", "dirname", "mktemp", "rm", "tail")
+    )
+    programs.add("gcloud", "python3")
+    programs.answer("gcloud version", out="528.0.0\n")
+    programs.answer("buckets describe", out="EUROPE-WEST4\tregion\t\n")
+    programs.answer("-m beam_tfrec.pipelines.coco", err="E-BUDGET x\n", code=code)
+    local = re.findall(r"^beam-tfrec coco .*?\n.*\n", block("bash", "case $code"), re.MULTILINE)
+    command = block("bash", "run_dataflow.sh coco --wait").replace("/opt/beam-tfrec", str(home))
+    command = command.replace("PROJECT", "my-project")
+    script = block("bash", "case $code").replace(*local, command)
+    run = programs.run("bash", "-c", script, "coco-daily", "--date", "2026-11-20", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (code, line)
+    ((_, _, _, *words),) = programs.calls("-m beam_tfrec.pipelines.coco")
+    assert "--no_wait" not in words
+    config, _ = coco.COMMAND.configure(words)
+    assert config.output == "gs://b/coco-2026-11-20"
+    assert config.since and [*config.since.names] == ["gs://b/coco-{date}"]
+
+
+POLICIES = sorted(DOCS.glob("alert-policy*.json"))
+FIELDS = {  # of AlertPolicy and its parts, in the reference of the Monitoring API
+    "": {"displayName", "documentation", "severity", "combiner", "conditions", "alertStrategy"},
+    "documentation": {"content", "mimeType", "subject"},
+    "conditions": {"displayName", "conditionThreshold", "conditionMatchedLog"},
+    "conditionThreshold": {
+        *("filter", "aggregations", "comparison", "thresholdValue", "duration", "trigger"),
+    },
+    "conditionMatchedLog": {"filter", "labelExtractors"},
+    "aggregations": {"alignmentPeriod", "perSeriesAligner", "crossSeriesReducer", "groupByFields"},
+    "trigger": {"count", "percent"},
+    "alertStrategy": {"autoClose", "notificationRateLimit"},
+    "notificationRateLimit": {"period"},
+}
+VALUES = {
+    **{"combiner": "OR", "comparison": "COMPARISON_GT", "perSeriesAligner": "ALIGN_MAX"},
+    **{"severity": "ERROR", "mimeType": "text/markdown"},
+}
+
+
+def check_fields(part: Any, name: str = "") -> None:
+    """Check the names of all fields, and the values of enums and durations."""
+    for field, value in part.items():
+        assert field in FIELDS[name]
+        assert value == VALUES.get(field, value)
+        if field in ("duration", "alignmentPeriod", "autoClose", "period"):
+            assert re.fullmatch("[0-9]+s", value)
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict):
+                check_fields(inner, field)
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
+    policy = json.loads(path.read_text())
+    check_fields(policy)
+    (condition,) = policy["conditions"]
+    if "conditionMatchedLog" in condition:  # needs the one, and may be the only condition
+        assert policy["alertStrategy"]["notificationRateLimit"]["period"] == "3600s"
+    else:
+        assert "notificationRateLimit" not in policy["alertStrategy"]
+        assert 'resource.type = "dataflow_job"' in condition["conditionThreshold"]["filter"]
+    launched = json.loads(block("json", "launchParameter"))["launchParameter"]["jobName"]
+    assert launched.startswith("beam-tfrec-") and "beam-tfrec-" in str(condition)
+
+
+GCLOUD = Path(shutil.which("gcloud") or "/").resolve()
+PARSE = """
+import json, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/third_party"]
+from googlecloudsdk.generated_clients.apis.monitoring.v3 import monitoring_v3_messages as api
+from apitools.base.py import encoding
+
+def unknown(message):
+    yield from message.all_unrecognized_fields()
+    for field in message.all_fields():
+        values = getattr(message, field.name)
+        for value in values if isinstance(values, list) else [values]:
+            if hasattr(value, "all_unrecognized_fields"):
+                yield from unknown(value)
+
+policy = encoding.PyValueToMessage(api.AlertPolicy, json.load(open(sys.argv[2])))
+print(policy.combiner, *unknown(policy))
+"""
+
+
+@pytest.mark.skipif(
+    not (GCLOUD.parents[1] / "lib/googlecloudsdk").exists() if GCLOUD.name else True,
+    reason="gcloud is not installed",
+)
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_gcloud_knows_every_field_and_value_of_the_policies(path: Path) -> None:
+    words = [sys.executable, "-c", PARSE, str(GCLOUD.parents[1] / "lib"), str(path)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.returncode) == ("OR\n", 0), run.stderr
 
 
 def test_the_request_s_parameters_are_flags() -> None:
     launch = json.loads(block("json", "launchParameter"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
-    flags = flex_template.flags_of(given, coco.COMMAND.parser())
+    pipeline, flags = flex_template.command_of(given)
+    assert pipeline == "coco"
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
     config, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
@@ -231,5 +346,5 @@ def test_the_request_s_parameters_are_flags() -> None:
 
 
 def test_every_exit_code_is_explained() -> None:
-    told = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
-    assert ", ".join(told) == "0, 1, 2, 3, 4, 5, 6, 130, 143"
+    explained = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
+    assert ", ".join(explained) == "0, 1, 2, 3, 4, 5, 6, 130, 143"

@@ -1,25 +1,72 @@
-"""The Flex Template: every flag is a described parameter, and parameters become flags again."""
+"""The Flex Template: each flag of each pipeline is a parameter, and parameters become flags."""
 
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from beam_tfrec.pipelines import coco
-from beam_tfrec.pipelines.flex_template import describe, flags_of
+from beam_tfrec.pipelines import cli, flex_template
+from beam_tfrec.pipelines.cli import PIPELINES
+from beam_tfrec.pipelines.flex_template import command_of, describe
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
+from tests.conftest import jpeg_bytes
 
+SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
-def test_metadata_is_what_the_parser_says() -> None:
-    described = json.dumps(describe(coco.COMMAND.parser()), indent=2) + "\n"
+def test_metadata_is_what_the_parsers_say() -> None:
+    described = json.dumps(describe(), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
+
+
+def parameter(name: str) -> dict[str, object]:
+    (found,) = (p for p in METADATA["parameters"] if p["name"] == name)
+    return {key: value for key, value in found.items() if key not in ("name", "label")}
+
+
+def test_parameters_of_some_pipelines_say_so() -> None:
+    """In the console, and in the help, which is all that other clients show."""
+    low = parameter("low")
+    assert str(low["helpText"]).startswith("pairs: low-resolution folder per split")
+    assert str(low["helpText"]).endswith("(required)" + SEVERAL)
+    assert (low["parentName"], low["parentTriggerValues"]) == ("pipeline", ["pairs"])
+    assert low["isOptional"]  # of the template, which has other pipelines
+    images = parameter("images")
+    assert images["parentTriggerValues"] == ["coco", "folder", "sidecar"]
+    for pipeline in ("coco: ", "; folder: ", "; sidecar: "):
+        assert pipeline in str(images["helpText"])
+    layouts = [option["value"] for option in parameter("layout")["enumOptions"]]  # type: ignore[attr-defined]
+    assert {"detection", "classification"} < set(layouts)
+
+
+def test_every_launch_needs_an_output_and_an_image() -> None:
+    needed = [p["name"] for p in METADATA["parameters"] if not p["isOptional"]]
+    assert needed == ["sdk_container_image", "output"]
+    assert parameter("pipeline")["defaultValue"] == "coco"
+
+
+def test_metadata_keeps_the_rules_of_the_api() -> None:
+    """By the reference of Dataflow's TemplateMetadata; gcloud checks no more than the texts."""
+    fields = {"name", "label", "helpText", "isOptional", "paramType", "enumOptions"}
+    fields |= {"defaultValue", "parentName", "parentTriggerValues"}
+    names = [p["name"] for p in METADATA["parameters"]]
+    assert len(set(names)) == len(names)
+    for described in METADATA["parameters"]:
+        assert set(described) <= fields
+        assert re.fullmatch("[a-z][a-z0-9_]*", described["name"])
+        assert described["label"] and described["helpText"]
+        assert described["paramType"] in {"TEXT", "NUMBER", "BOOLEAN", "ENUM"}
+        assert ("enumOptions" in described) == (described["paramType"] == "ENUM")
+        assert described.get("parentName", "pipeline") == "pipeline"
+        assert set(described.get("parentTriggerValues", ())) < set(PIPELINES)
 
 
 def test_gcloud_takes_the_description() -> None:
@@ -55,29 +102,90 @@ def test_gcloud_takes_the_description() -> None:
     ],
 )
 def test_parameters_become_flags(argument: str, words: list[str]) -> None:
-    assert flags_of([argument], coco.COMMAND.parser()) == words
+    assert command_of([argument]) == ("coco", words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--pipeline=", "--output=o"], ("coco", ["--output=o"])),  # left empty in the console
+        (["--low=gs://b/l", "--pipeline=pairs"], ("pairs", ["--low", "gs://b/l"])),
+        (["--pipeline=pairs", "--images="], ("pairs", [])),
+        (["--pipeline=arrays", "--dtype=float32"], ("arrays", ["--dtype=float32"])),
+    ],
+)
+def test_one_parameter_names_the_pipeline(
+    arguments: list[str], command: tuple[str, list[str]]
+) -> None:
+    assert command_of(arguments) == command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["--pipeline=pairs", "--images=gs://b/i"],
+            "pairs has no parameter images, which is for coco, folder, sidecar;"
+            " leave it out, or give another pipeline",
+        ),
+        (
+            ["--low=gs://b/l"],
+            "coco has no parameter low, which is for pairs; leave it out, or give another pipeline",
+        ),
+        (
+            ["--pipeline=video"],
+            f"no pipeline is called 'video'; give one of {', '.join(PIPELINES)}",
+        ),
+        (["--since="], "since must not be empty, got ''; leave the parameter out"),
+        (["--overwrite=yes"], "--overwrite must be true or false, got 'yes'; give one of them"),
+    ],
+)
+def test_wrong_parameters_are_refused(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    code = cli.guarded(flex_template.run, arguments)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    assert (code, capsys.readouterr().err) == (2, f"E-ARG command line: {line}\n")
+
+
+def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
+    """Run a copy of the program as the launcher does: by its path, in a folder of its own."""
+    main = shutil.copy(PROJECT / "pipelines/flex_template.py", folder / "main.py")
+    return subprocess.run(
+        [sys.executable, main, *parameters],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(5), make_coco(3, name="val")
     images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]
     annotations = [f"train={train[1]}", f"val={val[1]}"]
-    main = shutil.copy(PROJECT / "pipelines/flex_template.py", tmp_path / "main.py")
-    parameters = (
+    run = launch(
+        tmp_path,
         *(f"--images={shlex.join(images)}", f"--annotations={shlex.join(annotations)}"),
         *("--num_shards=train=2 val=1", "--overwrite=false", f"--output={tmp_path / 'template'}"),
         *("--sdk_container_image=host/image:1", "--of_next_year=1"),
-    )
-    run = subprocess.run(
-        [sys.executable, main, *parameters],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert run.returncode == 0, run.stderr
     assert "--of_next_year is not known to this version of Beam: left out" in run.stderr
     words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")
     assert run_coco("--images", *images, "--annotations", *annotations, *words).code == 0
     assert digests(tmp_path / "template") == digests(tmp_path / "command")
+
+
+def test_template_runs_another_pipeline(tmp_path: Path) -> None:
+    folder = tmp_path / "classes" / "kite"
+    folder.mkdir(parents=True)
+    (folder / "a.jpg").write_bytes(jpeg_bytes())
+    sources = (f"--images={folder.parent}", f"--output={tmp_path / 'out'}")
+    run = launch(tmp_path, "--pipeline=folder", *sources)
+    assert run.returncode == 0, run.stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["records"] == 1

@@ -181,11 +181,11 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
 PIPELINES = "coco folder table sidecar pairs arrays"
 ALL = shlex.join(REQUIRED)
 PROJECT_ONLY, NO_STAGING = shlex.join(REQUIRED[:2]), shlex.join(REQUIRED[:4])
-NO_OUTPUT = "--output is missing behind --; give gs://BUCKET/PATH"
+NO_OUTPUT = "--output is missing after --; give gs://BUCKET/PATH"
 WRONG = {
     "": f"no pipeline is called ''; give one first: {PIPELINES}",
-    "coco x": "unexpected argument x; the pipeline's own flags go behind --",
-    "coco --regio r": "unknown option --regio; see --help; the pipeline's own flags go behind --",
+    "coco x": "unexpected argument x; the pipeline's own flags go after --",
+    "coco --regio r": "unknown option --regio; see --help; the pipeline's own flags go after --",
     "coco --wait=true": "--wait takes no value; write it without one",
     "coco --project": "--project has no value; give one",
     "coco --project --region r": "--project has no value; give one",
@@ -203,15 +203,15 @@ WRONG = {
     f"coco {ALL} -- {shlex.join(SOURCES)}": NO_OUTPUT,
 }
 WRONG_VALUES = {
-    "--project 123456": "is no project id; give the id, not the name or number",
-    "--region us-central1-a": "is no region; give one such as europe-west4",
-    "--staging /tmp": "is no bucket; give gs://BUCKET/PATH",
-    "--max_workers 0": "is no number from 1; give one",
-    "--disk_size_gb 5GB": "is no number from 1; give one",
-    "--labels Team=a": "is no label; give key=value in lower case, digits, _ and -",
-    "--job_name My_job": "is no name of a job; give lower case, digits and -, a letter first",
+    "--project 123456": "is not a project id; give the id, not the name or number",
+    "--region us-central1-a": "is not a region; give one such as europe-west4",
+    "--staging /tmp": "is not a bucket; give gs://BUCKET/PATH",
+    "--max_workers 0": "is not a whole number above 0; give one",
+    "--disk_size_gb 5GB": "is not a whole number above 0; give one",
+    "--labels Team=a": "is not a label; give key=value in lower case, digits, _ and -",
+    "--job_name My_job": "is not a job name; give lower case, digits and -, a letter first",
     "--subnetwork regions/us-east1/subnetworks/s": (
-        "is not of us-central1; give one that is, or another --region"
+        "is not in us-central1; give one that is, or another --region"
     ),
 }
 for given, line in WRONG_VALUES.items():
@@ -249,20 +249,27 @@ INSTEAD = {  # one of each of the script's branches
         "label": "labels",
         "dry_run": "check_only",
     },
-    **{"experiment": "experiments", "max_num_workers": "max_workers", "no_wait": "wait"},
+    **{"experiment": "experiments", "max_num_workers": "max_workers"},
     **{"service_account_email": "service_account", "use_public_ips": "no_public_ips"},
     "worker_harness_container_image": "sdk_container_image",
 }
-OURS = {flag: f"stands behind --; give --{ours} before it" for flag, ours in INSTEAD.items()}
-OURS |= dict.fromkeys(("runner", "setup_file"), "is decided by this script; leave it out")
+OURS = {
+    **{
+        flag: f"--{flag} is given after --; give --{own} before --" for flag, own in INSTEAD.items()
+    },
+    **{
+        flag: f"this script sets --{flag} itself; leave it out"
+        for flag in ("runner", "setup_file", "no_wait")
+    },
+}
 
 
 @pytest.mark.parametrize(("flag", "line"), OURS.items())
-def test_a_flag_that_the_script_has_or_decides_is_refused_after_the_dashes(
+def test_a_flag_that_the_script_has_or_sets_is_refused_after_the_dashes(
     launcher: Launcher, flag: str, line: str
 ) -> None:
     for given in ((f"--{flag}", "x"), (f"--{flag}=x",)):
-        refused(launcher.submit(flags=(*FLAGS, *given)), 2, f"E-ARG run_dataflow: --{flag} {line}")
+        refused(launcher.submit(flags=(*FLAGS, *given)), 2, f"E-ARG run_dataflow: {line}")
 
 
 def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
@@ -274,6 +281,9 @@ def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
     options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
     assert len(options) == 18
     assert all(name in run.stdout for name in cli.PIPELINES)
+    for explained in ("Beam calls it --dry_run", "A bucket alone means the whole bucket"):
+        assert explained in run.stdout
+    assert max(map(len, run.stdout.splitlines())) <= 99
     for name in options:
         assert "unknown option" not in launcher("coco", f"--{name}=1").stderr
 
@@ -390,7 +400,7 @@ def test_jobs_run_where_a_bucket_lies(
     run = launcher.submit("--region", region)
     if named and not named.startswith("the"):
         line = (
-            f"E-ARG run_dataflow: gs://in lies in {named}, the job in {region}, and traffic between"
+            f"E-ARG run_dataflow: gs://in is in {named}, the job in {region}: traffic between"
             " them costs money; choose a region of the bucket, or add --allow_cross_region"
         )
         refused(run, 2, line)
@@ -500,7 +510,7 @@ PRIVATE = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s
     [
         ((), "in", 0, "note: gs://in is in the multi-region US: Google charges for reads from it"),
         ((), "nowhere", 2, "gs://nowhere does not exist; create it, or correct its name\n"),
-        ((), "east", 2, "gs://east lies in US-EAST1, the job in us-central1, and traffic between"),
+        ((), "east", 2, "gs://east is in US-EAST1, the job in us-central1: traffic between"),
         (PRIVATE, "out", 2, "regions/us-central1/subnetworks/s has no Private Google Access"),
     ],
 )
