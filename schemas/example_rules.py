@@ -66,7 +66,7 @@ class ExampleRules:
         try:
             context, steps = read_sequence(data)
         except ValueError as error:
-            return [f"no Example: {error}"]
+            return [f"not an Example: {error}"]
         wrong = [*self._wrong_keys(context, self._context)]
         wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:

@@ -73,7 +73,7 @@ def test_examples(changes: dict[str, Any], row_labels: list[int] | None, wrong: 
 def test_bytes_that_are_no_example() -> None:
     data = encode_example(VALUES)
     for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
-        what = f"no Example: protobuf cannot parse its {len(changed)} bytes"
+        what = f"not an Example: protobuf cannot parse its {len(changed)} bytes"
         assert RULES.find_wrong(changed) == [what]
 
 
