@@ -70,7 +70,7 @@ class ExampleRules:
         wrong = [*self._wrong_keys(context, self._context)]
         wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:
-            wrong += self._differing(context, row_labels, row_size_px)
+            wrong += self._index_differences(context, row_labels, row_size_px)
         if sources is not None:
             wrong += self._wrong_hashes(context, sources)
         return wrong
@@ -84,7 +84,7 @@ class ExampleRules:
         return _rules(feature for feature in self.spec.features if feature.per_step)
 
     @cached_property
-    def _row_label(self) -> str:
+    def _indexed_key(self) -> str:
         """Key of the labels that the index repeats; empty unless just one feature has labels."""
         labels = [f.key for f, _ in self._context.values() if f.content is Content.CLASS_LABEL]
         keys = [key for key in labels if not key.startswith(_PANOPTIC)]
@@ -120,21 +120,21 @@ class ExampleRules:
             return f"has the label {min(unknown)}, which is not in the label map"
         return ""
 
-    def _differing(
+    def _index_differences(
         self, context: Fields, row_labels: Sequence[int] | None, size_px: tuple[int | None, ...]
     ) -> Iterator[str]:
         """Yield differences between a record and its row in the index."""
-        key = self._row_label
+        key = self._indexed_key
         if row_labels is not None and key in context:
             labels = context[key].int64_list.value
             if labels != row_labels:
-                said = f"has the labels {_some(labels)}, the index says {_some(row_labels)}"
+                said = f"has the labels {_listed(labels)}, the index says {_listed(row_labels)}"
                 yield f"feature {key!r} {said}"
         if self._context.keys() >= {*_SIZE_KEYS}:
             for key, value in zip(_SIZE_KEYS, size_px, strict=False):
                 stated = list(context[key].int64_list.value) if key in context else []
                 if value is not None and stated != [value]:
-                    yield f"feature {key!r} is {_some(stated)}, the index says {value}"
+                    yield f"feature {key!r} is {_listed(stated)}, the index says {value}"
 
     def _wrong_hashes(self, context: Fields, sources: Sequence[str]) -> Iterator[str]:
         """Compare images with the record's own SHA-256, and with the sums of the sources."""
@@ -165,7 +165,7 @@ def _rules(features: Iterable[Feature]) -> Rules:
     }
 
 
-def _some(labels: Sequence[object]) -> str:
+def _listed(labels: Sequence[object]) -> str:
     """Return labels as text; of many, the first ones."""
     shown = " ".join(map(str, labels[:_SHOWN_LABELS]))
     more = len(labels) - _SHOWN_LABELS

@@ -2,7 +2,7 @@
 
 It declares each key, its kind and its number of values. The encoder's input, `parse_spec`, TFDS's
 metadata and TensorFlow Metadata's schema are all derived from it, so they cannot disagree.
-`Roles` guess which features are images, boxes or labels, for pictures in the report.
+`Roles` names the features that hold images, boxes or labels, so that the report can draw records.
 """
 
 import enum
@@ -328,12 +328,12 @@ def roles_of_spec(spec: FeatureSpec) -> Roles:
     kinds = {feature.key: feature.kind for feature in features}
     boxes = [f.key for f in features if f.content is Content.BOX_YXYX]
     labels = [f.key for f in features if f.content is Content.CLASS_LABEL]
-    labels += _there(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
+    labels += _existing(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
     plain = {f.key: f.kind for f in features if f.content is Content.PLAIN and not f.repeated}
     return _roles(
         kinds,
         images=tuple(f.key for f in features if f.content is Content.IMAGE and not f.repeated),
-        pixels=_there(_PIXELS, plain, Kind.BYTES),
+        pixels=_existing(_PIXELS, plain, Kind.BYTES),
         objects=_object_lists(kinds, boxes, may_be_px=spec.name == "keras"),
         class_labels=labels,
     )
@@ -355,9 +355,9 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     return _roles(
         kinds,
         images=pictures,
-        pixels=() if pictures else _there(_PIXELS, kinds, Kind.BYTES),
+        pixels=() if pictures else _existing(_PIXELS, kinds, Kind.BYTES),
         objects=_object_lists(kinds, boxes, may_be_px=True),
-        class_labels=_there(_CLASS_LABELS, kinds, Kind.INT64),
+        class_labels=_existing(_CLASS_LABELS, kinds, Kind.INT64),
     )
 
 
@@ -398,7 +398,7 @@ def _object_lists(
 ) -> tuple[ObjectRoles, ...]:
     """Return the lists of objects: with edges, per key of boxes, or else with boxes in pixels."""
     lists: list[tuple[BoxForm, tuple[str, ...]]] = [(BoxForm.YXYX, (key,)) for key in boxes]
-    if len(_there(_EDGES, kinds, Kind.FLOAT)) == len(_EDGES):
+    if len(_existing(_EDGES, kinds, Kind.FLOAT)) == len(_EDGES):
         lists.insert(0, (BoxForm.EDGES, _EDGES))
     if may_be_px and not lists and kinds.get("bbox") is Kind.FLOAT:
         lists.append((BoxForm.XYWH_PX, ("bbox",)))
@@ -408,9 +408,9 @@ def _object_lists(
 def _object_roles(form: BoxForm, keys: tuple[str, ...], kinds: Mapping[str, Kind]) -> ObjectRoles:
     """Return the keys of a list of objects. Labels with the boxes' prefix come first."""
     prefix = keys[0][: keys[0].rfind("/") + 1]
-    labels = _first((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
+    labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
     texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
-    return ObjectRoles(form, keys, labels, _first(texts, kinds, Kind.BYTES))
+    return ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES))
 
 
 def _roles(
@@ -422,26 +422,26 @@ def _roles(
 ) -> Roles:
     """Return the given roles, with those that follow from the keys alone."""
     of_objects = {found.labels for found in objects}
-    points = _there(_POINTS, kinds, Kind.FLOAT)
+    points = _existing(_POINTS, kinds, Kind.FLOAT)
     return Roles(
         images=images,
         pixels=pixels,
-        width=_first(_WIDTHS, kinds, Kind.INT64),
-        height=_first(_HEIGHTS, kinds, Kind.INT64),
+        width=_first_existing(_WIDTHS, kinds, Kind.INT64),
+        height=_first_existing(_HEIGHTS, kinds, Kind.INT64),
         objects=objects,
         class_label=next((key for key in class_labels if key not in of_objects), ""),
-        class_text=_first(_CLASS_TEXTS, kinds, Kind.BYTES),
-        keypoints=points + _there(_SEEN, kinds, Kind.INT64) if points == _POINTS else (),
-        masks=_first((_MASK_KEY,), kinds, Kind.BYTES),
-        segmentations=_there(_SEGMENTATIONS, kinds, Kind.BYTES),
-        captions=_there(_CAPTIONS, kinds, Kind.BYTES),
+        class_text=_first_existing(_CLASS_TEXTS, kinds, Kind.BYTES),
+        keypoints=points + _existing(_SEEN, kinds, Kind.INT64) if points == _POINTS else (),
+        masks=_first_existing((_MASK_KEY,), kinds, Kind.BYTES),
+        segmentations=_existing(_SEGMENTATIONS, kinds, Kind.BYTES),
+        captions=_existing(_CAPTIONS, kinds, Kind.BYTES),
     )
 
 
-def _there(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> tuple[str, ...]:
+def _existing(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> tuple[str, ...]:
     """Return the keys that exist and have the given kind."""
     return tuple(key for key in keys if kinds.get(key) is kind)
 
 
-def _first(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> str:
-    return next(iter(_there(keys, kinds, kind)), "")
+def _first_existing(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> str:
+    return next(iter(_existing(keys, kinds, kind)), "")

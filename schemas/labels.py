@@ -74,15 +74,15 @@ def number_labels(
             are numbered after the known ones. None to keep category ids.
 
     Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
-            when a category id that is kept is outside the ids of label maps.
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way. `E-ANN-LABELS`
+            when a kept category id is outside the ids of label maps.
 
     >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
     [1, 2]
     """
     _check_numbering(known, first_id)
     if first_id is None:
-        return [_usable(label) for label in labels]
+        return [_check_id(label) for label in labels]
     ids = {label.annotated_id: label.id for label in known}
     numbered: list[Label] = []
     for label in sorted(labels):
@@ -198,7 +198,7 @@ def count_licenses(
     of_id = {number: [each for each in known if each.id == number] for number in sorted(total)}
     return [
         LicenseCount(
-            number, total[number], _either(f.name for f in found), _either(f.url for f in found)
+            number, total[number], _joined(f.name for f in found), _joined(f.url for f in found)
         )
         for number, found in of_id.items()
     ]
@@ -244,8 +244,8 @@ def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
         raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
 
 
-def _usable(label: Label) -> Label:
-    """Return a label whose category id can be a class's number."""
+def _check_id(label: Label) -> Label:
+    """Return the label if a label map can hold its id; warn of id 0."""
     if not 0 <= label.id <= MAX_LABEL_ID:
         what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
         what += ", the ids that a label map can hold"
@@ -271,5 +271,5 @@ def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
 
 
-def _either(texts: Iterable[str]) -> str:
+def _joined(texts: Iterable[str]) -> str:
     return " or ".join(sorted({text for text in texts if text}))

@@ -110,7 +110,8 @@ class SourceFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Annotations(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The fate of a split's annotations:
+    """Counts of a split's annotations by what became of them.
+
     `listed == written + sum(dropped) + lost + excluded + sum(skipped) + earlier`.
 
     Attributes:
@@ -151,10 +152,11 @@ class LicenseCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One split: `listed == excluded + sum(skipped) + rejected_before_planning + planned +
-    earlier`, and `planned == records + rejected_in_shards`.
+    """Counts of one split.
 
-    A sample is an image, or an object of one in layouts of one record an object.
+    `listed == excluded + sum(skipped) + rejected_before_planning + planned + earlier`, and
+    `planned == records + rejected_in_shards`. A sample is an image, or a single object if the
+    layout writes one record per object.
 
     Attributes:
         listed: samples in the annotation files.

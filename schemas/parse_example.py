@@ -56,7 +56,7 @@ class Sequences(NamedTuple):
     feature_lists: dict[str, list[Values]]
 
     def byte_values(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield the key and the bytes of each feature, those of all steps in one list."""
+        """Yield key and bytes values of each feature; values of all steps are in one list."""
         features = [(key, [values]) for key, values in self.context.items()]
         for key, steps in (*features, *self.feature_lists.items()):
             yield key, [v for values in steps if values.kind is Kind.BYTES for v in values.values]

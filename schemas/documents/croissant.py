@@ -152,14 +152,14 @@ def _inline(name: str, description: str, rows: Sequence[_Json], **more: object) 
     )
 
 
-def _of_index(name: str, data_type: str, extract: _Json, **transform: object) -> _Json:
+def _index_field(name: str, data_type: str, extract: _Json, **transform: object) -> _Json:
     source = {"fileSet": {"@id": INDEX_DIR}, "extract": extract, **transform}
     return _node("Field", f"records/{name}", dataType=data_type, source=source)
 
 
 def _records(template: str) -> _Json:
     """Return the record set of all records. Split and shard need one of our name templates."""
-    fields = [_of_index("key", "sc:Text", {"column": "key"})]
+    fields = [_index_field("key", "sc:Text", {"column": "key"})]
     if template in NAMED_TEMPLATES.values():
         # They use two properties, since a reader replaces a property's values in place.
         parts = (
@@ -167,13 +167,13 @@ def _records(template: str) -> _Json:
             ("shard", "sc:Integer", "fullpath", _SHARD_OF_NAME),
         )
         fields += [
-            _of_index(name, data_type, {"fileProperty": of}, transform={"regex": regex})
+            _index_field(name, data_type, {"fileProperty": of}, transform={"regex": regex})
             for name, data_type, of, regex in parts
         ]
         fields[1]["references"] = {"field": {"@id": "splits/name"}}
     keys = [{"@id": field["@id"]} for field in fields[1::-1]]
     fields += [
-        _of_index(name, "sc:Integer", {"column": name}) for name in ("offset", "size", "labels")
+        _index_field(name, "sc:Integer", {"column": name}) for name in ("offset", "size", "labels")
     ]
     fields[-1]["repeated"] = True
     what = "Every record, from the indexes: where its framed bytes lie, and its labels."

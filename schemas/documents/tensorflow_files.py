@@ -18,8 +18,8 @@ LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
 _PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
-# TFDS cannot express a name with a record count. It will look for a file of this name, so that its
-# error message tells the remedy.
+# TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
+# error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
 
 _Json = dict[str, object]

@@ -75,8 +75,8 @@ def scaled_mask_of(
 ) -> Mask:
     """Return the mask of a segmentation in a scaled image.
 
-    Polygons are scaled and then drawn. Run lengths are sampled in the middle of each new pixel, one
-    column at a time: an annotation file may state a size too large for a whole mask in memory.
+    Polygons are scaled and then drawn. Run lengths are sampled in the middle of each new pixel.
+    This is done by columns, since a file may state a size too large for a mask in memory.
 
     Args:
         segmentation: outline in pixels of the original image.
@@ -99,9 +99,9 @@ def scaled_mask_of(
         return mask_of(Segmentation(polygons, segmentation.rle_counts), width, height)
     left, top, right, bottom = crop or (0.0, 0.0, 1.0, 1.0)
     ends = np.cumsum(np.array(segmentation.rle_counts, np.int64))
-    rows = _middles(height, from_height, top, bottom)
+    rows = _old_pixels(height, from_height, top, bottom)
     mask = np.zeros((height, width), np.uint8)
-    for column, from_column in enumerate(_middles(width, from_width, left, right)):
+    for column, from_column in enumerate(_old_pixels(width, from_width, left, right)):
         start = from_column * from_height
         mask[:, column] = np.searchsorted(ends, rows + start, side="right") & 1
     return mask
@@ -118,9 +118,9 @@ def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     Source of the format: https://www.w3.org/TR/png-3/
     """
     height_px, width_px = pixels.shape
-    left, right = _used(pixels.max(axis=0))
+    left, right = _nonzero_range(pixels.max(axis=0))
     columns = pixels[:, left:right]
-    top, bottom = _used(columns.any(axis=1))
+    top, bottom = _nonzero_range(columns.any(axis=1))
     stride = width_px + 1  # a row begins with a byte that names its filter
     rows = np.zeros((bottom - top, stride), np.uint8)
     rows[:, 1 + left : 1 + right] = columns[top:bottom]
@@ -215,7 +215,7 @@ def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
     return np.array(rows, np.uint8).T
 
 
-def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
+def _old_pixels(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
     """Return, for each new pixel along an axis, the old pixel under its middle.
 
     Args:
@@ -235,7 +235,7 @@ def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[flo
     return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
 
 
-def _used(line: ArrayLike) -> tuple[int, int]:
+def _nonzero_range(line: ArrayLike) -> tuple[int, int]:
     """Return start and end of the part that is not 0; (0, 0) if all is 0."""
     used = np.flatnonzero(line)
     return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)

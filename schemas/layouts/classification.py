@@ -1,8 +1,12 @@
 """Layouts of one image and its class, and of a pair of images.
 
-`classification` has Model Garden's keys, `imagenet` those of tensorflow/tpu's `imagenet_to_gcs.py`,
-`tutorial` those of TensorFlow's tutorial 'TFRecord and tf.train.Example', and `tensor` those of
-PyImageSearch's article on TFRecords. `pairs` is for super-resolution.
+The layouts have the keys of these programs:
+
+- `classification`: Model Garden;
+- `imagenet`: tensorflow/tpu's `imagenet_to_gcs.py`;
+- `tutorial`: TensorFlow's tutorial 'TFRecord and tf.train.Example';
+- `tensor`: PyImageSearch's article on TFRecords;
+- `pairs`: none; its keys are our own, for super-resolution.
 """
 
 from collections.abc import Sequence
