@@ -20,7 +20,7 @@ PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
 NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
-_MAX_NAME_BYTES = 255  # of a file on most disks
+_MAX_NAME_BYTES = 255  # limit of most file systems
 _FIELD = re.compile(r"\{(split(?=\})|index|num_shards|records)(?::(0[0-9]{1,2})?d?)?\}")
 _NUMBER_AFTER_FIELD = re.compile(r"\}[0-9]*\{(?:index|num_shards|records)")
 _SPLIT_NAME = "[a-z][a-z0-9_]*"
@@ -45,7 +45,7 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 
@@ -99,12 +99,12 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 
 def file_sum(data: bytes) -> FileSum:
-    """Return the sum of a file's bytes.
+    """Return size and checksum of a file's bytes.
 
     >>> file_sum(b"123456789")
     FileSum(bytes=9, crc32c='e3069283')
