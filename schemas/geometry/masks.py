@@ -152,7 +152,7 @@ def read_places(
 
     Returns:
         A uint8 array (height, width) with the number of each pixel's segment: its index in
-        `segments` plus 1, or 0 for none. Whether some pixels have an id that no segment has. The
+        `segments` plus 1, or 0 for none. Whether some pixels have a non-zero id of no segment. The
         number of segments without pixels.
 
     Raises:
