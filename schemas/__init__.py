@@ -1,1 +1,1 @@
-"""What the data is: no Beam, no TensorFlow at import, no I/O."""
+"""Types and formats of the data. They do no I/O, and import neither Beam nor TensorFlow."""

@@ -1,7 +1,7 @@
-"""Tables: the types of columns that follow from their cells, values, and names of table files.
+"""Tables: column types inferred from cells, conversion of cells, and names of table files.
 
-What is seen of a column in a piece of a table is two numbers, so that the pieces of a whole table
-add up to its types in the one pass that reads it.
+Tables are read in pieces, once. `ColumnFacts` describes a column of a piece by two numbers; facts
+of all pieces add up to the column's type.
 """
 
 import functools
@@ -16,30 +16,32 @@ import msgspec
 from beam_tfrec.schemas.features import Kind
 
 BOOL, INT, BIG_INT, FLOAT, TEXT, LIST, NESTED = (1 << place for place in range(7))
-"""What a cell may be, as bits: a list is `LIST` and what its values are, and `NESTED` where one of
-them is a list; `BIG_INT` is beyond int64 and `TEXT` is text or bytes."""
+"""Bits that describe a cell. A list has `LIST` and the bits of its values; a list of lists also has
+`NESTED`. `BIG_INT` is an integer beyond int64, `TEXT` is text or bytes."""
 
 Cell = Any
-"""None where it is missing; a bool, int, float, str or bytes, or a list of these; in a column of
-sequences a list may hold lists of them."""
+"""A bool, int, float, str or bytes, or a list of these; None for a missing cell.
+
+In a column of sequences, a list may hold such lists.
+"""
 
 _INT64 = range(-(2**63), 2**63)
 _INT64_CHARS = 20  # Python refuses to read whole numbers of thousands of digits
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
-"""From here on what is rounded to float32 is infinite."""
+"""Smallest number that rounds to infinity in float32."""
 
 _BOOLS = {"true": 1, "false": 0}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = re.compile(_NUMBER_TEXT)
-_NOT_COUNTED = r"[+-]?0[0-9]|\+[0-9]+\Z"  # a postal code, an ID or a phone number
+_NOT_COUNTED = r"[+-]?0[0-9]|\+[0-9]+\Z"  # a postal code, an id or a phone number
 _COUNTED = re.compile(rf"(?P<whole>-?(?:0|[1-9][0-9]*))|(?!{_NOT_COUNTED}){_NUMBER_TEXT}")
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-"""Ends of tables' names, in lower case; a format is called as its end without the dot."""
+"""Extensions of table files, in lower case. A format's name is its extension without the dot."""
 
 _DOT = re.compile(r"\.")
 _GLOB = re.compile(r"[*?]")
@@ -47,12 +49,12 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class ColumnFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What was seen of a column; facts of pieces add up.
+    """Facts about a column's cells in a piece of a table; see `add_facts`.
 
     Attributes:
-        name: of the column.
-        kinds: bits of what its cells were.
-        cells: how many were not missing.
+        name: the column's name.
+        kinds: bits of all cells, such as `INT | LIST`.
+        cells: number of cells that are not missing.
     """
 
     name: str
@@ -65,10 +67,10 @@ class ColumnType:
     """The type of a column.
 
     Attributes:
-        kind: of the values.
-        repeated: whether a cell is a list of them.
-        optional: whether cells may be missing; a missing list is an empty one.
-        nested: whether what such a list holds are lists, which a sequence's may.
+        kind: kind of the values.
+        repeated: whether a cell is a list of values.
+        optional: whether cells may be missing; a missing list counts as an empty one.
+        nested: whether a cell is a list of lists; only columns of sequences may be.
     """
 
     kind: Kind
@@ -77,35 +79,37 @@ class ColumnType:
     nested: bool = False
 
     def __str__(self) -> str:
-        """Return it as `parse_type` takes it."""
+        """Return the text that `parse_type` reads."""
         return f"{self.kind.value}{'[]' * (self.repeated + self.nested)}{'?' * self.optional}"
 
 
 def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
-    """Return the type that a text names.
+    """Return a type from its text.
 
     Args:
-        name: of the column, for the message.
-        text: the type.
-        may_nest: whether it may be of lists of lists.
+        name: the column's name, for messages.
+        text: the type, such as `float?` or `bytes[]`.
+        may_nest: whether lists of lists are allowed.
 
     >>> str(parse_type("tags", "bytes[]"))
     'bytes[]'
 
     Raises:
-        ValueError: when it names none.
+        ValueError: when the text is not a type.
     """
     match = _TYPE.fullmatch(text)
     if match is None or (match[2] == "[][]" and not may_nest):
         raise ValueError(
-            f"types must be int64, float or bytes, with [] for lists and ? for cells that may be"
-            f" missing, got {text!r} of {name!r}: give such as {name}=float or {name}=bytes[]"
+            f"types must be int64, float or bytes, with [] for lists and ? if cells may be missing,"
+            f" got {text!r} of {name!r}: give for example {name}=float or {name}=bytes[]"
         )
     return ColumnType(Kind(match[1]), match[2] != "", match[3] is not None, match[2] == "[][]")
 
 
 def kind_of_text(text: str) -> int:
-    """Return what a text cell looks like; numbers may have spaces around.
+    """Return the kind that a text cell looks like; spaces around numbers are ignored.
+
+    Numbers with leading zeros or a plus stay text: they may be ids or phone numbers.
 
     >>> [kind_of_text(cell) for cell in ("7", "7.0", "true")] == [INT, FLOAT, BOOL]
     True
@@ -124,14 +128,14 @@ def kind_of_text(text: str) -> int:
 
 
 def kind_of_value(value: Cell, *, may_nest: bool = False) -> int:
-    """Return what a typed value is, of a list what its values are; 0 for a missing one.
+    """Return the bits of a typed cell; 0 for a missing one.
 
     Args:
         value: the cell.
-        may_nest: whether a list may hold lists, for those of a sequence.
+        may_nest: whether a list may hold lists, as in columns of sequences.
 
     Raises:
-        ValueError: when it is nothing that a feature can hold.
+        ValueError: when no feature can hold the value.
     """
     kind = _KIND_OF_TYPE.get(type(value))
     if kind is not None:
@@ -156,7 +160,7 @@ def kind_of_value(value: Cell, *, may_nest: bool = False) -> int:
 
 
 def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
-    """Return the sums of columns' facts, by name."""
+    """Return the facts of whole columns from those of pieces, sorted by name."""
     kinds: dict[str, int] = {}
     cells: dict[str, int] = {}
     for part in parts:
@@ -166,10 +170,10 @@ def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
 
 
 def type_of(facts: ColumnFacts, rows: int) -> ColumnType:
-    """Return the type that a column of a table of so many rows has.
+    """Return a column's type from its facts and the number of rows of its table.
 
-    Bools and whole numbers are int64; with others among them, or beyond int64, floats; everything
-    else is text. Numbers beyond int64 with no float among them are ids, hence text.
+    Bools and integers give int64, and numbers with a float among them give float. All else is
+    text. Integers beyond int64 without any float are text too: they are ids.
 
     >>> str(type_of(ColumnFacts("age", INT | FLOAT, 9), rows=10))
     'float?'
@@ -184,9 +188,10 @@ def type_of(facts: ColumnFacts, rows: int) -> ColumnType:
 
 
 def found_of_columns(facts: Iterable[ColumnFacts], rows: int) -> list[str]:
-    """Return the types of columns as a plan keeps what was found.
+    """Return the column types as text, in the form of `JobPlan.found`.
 
-    A missing object is no column of its own: its members are the columns.
+    Members of objects are columns of their own, such as `a.b`. A null in the place of the object
+    `a` does not make a column `a`.
 
     >>> found_of_columns([ColumnFacts("home town", TEXT, 3)], rows=3)
     ['bytes home town']
@@ -204,13 +209,13 @@ def found_of_columns(facts: Iterable[ColumnFacts], rows: int) -> list[str]:
 
 
 def columns_of_found(found: Iterable[str]) -> dict[str, ColumnType]:
-    """Return the types of columns from what `found_of_columns` gave."""
+    """Return the column types from the texts of `found_of_columns`."""
     named = (text.partition(" ") for text in found)
     return {name: parse_type(name, text, may_nest=True) for text, _, name in named}
 
 
 def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:
-    """Return a cell's values in a feature of a type; None for the missing one of a scalar.
+    """Return a cell's values converted to a type; None for a missing scalar.
 
     >>> values_of(" 7", ColumnType(Kind.FLOAT)), values_of(None, ColumnType(Kind.INT64, True))
     ([7.0], [])
@@ -229,7 +234,7 @@ def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:
 
 
 def steps_of(cell: Cell, wanted: ColumnType) -> Sequence[Sequence[Any]]:
-    """Return the values of every step of a sequence's cell; a missing one has no steps.
+    """Return the values of each step of a cell in a column of sequences; none for a missing cell.
 
     >>> steps_of([7, 8], ColumnType(Kind.INT64, True))
     [[7], [8]]
@@ -311,7 +316,7 @@ _CONVERT = {Kind.BYTES: _to_bytes, Kind.FLOAT: _to_float, Kind.INT64: _to_int64}
 
 
 def format_of(name: str) -> str:
-    """Return the format that a name says a file has; empty for none of a table.
+    """Return the table format of a file by its extension; empty if it is not a table.
 
     >>> format_of("a/b.CSV"), format_of("readme.txt")
     ('csv', '')
@@ -320,9 +325,9 @@ def format_of(name: str) -> str:
 
 
 def is_table_file(uri: str) -> bool:
-    """Return whether a path names one table: no folder and no glob, by its form alone.
+    """Return whether a path names a single table, not a folder or glob, by its form alone.
 
-    Brackets are part of a name: as a glob `a[1].csv` would read `a1.csv` instead of that file.
+    Brackets are part of a name. As a glob, `a[1].csv` would read `a1.csv` instead of that file.
 
     >>> [is_table_file(uri) for uri in ("a[1].csv", "gs://b/tables", "a/*.csv")]
     [True, False, False]
@@ -331,7 +336,7 @@ def is_table_file(uri: str) -> bool:
 
 
 def root_and_pattern(uri: str) -> tuple[str, str]:
-    """Return the folder that is listed, and the glob that names below it match; empty for all.
+    """Return the folder to list, and the glob for names below it (empty for all names).
 
     >>> root_and_pattern("gs://b/2024/part-*/a?.csv"), root_and_pattern("tables/")
     (('gs://b/2024', 'part-*/a?.csv'), ('tables', ''))
@@ -347,7 +352,7 @@ def root_and_pattern(uri: str) -> tuple[str, str]:
 def matches(name: str, pattern: str) -> bool:
     """Return whether a name below a root matches a glob.
 
-    No star reaches over a slash but `**`; `**/` is any number of folders, also none.
+    Only `**` matches slashes; `**/` matches any number of folders, also none.
 
     >>> matches("a/b.csv", "*.csv"), matches("a/b.csv", "*/*.csv"), matches("b.csv", "**/*.csv")
     (False, True, True)

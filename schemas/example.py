@@ -1,9 +1,9 @@
-"""The bytes of a `tf.train.Example`, without TensorFlow and without copying large values.
+"""Serialize a `tf.train.Example` without TensorFlow and without copying large values.
 
-Byte-equal to TensorFlow's `SerializeToString(deterministic=True)`: the map of features is written
-in the order of its keys' UTF-8 bytes, packed lists as protobuf packs them. One exception: `image`
-stands before `image/filename`, as C++ and pure Python sort them, and not behind it, as Python's
-upb 6.33 does (github.com/protocolbuffers/protobuf/pull/26621). Source of the format:
+The bytes equal those of TensorFlow's `SerializeToString(deterministic=True)`: features are sorted
+by the UTF-8 bytes of their keys, and lists of numbers are packed. There is one exception: `image`
+comes before `image/filename`, as in C++ and pure Python. Python's upb 6.33 sorts it after
+(github.com/protocolbuffers/protobuf/pull/26621). Source of the format:
 tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programming-guides/encoding/.
 """
 
@@ -17,18 +17,18 @@ from collections.abc import Mapping, Sequence
 from beam_tfrec.schemas.features import Kind
 
 MAX_EXAMPLE_BYTES = 2**31 - 1
-"""Protobuf's limit: a larger message serialises without an error and cannot be parsed."""
+"""Protobuf's limit. A larger message serializes without an error, but cannot be parsed."""
 
 FeatureValues = Mapping[str, tuple[Kind, Sequence]]
-"""Per feature key its kind and its values: bytes, numbers rounded to float32, or int64."""
+"""Kind and values of each feature, by key. Values are bytes, floats or integers."""
 
 FeatureListValues = Mapping[str, tuple[Kind, Sequence[Sequence]]]
-"""Per feature list's key the kind of its values and, step by step, these."""
+"""Kind and values of each feature list, by key: one list of values per step."""
 
-UNCOPIED_BYTES = 4096  # below it, a copy costs less than one more part to hand on
+UNCOPIED_BYTES = 4096  # copying a smaller value costs less than handing on one more part
 
 _BYTES, _FLOATS, _INT64S = b"\x0a", b"\x12", b"\x1a"  # tags of the lists of a Feature
-_FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
+_FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # looking up an Enum's member is slow
 
 
 def encode_example(
@@ -50,12 +50,12 @@ def encode_example_parts(
     """Return a record in parts; their concatenation is the message.
 
     Args:
-        features: the values of every feature, of a SequenceExample those of its context. Floats
-            are rounded once to float32, beyond its range to an infinity.
-        feature_lists: the values of every step of a SequenceExample; None for an Example.
+        features: the features, or for a SequenceExample those of its context. Floats are rounded
+            once to float32; numbers beyond its range become infinite.
+        feature_lists: the feature lists of a SequenceExample; None for an Example.
 
     Returns:
-        At least one part; values of 4 kB and more stand among them as they were given or packed.
+        At least one part. Each value of 4 kB or more is a part of its own, uncopied.
 
     Raises:
         OverflowError: when an integer does not fit int64.
@@ -84,12 +84,12 @@ def encode_example_parts(
 
 
 def _field(tag: bytes, parts: Sequence[bytes]) -> list[bytes]:
-    """Return a field of a message in parts: its length stands first on the wire."""
+    """Return a field of a message in parts: tag and length, then the given parts."""
     return [tag + varint(sum(map(len, parts))), *parts]
 
 
 def _feature(key: str | None, kind: Kind, values: Sequence) -> Sequence[bytes]:
-    """Return a Feature in parts: with a key as an entry of a map, without one as a step."""
+    """Return a Feature in parts: as a map entry if it has a key, else as a step."""
     if kind is _FLOAT:
         tag, value = _FLOATS, _packed_floats(values)
     elif kind is _INT64:
@@ -102,17 +102,17 @@ def _feature(key: str | None, kind: Kind, values: Sequence) -> Sequence[bytes]:
     return _value_head(key, tag, len(value)), value
 
 
-@functools.lru_cache(maxsize=16_384)  # keys and small lengths repeat, an image's seldom does
+@functools.lru_cache(maxsize=16_384)  # keys and small lengths repeat, lengths of images seldom do
 def _value_head(key: str | None, list_tag: bytes, value_bytes: int) -> bytes:
-    """Return a Feature up to its one value, as packed numbers are, too."""
-    has_value = value_bytes or list_tag == _BYTES  # an empty text is one, no numbers are none
+    """Return the bytes of a Feature before its only value; packed numbers count as one value."""
+    has_value = value_bytes or list_tag == _BYTES  # an empty text is a value, an empty pack is not
     value_head = b"\x0a" + varint(value_bytes) if has_value else b""
     return _head(key, list_tag, len(value_head) + value_bytes) + value_head
 
 
 @functools.lru_cache(maxsize=4096)
 def _head(key: str | None, list_tag: bytes, list_bytes: int) -> bytes:
-    """Return a Feature up to its list's content: outer lengths stand first on the wire."""
+    """Return the bytes of a Feature before its list's content: tags and all outer lengths."""
     list_head = list_tag + varint(list_bytes)
     feature = varint(len(list_head) + list_bytes) + list_head
     if key is None:
@@ -127,7 +127,7 @@ def _key_field(key: str) -> bytes:
 
 
 def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
-    """Return the content of a `tf.train.BytesList` in parts, the values among them as given."""
+    """Return the content of a `tf.train.BytesList` in parts; values are not copied."""
     for value in values:
         if not isinstance(value, bytes):
             raise TypeError(f"bytes features take bytes, got {type(value).__name__}")
@@ -138,11 +138,11 @@ def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
 
 
 def _packed_floats(values: Sequence[float]) -> bytes:
-    """Return values as float32, little endian; those beyond its range as infinities."""
+    """Return values as float32, little endian; values beyond its range become infinite."""
     try:
         return _floats_struct(len(values)).pack(*values)
     except (OverflowError, struct.error):
-        packed = array.array("f", iter(values))  # without `iter` bytes would be taken for floats
+        packed = array.array("f", iter(values))  # without `iter`, bytes would be read as floats
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()

@@ -1,4 +1,4 @@
-"""Records against a manifest, and what records without one turn out to hold."""
+"""Check records against a manifest, and infer a schema from records that have no manifest."""
 
 import hashlib
 import operator
@@ -18,25 +18,30 @@ _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"
 _SIZE_KEYS = ("image/height", "image/width")
 _SHOWN_LABELS = 10
-_PANOPTIC = "panoptic_objects/"  # their labels are in no index
+_PANOPTIC = "panoptic_objects/"  # the index leaves out labels of panoptic segments
 _INDEXED_LAYOUTS = {
     *("detection", "keras", "tfds", "table", "arrays"),
     *("classification", "imagenet", "tutorial", "tensor"),
 }
-"""Our layouts that write the index's labels into the record; a user's own layout may not."""
+"""Our layouts with the same labels in record and index; a user's own layout may differ."""
 
 Fields = Mapping[str, Message]
+"""Parsed features of a record, by key."""
+
 Rules = Mapping[str, tuple[Feature, Callable[[Message], Sequence[Any]]]]
-"""By key: a feature, and the function that returns its values; none if they have another kind."""
+"""By key: the declared feature, and a function that returns a parsed feature's values.
+
+The function returns no values if the parsed feature has another kind than declared.
+"""
 
 
 @dataclass(frozen=True)
 class ExampleRules:
-    """What every record of a data set must be.
+    """Rules that every record of a data set must meet.
 
     Attributes:
-        spec: its features.
-        labels: ids of the label map; empty where there is none.
+        spec: features of a record.
+        labels: ids of the label map; empty without a label map.
     """
 
     spec: FeatureSpec
@@ -49,23 +54,23 @@ class ExampleRules:
         row_labels: Sequence[int] | None = None,
         row_size_px: tuple[int | None, ...] = (),
     ) -> list[str]:
-        """Return what is wrong with a record.
+        """Return the faults of a record, one line each.
 
         Args:
-            data: its bytes.
-            sources: hex SHA-256 of its source files, where images are those files; empty where
-                they are not; None to compare no SHA-256 at all.
-            row_labels: its labels in the index; None where the index has no such record.
-            row_size_px: height and width of its picture in the index; none where it has neither.
+            data: the record's bytes.
+            sources: hex SHA-256 of the source files, if the record holds these files unchanged.
+                Empty if images were converted; None to compare no SHA-256 at all.
+            row_labels: labels of the record in the index; None if they should not be compared.
+            row_size_px: height and width of the picture in the index; empty if it has neither.
         """
         try:
             context, steps = read_sequence(data)
         except ValueError as error:
-            return [f"no Example: {error}"]
+            return [f"not an Example: {error}"]
         wrong = [*self._wrong_keys(context, self._context)]
         wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:
-            wrong += self._differing(context, row_labels, row_size_px)
+            wrong += self._index_differences(context, row_labels, row_size_px)
         if sources is not None:
             wrong += self._wrong_hashes(context, sources)
         return wrong
@@ -79,26 +84,26 @@ class ExampleRules:
         return _rules(feature for feature in self.spec.features if feature.per_step)
 
     @cached_property
-    def _row_label(self) -> str:
-        """The key of the labels that the index holds too; empty where there is not just one."""
+    def _indexed_key(self) -> str:
+        """Key of the labels that the index repeats; empty unless just one feature has labels."""
         labels = [f.key for f, _ in self._context.values() if f.content is Content.CLASS_LABEL]
         keys = [key for key in labels if not key.startswith(_PANOPTIC)]
         return keys[0] if len(keys) == 1 else ""
 
     def _wrong_keys(self, found: Fields, wanted: Rules) -> Iterator[str]:
-        """Yield what is wrong with a record's keys and their values."""
+        """Yield the faults of a record's keys and values."""
         known = 0
         for key, (feature, values_of) in wanted.items():
             if (held := found.get(key)) is None:
                 if not feature.optional:
-                    yield f"feature {key!r} is not there"
+                    yield f"feature {key!r} is missing"
                 continue
             known += 1
             for one in held.feature if feature.per_step else (held,):
                 values = values_of(one)
                 is_label = self.labels and feature.content is Content.CLASS_LABEL
                 if len(values) == 1 and not is_label:
-                    continue  # as most are
+                    continue  # most features end here
                 if what := self._wrong_values(one, values, feature):
                     yield f"feature {key!r} {what}"
         if known != len(found):
@@ -115,24 +120,24 @@ class ExampleRules:
             return f"has the label {min(unknown)}, which is not in the label map"
         return ""
 
-    def _differing(
+    def _index_differences(
         self, context: Fields, row_labels: Sequence[int] | None, size_px: tuple[int | None, ...]
     ) -> Iterator[str]:
-        """Yield where the index says otherwise."""
-        key = self._row_label
+        """Yield differences between a record and its row in the index."""
+        key = self._indexed_key
         if row_labels is not None and key in context:
             labels = context[key].int64_list.value
             if labels != row_labels:
-                said = f"has the labels {_some(labels)}, the index says {_some(row_labels)}"
+                said = f"has the labels {_listed(labels)}, the index says {_listed(row_labels)}"
                 yield f"feature {key!r} {said}"
         if self._context.keys() >= {*_SIZE_KEYS}:
             for key, value in zip(_SIZE_KEYS, size_px, strict=False):
                 stated = list(context[key].int64_list.value) if key in context else []
                 if value is not None and stated != [value]:
-                    yield f"feature {key!r} is {_some(stated)}, the index says {value}"
+                    yield f"feature {key!r} is {_listed(stated)}, the index says {value}"
 
     def _wrong_hashes(self, context: Fields, sources: Sequence[str]) -> Iterator[str]:
-        """Compare images with the hash next to them, and with those of their sources."""
+        """Compare images with the record's own SHA-256, and with the sums of the sources."""
         digests = {
             feature.key: hashlib.sha256(value).hexdigest()
             for feature, _ in self._context.values()
@@ -145,11 +150,11 @@ class ExampleRules:
                 yield f"{_SHA256_KEY!r} is {text!r}, {_IMAGE_KEY!r} has {digests[_IMAGE_KEY]}"
         for key, digest in digests.items():
             if sources and digest not in sources:
-                yield f"{key!r} has the SHA-256 {digest}, which is none of its sources by the index"
+                yield f"{key!r} has the SHA-256 {digest}, and no source in the index has it"
 
 
 def rules_of(manifest: Manifest) -> ExampleRules:
-    """Return what a manifest says of every record."""
+    """Return the rules for a data set's records, from its manifest."""
     return ExampleRules(spec_of(manifest), frozenset(label.id for label in manifest.plan.labels))
 
 
@@ -160,21 +165,21 @@ def _rules(features: Iterable[Feature]) -> Rules:
     }
 
 
-def _some(labels: Sequence[object]) -> str:
-    """Return labels as text, the first of many."""
+def _listed(labels: Sequence[object]) -> str:
+    """Return labels as text; of many, the first ones."""
     shown = " ".join(map(str, labels[:_SHOWN_LABELS]))
     more = len(labels) - _SHOWN_LABELS
     return f"[{shown}{f' and {more} more' if more > 0 else ''}]"
 
 
 MAX_KEYS = 1000
-"""Of a schema; more are counted alone."""
+"""Most features that an inferred schema describes; `is_cut` is set if there were more."""
 
 NO_KIND = "empty"
-"""A feature without a list, which readers take for one without values."""
+"""Kind of a feature without a list. Readers treat it as a feature without values."""
 
 Place = tuple[str, int, int]
-"""A record: its file, its number and the offset of its frame."""
+"""Where a record is: its file, its number in it, and the offset of its frame."""
 
 
 class KindFacts(msgspec.Struct, frozen=True):
@@ -182,8 +187,8 @@ class KindFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         records: number of records that hold them.
-        least: fewest values in one record, of a feature list in one step; or fewest steps.
-        most: most of these.
+        least: fewest values in one record or step; for facts of steps, fewest steps.
+        most: largest number of values or steps, likewise.
         first: place of the first such record.
     """
 
@@ -206,9 +211,9 @@ class FeatureFacts(msgspec.Struct):
     Attributes:
         kinds: facts by kind: bytes, float, int64 or `NO_KIND`.
         steps: facts of its steps, if it is a feature list.
-        images: number of values that are image files, by their format.
-        no_images: number of values that are none, empty ones left out.
-        first_no_image: place of the first record that holds one.
+        images: number of values that are image files, by format.
+        no_images: number of non-empty values that are not image files.
+        first_no_image: place of the first record with such a value.
     """
 
     kinds: dict[str, KindFacts] = {}
@@ -219,15 +224,15 @@ class FeatureFacts(msgspec.Struct):
 
     @property
     def records(self) -> int:
-        """How many records have it."""
+        """Number of records that have it."""
         return sum(facts.records for facts in self.kinds.values())
 
     def is_image(self) -> bool:
-        """Return whether it holds image files: more than half of its values are."""
+        """Return whether more than half of the values are image files."""
         return sum(self.images.values()) > self.no_images
 
     def extend(self, other: "FeatureFacts") -> None:
-        """Add what later records hold."""
+        """Add the facts of later records."""
         for kind, facts in other.kinds.items():
             self.kinds[kind] = self.kinds[kind] + facts if kind in self.kinds else facts
         self.steps = self.steps + other.steps if self.steps else other.steps
@@ -238,14 +243,14 @@ class FeatureFacts(msgspec.Struct):
 
 
 class InferredSchema(msgspec.Struct):
-    """What records hold; schemas of files add up.
+    """Features found in records. Schemas of several files can be added up.
 
     Attributes:
         records: number of Examples or SequenceExamples.
         features: facts by key.
         others: number of records that are neither.
-        first_other: place of the first of those.
-        is_cut: whether there are features beyond `MAX_KEYS`.
+        first_other: place of the first such record.
+        is_cut: whether there were more than `MAX_KEYS` features.
     """
 
     records: int = 0
@@ -264,7 +269,7 @@ class InferredSchema(msgspec.Struct):
         self.extend(InferredSchema(0, lists))
 
     def add_other(self, place: Place) -> None:
-        """Add a record that is no Example."""
+        """Add a record that is not an Example."""
         self.extend(InferredSchema(others=1, first_other=place))
 
     def extend(self, other: "InferredSchema") -> None:
@@ -280,7 +285,7 @@ class InferredSchema(msgspec.Struct):
                 self.is_cut = True
 
     def lines(self) -> Iterator[str]:
-        """Yield a line a feature: key, kind, records that have it, number of values."""
+        """Yield one line per feature: key, kind, records that have it, number of values."""
         rows = [
             (printable(key), *_row(facts, self.records))
             for key, facts in sorted(self.features.items())
@@ -302,7 +307,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:
-    """Yield where a feature begins to be of another kind than in most records."""
+    """Yield the first record in which a feature has another kind than in most records."""
     for key, facts in sorted(schema.features.items()):
         kinds = {kind: found for kind, found in facts.kinds.items() if kind != NO_KIND}
         if len(kinds) < 2:
@@ -315,7 +320,7 @@ def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:
 
 
 def _facts_of(lists: Sequence[Values], place: Place) -> FeatureFacts:
-    """Return what one record holds of a feature: a list of values, or one of each step."""
+    """Return the facts of one feature in one record: one list of values, or one list a step."""
     counts: dict[str, list[int]] = {}
     for kind, values in lists:
         counts.setdefault(NO_KIND if kind is None else kind.value, []).append(len(values))

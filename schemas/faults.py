@@ -1,7 +1,7 @@
-"""The fault codes: what each means, which exit code it leads to, and the form of its one line.
+"""The fault codes with their meanings and exit codes, and the one-line form of a fault.
 
-A fault is about one sample or one annotation (it becomes a `Rejected`), or about the whole run (it
-becomes an exception whose text is `fault_line(...)`; the command's exit code is taken from it).
+A fault of one sample or annotation becomes a `Rejected`, and the run goes on. A fault of the whole
+run becomes an exception with the text of `fault_line`; its code decides the command's exit code.
 """
 
 import enum
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-# Where a name holds such words too, they do not end a line of the text.
+# Only at the end of a line: a file's name may hold such words too.
 _RUNNER_SUFFIX = re.compile(r" ?\[while running '[^']*'\]\s*$", re.MULTILINE)
 
 
 class Scope(enum.Enum):
-    """What a fault is about."""
+    """The thing that a fault concerns."""
 
     SAMPLE = "sample"
     ANNOTATION = "annotation"
@@ -24,12 +24,12 @@ class Scope(enum.Enum):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One code of the table.
+    """One fault code.
 
     Attributes:
-        scope: what it is about.
-        meaning: one sentence for people.
-        exit_code: the command's exit code for a fault about the run; 0 for rejects.
+        scope: a sample, an annotation, or the whole run.
+        meaning: explanation for people, one sentence.
+        exit_code: the command's exit code for a fault of the run; 0 for rejects.
     """
 
     scope: Scope
@@ -47,32 +47,32 @@ EXIT_DAMAGE = 7
 
 _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     (Scope.SAMPLE, 0): {
-        "E-IMG-MISSING": "the image is not in the listing of its root",
-        "E-IMG-NOT-A-FILE": "a directory, FIFO, socket or device",
+        "E-IMG-MISSING": "no file below the image root has this name",
+        "E-IMG-NOT-A-FILE": "the image is a directory, FIFO, socket or device",
         "E-IMG-EMPTY": "the file has no bytes",
         "E-IMG-TOO-LARGE": "the file is larger than the limit",
         "E-IMG-TRUNCATED": "the file ends before its image does",
-        "E-IMG-TYPE": "the content is no JPEG, PNG, GIF or BMP for TensorFlow",
-        "E-IMG-PIXELS": "more pixels than the limit",
+        "E-IMG-TYPE": "the content is not a JPEG, PNG, GIF or BMP that TensorFlow reads",
+        "E-IMG-PIXELS": "the image has more pixels than the limit",
         "E-IMG-DAMAGED": "the image cannot be decoded",
         "E-IMG-SIZE": "width and height differ from the annotation file's",
-        "E-SRC-TWICE": "several files of one root have the name of the sample",
-        "E-SRC-LABEL": "nothing says which class the sample is of",
-        "E-ROW-CSV": "the row has not as many cells as the header, or stray quotes",
-        "E-ROW-JSON": "the line is no JSON object",
-        "E-ROW-TEXT": "the row is no UTF-8",
+        "E-SRC-TWICE": "several files of one root have the sample's name",
+        "E-SRC-LABEL": "the sample has no class",
+        "E-ROW-CSV": "the row has stray quotes, or another number of cells than the header",
+        "E-ROW-JSON": "the line is not a JSON object",
+        "E-ROW-TEXT": "the row is not UTF-8",
         "E-ROW-TYPE": "a value does not fit its column's type",
-        "E-ROW-KEY": "the row has no value in the column of keys",
+        "E-ROW-KEY": "the row has no value in the key column",
         "E-ROW-PATH": "the row names no image below the image root",
-        "E-ROW-TOO-LARGE": "a cell, or the row, is larger than the limit",
+        "E-ROW-TOO-LARGE": "a cell or the row is larger than the limit",
         "E-EX-TOO-LARGE": "the Example would exceed 2^31-1 bytes",
-        "E-EX-EMPTY": "there is no annotation that the Example needs",
+        "E-EX-EMPTY": "an annotation that the Example needs is missing",
         "E-EX-FAILED": "the Example could not be built",
         "E-ANN-MISSING": "the image has no annotation file",
-        "E-ANN-FILE": "the image's annotation file cannot be read as one",
+        "E-ANN-FILE": "the image's annotation file cannot be parsed",
     },
     (Scope.ANNOTATION, 0): {
-        "E-ANN-SHAPE": "the shape is none, or none that has an area",
+        "E-ANN-SHAPE": "the shape is malformed, or has no area",
         "E-BOX-SHAPE": "the bbox is not four numbers",
         "E-BOX-NOT-FINITE": "the bbox holds a number beyond float64",
         "E-BOX-EMPTY": "the box has no width or height in float32",
@@ -91,32 +91,32 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-ARG": "a flag or its value is wrong",
     },
     (Scope.RUN, EXIT_INVALID_INPUT): {
-        "E-TAB-FORMAT": "a table is not what its file is called",
-        "E-TAB-HEADER": "columns have no names, or the same, or not those needed",
-        "E-ANN-JSON": "the annotation file is no valid JSON",
-        "E-ANN-SECTION": "a section is missing, twice, or of no known kind",
+        "E-TAB-FORMAT": "a table's content does not match its file extension",
+        "E-TAB-HEADER": "a needed column is missing, or columns have equal or no names",
+        "E-ANN-JSON": "the annotation file is not valid JSON",
+        "E-ANN-SECTION": "a section is missing, repeated, or of an unknown kind",
         "E-ANN-TYPE": "a value has the wrong type",
         "E-ANN-DUPLICATE": "two images or segments share an id or name",
-        "E-ANN-JOIN": "two annotation files of a split contradict",
-        "E-ANN-PATH": "a file name leaves the image root",
-        "E-ANN-LABELS": "the categories contradict",
-        "E-ARR-HEADER": "the array file is no array",
+        "E-ANN-JOIN": "two annotation files of a split contradict each other",
+        "E-ANN-PATH": "a file name leads out of the image root",
+        "E-ANN-LABELS": "classes contradict each other, or a label file cannot be used",
+        "E-ARR-HEADER": "the file does not hold a readable array",
         "E-ARR-ZIP": "the .npz file cannot be unpacked",
         "E-ARR-TYPE": "no tensor has values of that type",
         "E-ARR-COUNT": "arrays that belong together differ in length",
         "E-SET-MISSING": "most images are missing",
         "E-SET-EMPTY": "there are no samples",
         "E-SET-DUPLICATE": "two samples share a key",
-        "E-SRC-SPLIT": "a field says no split that there is, or no group",
+        "E-SRC-SPLIT": "a field that decides the split has no value, or an unknown one",
     },
     (Scope.RUN, EXIT_BUDGET): {
         "E-BUDGET": "more rejects or dropped annotations than accepted",
     },
     (Scope.RUN, EXIT_CONFLICT): {
         "E-OUT-PLAN": "the output holds another plan",
-        "E-OUT-FOREIGN": "files of another run are there",
+        "E-OUT-FOREIGN": "the output holds files of another run",
         "E-OUT-DATES": "a data set of another date must come before this one",
-        "E-OUT-CONFLICT": "a file there has other content",
+        "E-OUT-CONFLICT": "a file in the output has other content",
     },
     (Scope.RUN, EXIT_STORAGE): {
         "E-IO-AUTH": "permission denied or no credentials",
@@ -124,20 +124,20 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-IO-READONLY": "the output cannot be written",
         "E-IO-LIMIT": "out of memory or file descriptors",
         "E-IO-RETRIES": "storage kept failing",
-        "E-SRC-CHANGED": "a source changed during or since",
+        "E-SRC-CHANGED": "a source changed during the run, or since its plan was made",
         "E-JOB": "the engine refused, lost or cancelled the job",
     },
     (Scope.RUN, EXIT_DAMAGE): {
-        "E-VER-MISSING": "a file of the data set is not there",
-        "E-VER-SIZE": "a file has another size than it was given",
-        "E-VER-FRAME": "a record's frame is none, or cut off",
-        "E-VER-CRC": "a record's bytes are not those written",
-        "E-VER-EXAMPLE": "a record is not what the manifest says",
-        "E-VER-INDEX": "an index is not that of its shard",
-        "E-VER-MANIFEST": "manifest, plan, receipts and rejects contradict",
-        "E-VER-FOREIGN": "a file of our names is not the data set's",
-        "E-VER-ORDER": "records are not in the order of the plan",
-        "E-VER-SOURCE": "a source is not what a record was made of",
+        "E-VER-MISSING": "a file of the data set is missing",
+        "E-VER-SIZE": "a file has another size than when it was written",
+        "E-VER-FRAME": "a record's frame is damaged or cut off",
+        "E-VER-CRC": "a record's bytes differ from those written",
+        "E-VER-EXAMPLE": "a record differs from what the manifest says",
+        "E-VER-INDEX": "an index does not fit its shard",
+        "E-VER-MANIFEST": "manifest, plan, receipts and rejects contradict each other",
+        "E-VER-FOREIGN": "a file is named like one of ours, but the data set has no such file",
+        "E-VER-ORDER": "records are not in the planned order",
+        "E-VER-SOURCE": "a source differs from what its record was made of",
         "E-VER-IMAGE": "an image in a record is damaged",
     },
 }
@@ -155,14 +155,14 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """A sample or an annotation that stays out of the data set, with its reason.
 
     Attributes:
-        code: a SAMPLE or ANNOTATION code of `FAULTS`.
-        stage: the step that found it, such as `read_coco`.
-        split: of the sample.
+        code: a code of `FAULTS` with the scope SAMPLE or ANNOTATION.
+        stage: step that found it, such as `read_coco`.
+        split: name of the sample's split.
         key: the sample's key; empty for an orphan annotation.
-        annotation_ids: annotations lost with the sample, or the one dropped annotation.
+        annotation_ids: ids of annotations lost with the sample, or of the one dropped annotation.
         file_name: the image's name relative to its root.
-        detail: what was found, with numbers; no roots, clocks or hosts.
-        shard: such as `train-00003-of-00016`; empty before planning.
+        detail: description with numbers, but without roots, times or host names.
+        shard: name such as `train-00003-of-00016`; empty before planning.
     """
 
     code: str
@@ -176,7 +176,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope(self) -> Scope:
-        """What was rejected: a sample, or an annotation alone."""
+        """Whether a sample was rejected, or an annotation alone."""
         return FAULTS[self.code].scope
 
 
@@ -185,8 +185,8 @@ class RejectBudget:
     """How many samples may be rejected: a count, or a percentage of the listed samples.
 
     Attributes:
-        count: samples; used when `percent` is None.
-        percent: 0 to 100.
+        count: number of samples; used if `percent` is None.
+        percent: share of the listed samples, 0 to 100.
     """
 
     count: int = 0
@@ -207,7 +207,7 @@ class RejectBudget:
         return self.count if self.percent is None else int(listed * self.percent / 100)
 
     def __str__(self) -> str:
-        """Return it as the command line takes it."""
+        """Return the form that the command line takes."""
         return str(self.count) if self.percent is None else f"{self.percent:g}%"
 
 
@@ -237,7 +237,7 @@ def printable(text: str) -> str:
 
 
 def bytes_text(size: float) -> str:
-    """Return a size in bytes, three digits of it, in decimal units.
+    """Return a size as text with a decimal unit and three digits.
 
     >>> [bytes_text(n) for n in (0, 999, 1000, 152_345, 10**8, 2 * 10**12, 3 * 10**15)]
     ['0 B', '999 B', '1 kB', '152 kB', '100 MB', '2 TB', '3,000 TB']
@@ -250,7 +250,7 @@ def bytes_text(size: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Return a count with its noun, in the plural unless it is 1.
 
     >>> counted(1, "record"), counted(750, "record")
     ('1 record', '750 records')
@@ -259,10 +259,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def find_fault(text: str) -> tuple[str, str] | None:
-    """Return (code, its line) of the first fault of the run in an error's text, else None.
+    """Return (code, fault line) of the first fault of the run in an error's text, else None.
 
-    Runners wrap an exception's text in tracebacks and suffixes, so the line is cut out of it; the
-    whole form of `fault_line` is asked for, since tracebacks quote source lines with codes.
+    Runners wrap an exception's text in tracebacks and suffixes, so the line is cut out of it.
+    Tracebacks also quote source lines that hold codes. So only the whole form of `fault_line`
+    counts.
     """
     for line in _RUNNER_SUFFIX.sub("", text).splitlines():
         remedy_start = line.rfind("; ")
@@ -274,7 +275,7 @@ def find_fault(text: str) -> tuple[str, str] | None:
 
 
 def reject_order(rejected: Rejected) -> tuple:
-    """Return the sort key of `rejected.jsonl`: every field, as text where types may mix."""
+    """Return the sort key of a line of `rejected.jsonl`: all fields, as text if types may mix."""
     ids = tuple(str(i) for i in rejected.annotation_ids)
     return (rejected.split, rejected.key, rejected.code, ids, msgspec.json.encode(rejected))
 
@@ -283,10 +284,10 @@ def at_record(file: str, number: int, offset: int, key: str | None = None) -> st
     """Return where a record is, in words.
 
     Args:
-        file: its file's name.
-        number: of the record, from 0.
-        offset: of its frame in the file, in bytes.
-        key: of the record; None where it is not known.
+        file: name of the file.
+        number: index of the record in the file, from 0.
+        offset: offset of its frame in the file, in bytes.
+        key: the record's key; None if it is not known.
 
     >>> at_record("a.tfrec", 3, 1024, "42")
     "a.tfrec record 3 (key '42') at byte 1024"

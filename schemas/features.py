@@ -1,7 +1,8 @@
-"""One declaration of an Example's features, from which everything else follows.
+"""`FeatureSpec`: the one declaration of an Example's features.
 
-A `FeatureSpec` says which keys an Example holds, of which kind and how often. The encoder's input,
-`parse_spec`, TFDS's metadata and the TFMD schema all follow from it, so no two can disagree.
+It declares each key, its kind and its number of values. The encoder's input, `parse_spec`, TFDS's
+metadata and TensorFlow Metadata's schema are all derived from it, so they cannot disagree.
+`Roles` names the features that hold images, boxes or labels, so that the report can draw records.
 """
 
 import enum
@@ -14,24 +15,27 @@ import msgspec
 
 
 class Kind(enum.Enum):
-    """The list of `tf.train.Feature` that holds the values: the only three there are."""
+    """The three kinds of values that a `tf.train.Feature` can hold.
+
+    `coco_file.Kind`, the kind of an annotation file, is something else.
+    """
 
     BYTES = "bytes"
     FLOAT = "float"  # float32
     INT64 = "int64"
 
-    __hash__ = object.__hash__  # an Enum's own is Python code
+    __hash__ = object.__hash__  # faster: Enum's own hash runs Python code
 
 
 class Content(enum.Enum):
-    """What the values mean, where readers can make use of it."""
+    """Meaning of the values, as far as readers use it."""
 
     PLAIN = "plain"  # nothing beyond the kind; bytes are opaque
     IMAGE = "image"  # bytes: an encoded image file (JPEG, PNG, …), which may differ per Example
     TEXT = "text"  # bytes: UTF-8
     CLASS_LABEL = "class_label"  # int64: an id of the label map, which may have gaps
     FLAG = "flag"  # int64: 0 or 1
-    BOX_YXYX = "box_yxyx"  # float: four a box, ymin, xmin, ymax, xmax in [0, 1]
+    BOX_YXYX = "box_yxyx"  # float: four per box, ymin, xmin, ymax, xmax in [0, 1]
 
 
 class RepeatedAs(enum.Enum):
@@ -42,7 +46,7 @@ class RepeatedAs(enum.Enum):
 
 
 SEQUENCE_KEY = "##SEQUENCE##"
-"""What TensorFlow Metadata calls the struct of all features of steps."""
+"""TensorFlow Metadata's name for the struct of all per-step features."""
 
 _KIND_OF_CONTENT = {
     Content.IMAGE: Kind.BYTES,
@@ -56,19 +60,19 @@ _DEFAULTS: dict[Kind, Any] = {Kind.BYTES: b"", Kind.FLOAT: 0.0, Kind.INT64: 0}
 
 
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One feature of an Example; it stands in manifests as it is.
+    """One feature of an Example. Manifests hold it as JSON in this form.
 
     Attributes:
-        key: '/'-separated path, `image/object/bbox/xmin`.
-        kind: type of the values.
-        repeated: False: exactly one value in every Example, unless it is optional. True: 0..n
-            values; the key is present in every Example, its list may be empty.
-        doc: one line with unit and coordinate order, `left edges / image width, in [0, 1]`.
-        content: what the values mean.
-        optional: an Example without the value lacks the key, so that a reader's default applies;
-            an empty list there would stop `FixedLenFeature`.
-        per_step: it is one of a SequenceExample's feature lists, of any number of steps: each has
-            exactly one value, or 0..n where the feature is repeated.
+        key: '/'-separated path, such as `image/object/bbox/xmin`.
+        kind: kind of the values.
+        repeated: whether it has 0..n values. Every Example then has the key, even with an empty
+            list. Otherwise every Example has exactly one value, unless the feature is optional.
+        doc: one line with unit and order, such as `left edges / image width, in [0, 1]`.
+        content: meaning of the values.
+        optional: whether the value may be missing. The Example then lacks the key, and a reader's
+            default applies. An empty list would make `FixedLenFeature` fail.
+        per_step: whether it is a feature list of a SequenceExample, with any number of steps. Each
+            step has exactly one value, or 0..n values if the feature is repeated.
     """
 
     key: str
@@ -89,8 +93,8 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
         if self.optional and (self.repeated or self.per_step):
             raise ValueError(
-                f"optional must be a feature of one value, got {self.key} of any number: no value,"
-                " or no step, says that there is none"
+                f"optional must be a feature of one value, got {self.key} of any number: leave"
+                " optional out, since it can be empty anyway"
             )
         wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
         if self.kind is not wanted:
@@ -101,7 +105,7 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def num_values(self) -> str:
-        """How many values a record has, or a step of it.
+        """Number of values in a record, or in each of its steps.
 
         >>> Feature("a", Kind.INT64, True, "pixels", per_step=True).num_values
         '0..n a step'
@@ -111,41 +115,41 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def text(key: str, doc: str, *, repeated: bool = False) -> Feature:
-    """Return a feature of UTF-8 text."""
+    """Declare a feature of UTF-8 text."""
     return Feature(key, Kind.BYTES, repeated, doc, Content.TEXT)
 
 
 def int64(key: str, doc: str, *, repeated: bool = False) -> Feature:
-    """Return a feature of whole numbers."""
+    """Declare a feature of integers."""
     return Feature(key, Kind.INT64, repeated, doc)
 
 
 def floats(key: str, doc: str) -> Feature:
-    """Return a feature of any number of floats."""
+    """Declare a feature of any number of floats."""
     return Feature(key, Kind.FLOAT, True, doc)
 
 
 def class_label(key: str, doc: str, *, repeated: bool = False) -> Feature:
-    """Return a feature of ids of the label map."""
+    """Declare a feature of ids of the label map."""
     return Feature(key, Kind.INT64, repeated, doc, Content.CLASS_LABEL)
 
 
 def image_file(key: str, doc: str) -> Feature:
-    """Return a feature of one encoded image file."""
+    """Declare a feature of one encoded image file."""
     return Feature(key, Kind.BYTES, False, doc, Content.IMAGE)
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """All features of an Example, in the order in which documentation lists them.
+    """All features of an Example, in the order of the documentation.
 
-    One key may continue another (`image` and `image/filename`, as TFDS's own COCO has them).
+    A key may be the beginning of another one, such as `image` and `image/filename` in TFDS's COCO.
 
     Attributes:
-        name: the layout's name, `detection`.
-        features: at least one, no key twice.
-        sequences: keys `K` of which all features `K/...` are repeated, with as many values each
-            (of boxes, four a value); readers may take these for a list of records.
+        name: the layout's name, such as `detection`.
+        features: the features; at least one, with different keys.
+        sequences: prefixes `K` of parallel features. All features `K/...` are repeated and have
+            equally many values (boxes: four numbers each), so readers may zip them to objects.
     """
 
     name: str
@@ -159,14 +163,14 @@ class FeatureSpec:
             raise ValueError(f"features of {self.name} must not be empty: declare at least one")
         keys = [feature.key for feature in self.features]
         if self.is_sequence:
-            keys.append(SEQUENCE_KEY)  # what a schema calls all features of steps
+            keys.append(SEQUENCE_KEY)  # a feature of this name would clash with it in the schema
         repeats = [key for key, count in Counter(keys).items() if count > 1]
         if repeats:
             raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
 
     @property
     def is_sequence(self) -> bool:
-        """Whether records are SequenceExamples, whose context the other features are."""
+        """Whether records are SequenceExamples; the other features are their context."""
         return any(feature.per_step for feature in self.features)
 
     @property
@@ -181,8 +185,9 @@ class FeatureSpec:
 def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -> dict[str, Any]:
     """Return the `features` argument of `tf.io.parse_example` and `parse_single_example`.
 
-    A feature that is not repeated becomes a scalar without a default: an Example that lacks it is
-    an error. An optional one has the default 0, 0.0 or b"". Imports TensorFlow when called.
+    A feature that is not repeated becomes a scalar without a default, so parsing fails if an
+    Example lacks it. An optional feature has the default 0, 0.0 or b"". TensorFlow is imported
+    when this is called.
 
     Args:
         spec: the features of the Examples to parse.
@@ -207,14 +212,14 @@ def parse_sequence_spec(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the `context_features` and `sequence_features` of `tf.io.parse_sequence_example`.
 
-    They suit `parse_single_sequence_example` too. A feature of one value a step becomes a dense
-    tensor of the shape [steps]; in a batch it is padded with 0, 0.0 or b"" to the longest, and the
-    parser's third result has the numbers of steps. The context is as in `parse_spec`. Imports
-    TensorFlow when called.
+    They suit `parse_single_sequence_example` too. A feature of one value per step becomes a dense
+    tensor of shape [steps]. Batches are padded with 0, 0.0 or b"" to the longest sequence; the
+    parser's third result holds the numbers of steps. The context is parsed as in `parse_spec`.
+    TensorFlow is imported when this is called.
 
     Args:
         spec: the features of the SequenceExamples to parse.
-        repeated_as: the kind of tensor that holds repeated values, also of steps.
+        repeated_as: the kind of tensor that holds repeated values, in steps too.
     """
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
@@ -240,7 +245,7 @@ def _parser(feature: Feature, repeated_as: RepeatedAs) -> Any:
 
 
 Corners = tuple[float, float, float, float]
-"""`xmin, ymin, xmax, ymax` of a box, as parts of the picture's width and height."""
+"""`xmin, ymin, xmax, ymax` of a box, as fractions of the picture's width and height."""
 
 _EDGES = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 _POINTS = ("image/object/keypoint/x", "image/object/keypoint/y")
@@ -261,22 +266,22 @@ _SEGMENTATIONS = (
 
 
 class BoxForm(enum.Enum):
-    """How boxes stand in a record."""
+    """The form of boxes in a record."""
 
     EDGES = "edges"  # four features: xmin, ymin, xmax, ymax, in [0, 1]
-    YXYX = "yxyx"  # one feature, four values a box: ymin, xmin, ymax, xmax, in [0, 1]
-    XYWH_PX = "xywh_px"  # one feature, four values a box: x, y, width, height, in pixels
+    YXYX = "yxyx"  # one feature, four values per box: ymin, xmin, ymax, xmax, in [0, 1]
+    XYWH_PX = "xywh_px"  # one feature, four values per box: x, y, width, height, in pixels
 
 
 @dataclass(frozen=True)
 class ObjectRoles:
-    """Keys of one list of objects.
+    """Keys of the features that describe one list of objects.
 
     Attributes:
-        form: how their boxes stand there.
-        boxes: keys of the boxes: four of `EDGES`, in the order xmin, ymin, xmax, ymax, else one.
-        labels: of class ids, an object; empty for none, as in what follows.
-        texts: of class names, an object.
+        form: form of the boxes.
+        boxes: keys of the boxes: one key, or for `EDGES` the four of xmin, ymin, xmax, ymax.
+        labels: key of the class ids, one per object; empty for none.
+        texts: key of the class names, one per object; empty for none.
     """
 
     form: BoxForm
@@ -287,21 +292,21 @@ class ObjectRoles:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which keys play which role; empty where none does.
+    """Keys of the features that a picture of a record is drawn from; empty for a missing role.
 
     Attributes:
-        images: of image files, one a record each.
-        pixels: of pictures that are no image files: serialized tensors, or plain values.
-        width: of the picture's width in px; needed for plain values alone.
-        height: likewise.
-        objects: lists of objects; the first is the one that is counted.
-        class_label: of the record's own class id, or of several.
-        class_text: of its class's name, or of several.
-        keypoints: of the first list's objects: x and y in [0, 1], and visibility where there is
-            one: 0 for unlabelled, 1 for hidden, 2 for visible.
-        masks: of image files, one of the whole picture an object of the first list.
-        segmentations: of image files that tell the class or instance of each pixel.
-        captions: of texts about the picture.
+        images: keys of image files, one file per record and key.
+        pixels: keys of pictures that are serialized tensors or plain values.
+        width: key of the picture's width in px; only needed for plain values.
+        height: key of the picture's height in px, likewise.
+        objects: lists of objects; the report counts the first one.
+        class_label: key of the class ids of the whole record.
+        class_text: key of the class names of the whole record.
+        keypoints: keys of x and y in [0, 1] of the first list's objects, and of the visibility if
+            any: 0 for unlabelled, 1 for hidden, 2 for visible.
+        masks: key of image files of the whole picture's size, one per object of the first list.
+        segmentations: keys of image files that give the class or instance of each pixel.
+        captions: keys of texts about the picture.
     """
 
     images: tuple[str, ...] = ()
@@ -318,28 +323,28 @@ class Roles:
 
 
 def roles_of_spec(spec: FeatureSpec) -> Roles:
-    """Return the roles of a data set's features; of SequenceExamples those of the context."""
+    """Return the roles of a data set's features. Per-step features have no roles."""
     features = [feature for feature in spec.features if not feature.per_step]
     kinds = {feature.key: feature.kind for feature in features}
     boxes = [f.key for f in features if f.content is Content.BOX_YXYX]
     labels = [f.key for f in features if f.content is Content.CLASS_LABEL]
-    labels += _there(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
+    labels += _existing(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
     plain = {f.key: f.kind for f in features if f.content is Content.PLAIN and not f.repeated}
     return _roles(
         kinds,
         images=tuple(f.key for f in features if f.content is Content.IMAGE and not f.repeated),
-        pixels=_there(_PIXELS, plain, Kind.BYTES),
+        pixels=_existing(_PIXELS, plain, Kind.BYTES),
         objects=_object_lists(kinds, boxes, may_be_px=spec.name == "keras"),
         class_labels=labels,
     )
 
 
 def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Roles:
-    """Return the roles of features that another program wrote.
+    """Return the roles of features that another program wrote, guessed from common keys.
 
     Args:
         kinds: kinds of the features, by key.
-        images: keys whose values turned out to be image files.
+        images: keys of features that hold image files, by their content.
 
     >>> roles = roles_of_keys({"image": Kind.BYTES, "target": Kind.INT64}, ["image"])
     >>> roles.images, roles.class_label
@@ -350,9 +355,9 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     return _roles(
         kinds,
         images=pictures,
-        pixels=() if pictures else _there(_PIXELS, kinds, Kind.BYTES),
+        pixels=() if pictures else _existing(_PIXELS, kinds, Kind.BYTES),
         objects=_object_lists(kinds, boxes, may_be_px=True),
-        class_labels=_there(_CLASS_LABELS, kinds, Kind.INT64),
+        class_labels=_existing(_CLASS_LABELS, kinds, Kind.INT64),
     )
 
 
@@ -362,8 +367,8 @@ def corners_of(
     """Return the boxes of a list of objects.
 
     Args:
-        objects: which keys they have.
-        values_of: gives the values of a key, none where the record lacks it.
+        objects: keys of the objects' features.
+        values_of: function that returns the values of a key; none if the record lacks it.
         size_px: width and height of the picture.
 
     Raises:
@@ -376,7 +381,7 @@ def corners_of(
     lists = [values_of(key) for key in objects.boxes]
     if objects.form is BoxForm.EDGES:
         if len(set(map(len, lists))) > 1:
-            raise ValueError("boxes have some edges more often than others")
+            raise ValueError("boxes have more values of some edges than of others")
         return zip(*lists, strict=True)
     (numbers,) = lists
     if len(numbers) % 4:
@@ -391,9 +396,9 @@ def corners_of(
 def _object_lists(
     kinds: Mapping[str, Kind], boxes: Iterable[str], *, may_be_px: bool
 ) -> tuple[ObjectRoles, ...]:
-    """Return the lists of objects: of edges, of each key of boxes, or else of boxes in pixels."""
+    """Return the lists of objects: with edges, per key of boxes, or else with boxes in pixels."""
     lists: list[tuple[BoxForm, tuple[str, ...]]] = [(BoxForm.YXYX, (key,)) for key in boxes]
-    if len(_there(_EDGES, kinds, Kind.FLOAT)) == len(_EDGES):
+    if len(_existing(_EDGES, kinds, Kind.FLOAT)) == len(_EDGES):
         lists.insert(0, (BoxForm.EDGES, _EDGES))
     if may_be_px and not lists and kinds.get("bbox") is Kind.FLOAT:
         lists.append((BoxForm.XYWH_PX, ("bbox",)))
@@ -401,11 +406,11 @@ def _object_lists(
 
 
 def _object_roles(form: BoxForm, keys: tuple[str, ...], kinds: Mapping[str, Kind]) -> ObjectRoles:
-    """Return a list of objects with its classes, best those whose keys stand next to its boxes."""
+    """Return the keys of a list of objects. Labels with the boxes' prefix come first."""
     prefix = keys[0][: keys[0].rfind("/") + 1]
-    labels = _first((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
+    labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
     texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
-    return ObjectRoles(form, keys, labels, _first(texts, kinds, Kind.BYTES))
+    return ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES))
 
 
 def _roles(
@@ -415,28 +420,28 @@ def _roles(
     objects: tuple[ObjectRoles, ...],
     class_labels: Iterable[str],
 ) -> Roles:
-    """Return the roles, with those that keys alone tell."""
+    """Return the given roles, with those that follow from the keys alone."""
     of_objects = {found.labels for found in objects}
-    points = _there(_POINTS, kinds, Kind.FLOAT)
+    points = _existing(_POINTS, kinds, Kind.FLOAT)
     return Roles(
         images=images,
         pixels=pixels,
-        width=_first(_WIDTHS, kinds, Kind.INT64),
-        height=_first(_HEIGHTS, kinds, Kind.INT64),
+        width=_first_existing(_WIDTHS, kinds, Kind.INT64),
+        height=_first_existing(_HEIGHTS, kinds, Kind.INT64),
         objects=objects,
         class_label=next((key for key in class_labels if key not in of_objects), ""),
-        class_text=_first(_CLASS_TEXTS, kinds, Kind.BYTES),
-        keypoints=points + _there(_SEEN, kinds, Kind.INT64) if points == _POINTS else (),
-        masks=_first((_MASK_KEY,), kinds, Kind.BYTES),
-        segmentations=_there(_SEGMENTATIONS, kinds, Kind.BYTES),
-        captions=_there(_CAPTIONS, kinds, Kind.BYTES),
+        class_text=_first_existing(_CLASS_TEXTS, kinds, Kind.BYTES),
+        keypoints=points + _existing(_SEEN, kinds, Kind.INT64) if points == _POINTS else (),
+        masks=_first_existing((_MASK_KEY,), kinds, Kind.BYTES),
+        segmentations=_existing(_SEGMENTATIONS, kinds, Kind.BYTES),
+        captions=_existing(_CAPTIONS, kinds, Kind.BYTES),
     )
 
 
-def _there(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> tuple[str, ...]:
-    """Return those of the keys that are there, and of a kind."""
+def _existing(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> tuple[str, ...]:
+    """Return the keys that exist and have the given kind."""
     return tuple(key for key in keys if kinds.get(key) is kind)
 
 
-def _first(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> str:
-    return next(iter(_there(keys, kinds, kind)), "")
+def _first_existing(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> str:
+    return next(iter(_existing(keys, kinds, kind)), "")

@@ -1,6 +1,7 @@
-"""Fields of samples by source, in the sources' own pixels and types, and images as they are read.
+"""The annotation fields that samples carry, one type per source, and images after reading.
 
-Readers of every source make the fields; layouts open them.
+The reader of a source packs the fields into `Sample.fields`, with coordinates in the source's
+pixels. Layouts unpack them and build Examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +19,23 @@ if TYPE_CHECKING:  # few layouts need numpy
 Scalar = int | float | str
 
 LARGE_ROW_BYTES = 256
-"""Larger rows travel as payloads: what all rows hold is in memory where a run is in process."""
+"""Size above which a table row becomes a payload. A run in this process keeps fields in memory,
+but payloads on disk."""
 
-_BYTES_A_STEP = 6  # beyond its values: the lengths of its Feature, and of the list in there
+_BYTES_A_STEP = 6  # without its values: the lengths of its Feature, and of the Feature's list
 
 
 class ImageInfo(msgspec.Struct, frozen=True, gc=False):
-    """What an image file's header says, by its content.
+    """Facts from an image file's header.
 
     Attributes:
-        format: `jpeg`, `png`, `gif` or `bmp`, never from the extension; `raw` where it is none.
-        width_px: width as stored, before any EXIF rotation; at least 1, 0 where it is none.
+        format: `jpeg`, `png`, `gif` or `bmp` by the content, never by the extension; `raw` for
+            bytes that are not an image file.
+        width_px: width as stored, before any EXIF rotation; 0 for `raw`.
         height_px: height as stored, likewise.
-        orientation: EXIF orientation (1..8), 1 when absent or invalid.
-        traits: sorted names of what is unusual, keys of `findings.TRAITS`.
-        channels: samples a pixel (1..4) as `tf.io.decode_image(channels=0)` gives them.
+        orientation: EXIF orientation (1..8); 1 if absent or invalid.
+        traits: sorted names of unusual properties, keys of `findings.TRAITS`.
+        channels: values per pixel (1..4), as `tf.io.decode_image(channels=0)` decodes it.
     """
 
     format: str
@@ -49,14 +52,14 @@ class ImageInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 RAW = ImageInfo("raw", 0, 0)
-"""What is known of bytes that are no image file, such as an item of an array."""
+"""The info of bytes that are not an image file, such as an item of an array."""
 
 
 class Window(NamedTuple):
-    """What a converted image shows of the picture that it was made of.
+    """The part of the original picture that a converted image shows.
 
     Attributes:
-        whole_size_px: width and height of that picture, once it was turned.
+        whole_size_px: width and height of the original picture after turning.
         crop: the part that is shown; None for all of it.
     """
 
@@ -65,18 +68,19 @@ class Window(NamedTuple):
 
 
 class EncodedImage(msgspec.Struct, frozen=True, gc=False):
-    """An image that was read and checked, as it is to be written.
+    """An image after reading, checking and conversion, ready to be written.
 
     Attributes:
         name: path relative to its root.
-        data: the file's bytes, or those of the picture turned upright or converted.
-        sha256: of them, lower-case hex.
-        info: what their header says.
-        turned: EXIF orientation by which pixels were turned; 1 where the bytes are the file's own.
-        source_sha256: of the file, where the bytes are not its own; else empty.
-        pixels: height x width x channels of `Layout.pixels_dtype`, C-contiguous, where the layout
-            asks for them; `info` then has their size, and `data` is the file's own.
-        window: what a converted image shows of its file's; None where it was not converted.
+        data: the file's bytes, or the bytes of the turned or converted picture.
+        sha256: SHA-256 of `data`, lower-case hex.
+        info: facts from the header of `data`.
+        turned: EXIF orientation by which pixels were turned upright; 1 if they were not.
+        source_sha256: SHA-256 of the file if `data` differs from it; else empty.
+        pixels: array of height x width x channels, C-contiguous, of type `Layout.pixels_dtype`;
+            None unless the layout asks for pixels. With pixels, `info` has their size, and `data`
+            is the file's.
+        window: part of the picture that is shown; None if the image was not converted.
     """
 
     name: str
@@ -90,24 +94,25 @@ class EncodedImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def whole_size_px(self) -> tuple[int, int]:
-        """Width and height, turned but neither resized nor cropped."""
+        """Width and height after turning, before resizing and cropping."""
         return self.info.size_px if self.window is None else self.window.whole_size_px
 
 
 class Segmentation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where an object's pixels are: polygons, or a run-length encoding of its image; never both.
+    """An object's outline: polygons, or a run-length encoding (RLE) of its mask; never both.
 
     Attributes:
-        polygons_px: each `[x0, y0, x1, y1, ...]` of at least three points; their union is meant.
-        rle_counts: lengths of alternating runs of 0 and 1, the first of 0, down the columns from
-            the left; they sum to the image's width times height.
+        polygons_px: polygons `[x0, y0, x1, y1, ...]` of at least three points. The object is their
+            union.
+        rle_counts: lengths of alternating runs of 0 and 1, beginning with 0. They go down the
+            columns, from left to right, and sum to width x height of the image.
     """
 
     polygons_px: list[list[float]] = []
     rle_counts: list[int] = []
 
     def __bool__(self) -> bool:
-        """Return whether anything is meant."""
+        """Return whether there is an outline."""
         return bool(self.polygons_px or self.rle_counts)
 
 
@@ -115,12 +120,12 @@ class ObjectFields(msgspec.Struct, frozen=True, order=True, array_like=True, gc=
     """One object of an image.
 
     Attributes:
-        category_id: as the annotation file has it; its class's name where there are no ids.
+        category_id: category id of the annotation file, or the class's name if it has no ids.
         bbox_xywh_px: COCO's bbox.
-        area_px2: as annotated.
+        area_px2: area as annotated.
         is_crowd: 0 or 1.
         keypoints_px: `[x, y, v]` for each keypoint of the category, flat; v is 0 for unlabelled, 1
-            for hidden, 2 for visible. Empty where none are annotated.
+            for hidden, 2 for visible. Empty if none are annotated.
     """
 
     category_id: int | str
@@ -134,12 +139,12 @@ class SegmentFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One segment of a panoptic image.
 
     Attributes:
-        id: R + 256 G + 65536 B of its pixels in the panoptic PNG.
-        category_id: as the annotation file has it.
+        id: R + 256 G + 65536 B of its pixels' colour in the panoptic PNG.
+        category_id: category id of the annotation file.
         bbox_xywh_px: COCO's bbox.
-        area_px2: as annotated.
+        area_px2: area as annotated.
         is_crowd: 0 or 1.
-        is_thing: 1 where the category is countable, 0 where it is stuff such as sky.
+        is_thing: 1 for a countable category (a thing), 0 for stuff such as sky.
     """
 
     id: int
@@ -153,21 +158,21 @@ class SegmentFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The annotation fields of one image, as a `Sample` carries them.
 
-    The sample's annotation ids are those of the objects, in their order, then of the captions, then
-    of the panoptic annotation. Its payload, where segmentations are asked for, is a list of one
-    `Segmentation` an object, an empty one where it has none.
+    `Sample.annotation_ids` lists the ids of the objects, then of the captions, then of the panoptic
+    annotation. If the layout needs segmentations, `Sample.payload` holds one `Segmentation` per
+    object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 where it does not say.
-        height_px: image height by the annotation file; 0 where it does not say.
-        objects: by annotation id.
-        captions: by annotation id.
-        segments: of the panoptic PNG, the sample's second blob, in the file's order, by which
-            instances are numbered; None where the image has none.
-        image_id: by the annotation file.
-        license_id: of the image; None where it says nothing.
-        negative_category_ids: of categories that are verified to be absent from the image (LVIS).
-        not_exhaustive_category_ids: of categories whose objects are not all annotated (LVIS).
+        width_px: image width by the annotation file; 0 if the file does not say.
+        height_px: image height by the annotation file; 0 if the file does not say.
+        objects: objects, sorted by annotation id.
+        captions: captions, sorted by annotation id.
+        segments: segments of the panoptic PNG, which is the sample's second blob. Their order, that
+            of the file, numbers the instances. None without a panoptic annotation.
+        image_id: id in the annotation file.
+        license_id: id of the image's license; None if unknown.
+        negative_category_ids: categories that are verified to be absent from the image (LVIS).
+        not_exhaustive_category_ids: categories that are not fully annotated in it (LVIS).
     """
 
     width_px: int
@@ -193,21 +198,21 @@ class ClassFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The class of an image.
 
     Attributes:
-        class_name: as its source has it, such as a folder's name.
+        class_name: name in the source, such as a folder's name.
     """
 
     class_name: str
 
 
 class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An item of an array, but for its values.
+    """An item of an array. Its values are the sample's blob.
 
     Attributes:
-        shape: of the item.
+        shape: length of each axis of the item.
         dtype: one of `TENSOR_TYPES`.
-        big_endian: whether its values have their highest byte first.
-        label: a number, or the name of its class; None where there are no labels.
-        features: values of other arrays at its row, by their names.
+        big_endian: whether a value's highest byte comes first.
+        label: a number or a class name; None without labels.
+        features: values of the other arrays at the same index, by array name.
     """
 
     shape: tuple[int, ...]
@@ -218,11 +223,11 @@ class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row of a table, or its size where it is the sample's payload.
+    """A row of a table, or only its size if the row is the sample's payload.
 
     Attributes:
-        row_bytes: size of the packed cells, and of what sequences need beyond that.
-        cells: of every column that is not missing, by name; None for a payload.
+        row_bytes: size of the packed cells, and `_BYTES_A_STEP` for each step of sequences.
+        cells: cells that are not missing, by column name; None if the row is the payload.
     """
 
     row_bytes: int
@@ -237,7 +242,12 @@ _CELLS = msgspec.msgpack.Decoder(dict[str, Any])
 def fields_of_row(
     cells: dict[str, Cell], sequence_columns: Sequence[str] = ()
 ) -> tuple[bytes, bytes]:
-    """Return (fields, payload) of a sample with these cells; columns of sequences have steps."""
+    """Return (fields, payload) of a sample for a row.
+
+    Args:
+        cells: cells of the row, by column.
+        sequence_columns: names of columns of sequences; each value in their lists is a step.
+    """
     packed = pack(cells)
     lists = [cells[name] for name in sequence_columns if isinstance(cells.get(name), list)]
     row_bytes = len(packed) + _BYTES_A_STEP * sum(map(len, lists))
@@ -247,18 +257,18 @@ def fields_of_row(
 
 
 def row_of(sample: Sample) -> dict[str, Cell]:
-    """Return the cells of a sample that has its payload."""
+    """Return the cells of a sample's row. The payload must be loaded."""
     cells = _FIELDS.decode(sample.fields).cells
     return _CELLS.decode(sample.payload) if cells is None else cells
 
 
 def row_bytes(sample: Sample) -> int:
-    """Return about the size of a sample's row, with or without its payload."""
+    """Return the estimated size of a sample's row. The payload need not be loaded."""
     return _FIELDS.decode(sample.fields).row_bytes
 
 
 def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a row's classes, in the order of the columns, each once.
+    """Return the class names of a row without repeats, in the order of the columns.
 
     >>> labels_of({"a": "cat", "b": [7, "cat"]}, ("b", "a"))
     ('7', 'cat')

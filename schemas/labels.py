@@ -1,4 +1,4 @@
-"""Classes and licenses: united over files and data sets, numbered, and read from label files."""
+"""Classes and licenses: merged over files and data sets, numbered, and read from label files."""
 
 import logging
 import re
@@ -12,7 +12,7 @@ from beam_tfrec.schemas.faults import fault_line, printable
 from beam_tfrec.schemas.manifest import Label, LicenseCount
 
 MAX_LABEL_ID = 2**31 - 1
-"""Label maps have int32 ids (`StringIntLabelMapItem.id`)."""
+"""Largest class id: ids of label maps are int32 (`StringIntLabelMapItem.id`)."""
 
 _LOG = logging.getLogger(__name__)
 _SYNSET = re.compile(r"([anrsv][0-9]{8}) +(.+)")
@@ -26,9 +26,9 @@ class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A license of an annotation file.
 
     Attributes:
-        id: number by which images name it.
-        name: any text; empty where it has none.
-        url: any text; empty where it has none.
+        id: number by which images refer to it.
+        name: name, any text; empty if missing.
+        url: URL, any text; empty if missing.
     """
 
     id: _LicenseId
@@ -37,12 +37,12 @@ class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
 
 def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
-    """Return the labels of several files or data sets, by id.
+    """Return the merged labels of several files or data sets, sorted by id.
 
-    Keypoints and the text of a class may stand in one of them alone.
+    Some of the files may lack the keypoints or the text of a class.
 
     Raises:
-        RuntimeError: `E-ANN-LABELS` when two contradict.
+        RuntimeError: `E-ANN-LABELS` when two labels contradict each other.
 
     >>> unite_labels([Label(1, "person"), Label(1, "person", keypoints=("nose",))], "two files")
     [Label(id=1, name='person', category_id=None, keypoints=('nose',), text='')]
@@ -70,19 +70,19 @@ def number_labels(
     Args:
         known: labels of earlier data sets, which keep their ids.
         labels: labels of the annotation files.
-        first_id: first of a numbering without gaps, by category id; new categories come after the
-            known ones. None to take category ids as they are.
+        first_id: first of a numbering without gaps, in the order of category ids. New categories
+            are numbered after the known ones. None to keep category ids.
 
     Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
-            when a category id taken as it is can be no number of a class.
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way. `E-ANN-LABELS`
+            when a kept category id is outside the ids of label maps.
 
     >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
     [1, 2]
     """
     _check_numbering(known, first_id)
     if first_id is None:
-        return [_usable(label) for label in labels]
+        return [_check_id(label) for label in labels]
     ids = {label.annotated_id: label.id for label in known}
     numbered: list[Label] = []
     for label in sorted(labels):
@@ -93,12 +93,12 @@ def number_labels(
 
 
 def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) -> list[Label]:
-    """Return labels of classes that have names alone, in the order of the names.
+    """Return numbered labels of classes without category ids, sorted by name.
 
     Args:
         known: labels of earlier data sets, which keep their ids.
-        names: names of classes.
-        first_id: first of the numbering; new classes come after the known ones.
+        names: names of the classes.
+        first_id: first of the numbering; new classes are numbered after the known ones.
 
     Raises:
         RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
@@ -112,20 +112,20 @@ def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) ->
 
 
 def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
-    r"""Return the classes of a label file, a line each: a name, or a name, a tab and a text.
+    r"""Return the classes of a label file, one per line: a name, or a name, a tab and a text.
 
-    A name that is followed by spaces and a text is a WordNet synset, as in ImageNet's lists:
+    Spaces instead of the tab separate a text only from a WordNet synset, as in ImageNet's lists:
     `n01440764 tench, Tinca tinca`. Space around names and texts is dropped, as are empty lines at
     the end. An empty line before the end is refused: it is unclear whether it takes a number.
 
     Args:
-        data: the file; UTF-8, with or without a byte order mark.
-        first_id: number of the first line.
+        data: the file's bytes in UTF-8, with or without a byte order mark.
+        first_id: id of the first line's class.
         where: the file's name, for messages.
 
     Raises:
-        RuntimeError: `E-ANN-LABELS` when a line is empty, a class comes twice, there is none, or
-            the file is no UTF-8.
+        RuntimeError: `E-ANN-LABELS` when a line is empty, a class is repeated, there are no
+            classes, or the file is not UTF-8.
 
     >>> read_label_file(b"cat\ndog\n", 0, "a.txt")[1]
     Label(id=1, name='dog', category_id=None, keypoints=(), text='')
@@ -135,10 +135,10 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     try:
         text = data.removeprefix(_UTF8_BOM).decode()
     except UnicodeDecodeError as error:
-        raise _refused(where, f"no UTF-8 at byte {error.start}", "save it as UTF-8") from None
+        raise _refused(where, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     lines = text.rstrip().split("\n")
     if lines == [""]:
-        raise _refused(where, "no classes", "give one a line")
+        raise _refused(where, "no classes", "write one class per line")
     seen: dict[str, int] = {}
     labels: list[Label] = []
     for number, line in enumerate(lines, start=1):
@@ -153,25 +153,25 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
 
 
 def refuse_unlisted(labels: Sequence[Label], names: Iterable[str], where: str) -> None:
-    """Stop where sources have a class that the label file lacks.
+    """Refuse sources with a class that the label file lacks.
 
     Args:
-        labels: labels of the file.
+        labels: labels of the label file.
         names: names of the sources' classes.
-        where: the file's name, for messages.
+        where: the label file's name, for messages.
 
     Raises:
-        RuntimeError: `E-ANN-LABELS`.
+        RuntimeError: `E-ANN-LABELS` when a class is missing.
     """
     unlisted = sorted({*names} - {label.name for label in labels})
     if unlisted:
-        others = f", nor are {len(unlisted) - 1} others" if unlisted[1:] else ""
-        what = f"class {unlisted[0]!r} of the sources is not there{others}"
+        others = f" and {len(unlisted) - 1} more" if unlisted[1:] else ""
+        what = f"it lacks the sources' class {unlisted[0]!r}{others}"
         raise _refused(where, what, "add it at the end, or leave its samples out of the sources")
 
 
 def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
-    """Return the licenses of a file's section `licenses`; none where any has another form.
+    """Return the licenses of a file's section `licenses`; none if any of them is malformed.
 
     >>> read_licenses(b'[{"id": 4, "name": "CC BY", "url": "http://x"}]')
     [License(id=4, name='CC BY', url='http://x')]
@@ -186,7 +186,7 @@ def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
 def count_licenses(
     counts: Iterable[Mapping[str, int]], licenses: Iterable[License]
 ) -> list[LicenseCount]:
-    """Return the records under each license, by id, from the counts of all shards.
+    """Return the number of records per license, sorted by id, from the counts of all shards.
 
     >>> count_licenses([{"4": 2}, {"4": 1}], [License(4, "CC BY"), License(5, "CC BY-SA")])
     [LicenseCount(id=4, records=3, name='CC BY', url='')]
@@ -198,14 +198,14 @@ def count_licenses(
     of_id = {number: [each for each in known if each.id == number] for number in sorted(total)}
     return [
         LicenseCount(
-            number, total[number], _either(f.name for f in found), _either(f.url for f in found)
+            number, total[number], _joined(f.name for f in found), _joined(f.url for f in found)
         )
         for number, found in of_id.items()
     ]
 
 
 def is_link(url: str) -> bool:
-    """Return whether text may stand as a link: a plain http(s) URL, and nothing that runs.
+    """Return whether text is safe as a link: a plain http(s) URL.
 
     >>> is_link("http://creativecommons.org/licenses/by/2.0/"), is_link("javascript:alert(1)")
     (True, False)
@@ -231,7 +231,7 @@ def _described(label: Label) -> str:
 
 
 def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
-    """Refuse earlier data sets that are numbered in another way than this run."""
+    """Refuse earlier data sets with another numbering of classes than this run."""
     if first_id is None:
         same, how = all(label.category_id is None for label in known), "by the files' ids"
     else:
@@ -239,16 +239,16 @@ def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
         same = sorted(label.id for label in known) == [*wanted]
         how = f"from {first_id} without gaps"
     if not same:
-        what = f"classes of its data sets are not numbered {how}"
-        remedy = "give the --category_ids or --first_label that they were made with"
+        what = f"classes of the earlier data sets are not numbered {how}"
+        remedy = "give the --category_ids or --first_label that made them"
         raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
 
 
-def _usable(label: Label) -> Label:
-    """Return a label whose category id can be a class's number."""
+def _check_id(label: Label) -> Label:
+    """Return the label if a label map can hold its id; warn of id 0."""
     if not 0 <= label.id <= MAX_LABEL_ID:
         what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
-        what += ", the numbers that a label map can have"
+        what += ", the ids that a label map can hold"
         remedy = "number classes anew with --category_ids contiguous"
         raise _refused("all annotation files", what, remedy)
     if label.id == 0:
@@ -271,5 +271,5 @@ def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
 
 
-def _either(texts: Iterable[str]) -> str:
+def _joined(texts: Iterable[str]) -> str:
     return " or ".join(sorted({text for text in texts if text}))

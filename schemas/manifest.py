@@ -1,4 +1,7 @@
-"""`Manifest`: the committed description of a whole data set, and the plan that precedes it."""
+"""`Manifest` and `JobPlan`: the description of a finished data set, and the plan of a run.
+
+A run writes the plan before the first shard, and the manifest after the last one. Both are JSON.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +17,10 @@ from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, index_names,
 T = TypeVar("T")
 
 FORMAT_VERSION = 3
-"""Raised by every change of output bytes; readers accept older versions and refuse newer ones."""
+"""Version of the output format. Every change of output bytes raises it.
+
+Readers accept older versions and refuse newer ones.
+"""
 
 MANIFEST_NAME = "manifest.json"
 PLAN_NAME = "_plan.json"
@@ -28,11 +34,11 @@ class Label(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A class label.
 
     Attributes:
-        id: in the records.
-        name: its name.
-        category_id: of the annotation files, where that is another; not in the JSON where not.
-        keypoints: names of its keypoints in their order; not in the JSON where it has none.
-        text: what people call it, where its name is none, such as a synset; else not in the JSON.
+        id: number in the records.
+        name: name of the class.
+        category_id: id in the annotation files; None, and left out of the JSON, if it equals `id`.
+        keypoints: names of its keypoints in their order; left out of the JSON if empty.
+        text: readable name if `name` is a code, such as a synset; left out of the JSON if empty.
     """
 
     id: int
@@ -43,7 +49,7 @@ class Label(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def annotated_id(self) -> int:
-        """The id of its category in the annotation files."""
+        """Category id in the annotation files."""
         return self.id if self.category_id is None else self.category_id
 
 
@@ -51,8 +57,8 @@ class PlannedSplit(msgspec.Struct, frozen=True):
     """A split as planned.
 
     Attributes:
-        samples: samples in its shards.
-        shards: their number.
+        samples: number of samples in its shards.
+        shards: number of its shards.
     """
 
     samples: int
@@ -60,16 +66,16 @@ class PlannedSplit(msgspec.Struct, frozen=True):
 
 
 class JobPlan(msgspec.Struct, frozen=True):
-    """What `_plan.json` says: everything that decides the data set's bytes and membership.
+    """Content of `_plan.json`: everything that decides the data set's samples and bytes.
 
     Attributes:
-        format_version: of the output.
-        options: byte-determining options by name, as text.
+        format_version: version of the output format.
+        options: options that decide bytes, by name, as text.
         labels: the label map.
-        splits: planned samples and shards per split.
+        splits: planned samples and shards, by split.
         samples: digest of all samples with their annotations, hex.
-        found: what the sources turned out to hold, by which the layout is resolved, sorted; such as
-            `boxes` and `captions`.
+        found: sorted names of what the sources hold, such as `boxes` and `captions`. They complete
+            the layout; see `Layout.resolved`.
     """
 
     format_version: int
@@ -85,12 +91,13 @@ class SourceFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         kind: `instances`, `keypoints`, `captions` or `panoptic`.
-        images: that it lists.
-        annotations: that it lists.
-        categories: that it lists.
-        joined_annotations: those that became one with another file's, as an object's keypoints.
-        images_not_listed: of the split, by its other files.
-        images_of_other_size: than an earlier file of the split gives them, whose size is taken.
+        images: number of images in the file.
+        annotations: number of annotations in the file.
+        categories: number of categories in the file.
+        joined_annotations: annotations merged with those of another file, such as an object's
+            keypoints.
+        images_not_listed: images of the split that only its other files list.
+        images_of_other_size: images with another size in an earlier file. The earlier size is used.
     """
 
     kind: str
@@ -103,18 +110,20 @@ class SourceFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Annotations(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The fate of a split's annotations:
+    """Counts of a split's annotations by what became of them.
+
     `listed == written + sum(dropped) + lost + excluded + sum(skipped) + earlier`.
 
     Attributes:
-        listed: in the annotation files; those that became one of two files count once.
-        written: in records.
-        dropped: left out of records that exist, or without an image, by reason.
-        lost: gone with a rejected image.
-        excluded: of images left out on request.
-        earlier: of images in earlier data sets, those that were dropped there included; not in the
-            JSON where there are none, as in manifests from before there was such a thing.
-        skipped: left out by a filter that was asked for, by filter; not in the JSON where none was.
+        listed: annotations in the annotation files; annotations merged from two files count once.
+        written: annotations in records.
+        dropped: annotations that could not be used, by reason; their images' records exist, or
+            their images are not in the file.
+        lost: annotations of rejected images.
+        excluded: annotations of images left out on request.
+        earlier: annotations of images in earlier data sets, written or dropped there. Left out of
+            the JSON if 0, as in older manifests.
+        skipped: annotations left out by a filter, by filter; left out of the JSON if empty.
     """
 
     listed: int
@@ -127,13 +136,13 @@ class Annotations(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LicenseCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many records of a split have images under a license.
+    """Number of a split's records under one license.
 
     Attributes:
-        id: by which the annotation files name it.
-        records: written.
-        name: as the files say; several where they do not agree.
-        url: likewise; it may be any text.
+        id: id of the license in the annotation files.
+        records: records written.
+        name: name in the files; several names, joined by ` or `, if files differ.
+        url: URL in the files, likewise; it may be any text.
     """
 
     id: int
@@ -143,32 +152,33 @@ class LicenseCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One split: `listed == excluded + sum(skipped) + rejected_before_planning + planned +
-    earlier`, and `planned == records + rejected_in_shards`.
+    """Counts of one split.
 
-    A sample is an image, or an object of one in layouts of one record an object.
+    `listed == excluded + sum(skipped) + rejected_before_planning + planned + earlier`, and
+    `planned == records + rejected_in_shards`. A sample is an image, or a single object if the
+    layout writes one record per object.
 
     Attributes:
         listed: samples in the annotation files.
-        excluded: left out on request.
-        rejected_before_planning: rejected by annotations and listing alone.
+        excluded: samples left out on request.
+        rejected_before_planning: samples rejected because of annotations or listing.
         planned: samples in the shards' plans.
-        rejected_in_shards: rejected when their images were read.
-        records: written.
-        shards: files.
-        bytes: sum of the files' sizes.
-        annotations: their sums.
-        repeated_annotation_ids: annotations that share another's id; they are kept.
-        rejected: samples rejected by reason.
-        repairs: what was mended, with counts.
-        traits: unusual images, with counts.
-        earlier: samples that earlier data sets hold; see `Annotations`.
-        skipped: samples left out by a filter, by filter; see `Annotations`.
-        images: in the annotation files; not in the JSON where each is a sample.
-        images_without_samples: of those, images of which no object can be used.
-        sources: the annotation files, where there are several; not in the JSON where there is one.
-        share: of the data set's records, where splits are drawn; else not in the JSON.
-        licenses: of its records' images, where the annotation files tell; else not in the JSON.
+        rejected_in_shards: samples rejected when their images were read.
+        records: records written.
+        shards: number of shard files.
+        bytes: total size of the shard files.
+        annotations: counts of annotations.
+        repeated_annotation_ids: annotations with the id of another one; they are kept.
+        rejected: rejected samples, by reason.
+        repairs: counts of repairs, by name.
+        traits: counts of unusual images, by trait.
+        earlier: samples that earlier data sets hold; left out of the JSON if 0.
+        skipped: samples left out by a filter, by filter; left out of the JSON if empty.
+        images: images in the annotation files; left out of the JSON if each is one sample.
+        images_without_samples: images without any usable object.
+        sources: the annotation files; left out of the JSON if there is only one.
+        share: fraction of the data set's records, if splits are drawn; else left out of the JSON.
+        licenses: licenses of its records' images; left out of the JSON if unknown.
     """
 
     listed: int
@@ -196,8 +206,8 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One shard file: name, split, planned samples, records, size and checksums in hex.
 
-    `index_stem` names its index, and `receipt` is the sum of its receipt. Both are missing before
-    format version 3.
+    `index_stem` is the name of its index without extension. `receipt` holds size and checksum of
+    its receipt (see `shards`). Both are missing before format version 3.
     """
 
     file: str
@@ -212,13 +222,13 @@ class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SharedContents(msgspec.Struct, frozen=True):
-    """Contents that two splits have in common: sources of the same bytes.
+    """Source files of equal bytes in two splits.
 
     Attributes:
-        splits: the two, by name.
-        contents: how many; `duplicates.jsonl` tells them.
-        sha256: of one of them, hex.
-        names: of a source of it in either split.
+        splits: the two splits, sorted by name.
+        contents: number of different contents that both have; `duplicates.jsonl` lists them.
+        sha256: SHA-256 of one such content, hex.
+        names: names of a source with this content, one in each split.
     """
 
     splits: tuple[str, str]
@@ -228,19 +238,19 @@ class SharedContents(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole data set; its presence says that the data set is complete.
+    """The whole data set. A data set is complete once its manifest exists.
 
     Attributes:
-        format: `beam-tfrec`.
+        format: always `beam-tfrec`.
         format_version: see `FORMAT_VERSION`.
         layout: name of the layout.
-        plan: the plan it fulfils.
-        splits: summary per split.
-        shards: by split, then index.
-        features: what every Example holds, by key.
-        duplicates: pairs of splits that share contents; not in the JSON where none do.
-        files: sums of all files but shards, indexes and receipts, by name, as the run wrote
-            them; none before format version 3. Users may edit the documents among them.
+        plan: plan of the run that made it.
+        splits: summaries, by split.
+        shards: shard files, sorted by split, then index.
+        features: features of every Example.
+        duplicates: pairs of splits that share contents; left out of the JSON if there are none.
+        files: sizes and checksums of the other files as written, by name; without indexes and
+            receipts. Users may edit documents later. Empty before format version 3.
     """
 
     format: str = "beam-tfrec"
@@ -272,10 +282,10 @@ def to_json_lines(values: Iterable[Any]) -> bytes:
 
 
 def from_json(data: bytes, into: type[T]) -> T:
-    """Return what a JSON file of ours holds.
+    """Return a struct from its JSON.
 
     Raises:
-        ValueError: when it is no JSON, of another type, or nested deeper than a program can read.
+        ValueError: when the text is not JSON, is nested too deep, or does not fit the struct.
 
     >>> from_json(b'{"samples": 10, "shards": 2}', PlannedSplit)
     PlannedSplit(samples=10, shards=2)
@@ -287,12 +297,12 @@ def from_json(data: bytes, into: type[T]) -> T:
 
 
 def plan_digest(plan: JobPlan) -> str:
-    """Return the digest that names a plan, hex."""
+    """Return a plan's digest in hex, by which receipts refer to it."""
     return hashlib.blake2b(to_json(plan), digest_size=16).hexdigest()
 
 
 class ManifestHead(msgspec.Struct):
-    """What a manifest of any format version says first."""
+    """The fields of a manifest that all format versions share."""
 
     format: str
     format_version: int
@@ -303,42 +313,42 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
 
     Args:
         data: bytes of `manifest.json`.
-        where: its name, for messages.
-        flag: that gave the data set, for messages.
+        where: the file's name, for messages.
+        flag: the flag that gave the data set, for messages.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN` when it is none of ours or of a newer format version.
+        RuntimeError: `E-OUT-FOREIGN` when it is another program's, or of a newer format version.
     """
     try:
         head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec":
             raise ValueError(f"format {head.format!r}")
         if head.format_version > FORMAT_VERSION:
-            what = f"format version {head.format_version}, this program reads {FORMAT_VERSION}"
+            what = f"format version {head.format_version} is newer than {FORMAT_VERSION}"
             raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
         return from_json(data, Manifest)
     except ValueError as error:
-        what, remedy = f"no manifest of beam-tfrec ({error})", f"give another {flag}"
+        what, remedy = f"not a manifest of beam-tfrec ({error})", f"give another {flag}"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 
 
 def order_of(plan: JobPlan, split: str) -> Order:
-    """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
+    """Return a split's order from a plan's option `order`, such as `all=shuffled train=input`."""
     orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())
     return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
 def has_sums(manifest: Manifest) -> bool:
-    """Return whether its run wrote sums of all files, as from format version 3 on."""
+    """Return whether a manifest holds checksums of all files, as since format version 3."""
     return manifest.format_version >= 3
 
 
 def refuse_contradictions(manifest: Manifest, where: str) -> None:
-    """Refuse a manifest that contradicts itself: its shards would give other records.
+    """Refuse a manifest that contradicts itself, since readers would read wrong records.
 
     Args:
-        manifest: of a data set that is to be read.
-        where: its name, for messages.
+        manifest: manifest of a data set to be read.
+        where: the file's name, for messages.
 
     Raises:
         RuntimeError: `E-VER-MANIFEST` with the first contradiction.
@@ -349,7 +359,7 @@ def refuse_contradictions(manifest: Manifest, where: str) -> None:
 
 
 def contradictions(manifest: Manifest) -> Iterator[str]:
-    """Yield where a manifest contradicts itself, in words."""
+    """Yield the contradictions within a manifest, in words."""
     if manifest.format_version != manifest.plan.format_version:
         versions = f"{manifest.format_version}, its plan has {manifest.plan.format_version}"
         yield f"its format version is {versions}"
@@ -384,11 +394,11 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
                 yield f"{what} of split {split} are {found} by its entries, {said} by its sums"
         yield from _misnamed(entries, manifest.plan)
     for split in sorted((by_split.keys() | manifest.plan.splits.keys()) - manifest.splits.keys()):
-        yield f"its plan or shards have a split {split}, which it does not sum up"
+        yield f"its plan or shards have a split {split}, but it has no summary of it"
 
 
 def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
-    """Yield the first shard of a split that has another name than its place and records give."""
+    """Yield the first shard of a split with a name that does not fit its number and records."""
     try:
         names = ShardNames(plan.options.get("shard_names", COUNTED))
     except ValueError as error:
@@ -400,7 +410,7 @@ def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
         wanted = names.file_name(entry.split, index, num_shards, entry.records)
         if entry.file != wanted:
             shard = f"shard {index} of split {entry.split}"
-            yield f"{shard} is the file {entry.file!r}, by place and records it is {wanted!r}"
+            yield f"{shard} is the file {entry.file!r}, by number and records it is {wanted!r}"
             return
 
 

@@ -1,13 +1,13 @@
-"""Read serialized `tf.train.Example`s and `SequenceExample`s with protobuf's own parser.
+"""Parse `tf.train.Example`s and `SequenceExample`s with protobuf's own parser.
 
 An Example has the bytes of a SequenceExample without steps, so one message class reads both.
 
-The message classes live in a private descriptor pool. TensorFlow registers the same names in the
+The message classes are in a private descriptor pool. TensorFlow registers the same names in the
 default pool, and one process may need both.
 
-Protobuf takes more than our encoder writes: fields in any order, lists in several parts or
-unpacked, unknown fields; the last of equal keys counts. Only a map entry that itself holds unknown
-fields is dropped as a whole; no known writer makes such entries.
+Protobuf accepts more than our encoder writes: fields in any order, lists in several parts or
+unpacked, and unknown fields. The last of equal keys counts. A map entry with unknown fields in it
+is dropped as a whole, but no known program writes such entries.
 Source of the format: tensorflow/core/example/{example,feature}.proto.
 """
 
@@ -29,7 +29,7 @@ _LISTS = {
 _KINDS = {"bytes_list": Kind.BYTES, "float_list": Kind.FLOAT, "int64_list": Kind.INT64}
 
 Message = Any
-"""A message of protobuf's; its classes are made at run time."""
+"""A protobuf message. It has no static type, since its class is made at run time."""
 
 
 class Values(NamedTuple):
@@ -56,17 +56,17 @@ class Sequences(NamedTuple):
     feature_lists: dict[str, list[Values]]
 
     def byte_values(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield the key and the bytes of each feature, those of all steps in one list."""
+        """Yield key and bytes values of each feature; values of all steps are in one list."""
         features = [(key, [values]) for key, values in self.context.items()]
         for key, steps in (*features, *self.feature_lists.items()):
             yield key, [v for values in steps if values.kind is Kind.BYTES for v in values.values]
 
 
 def parse_record(data: bytes) -> Sequences | None:
-    """Return an Example's or SequenceExample's features by key, sorted; None if it is neither.
+    """Return the features of an Example or SequenceExample, sorted by key; None for other bytes.
 
-    Protobuf parses many short texts as a message of unknown fields. So bytes without a feature are
-    no Example, unless they are an empty one.
+    Protobuf parses many short texts as messages of unknown fields. So bytes without any feature
+    are not taken for an Example, unless they are at most 4 bytes long (an empty Example).
 
     >>> parse_record(bytes.fromhex("0a0c0a0a0a016112051a030a0101")).context
     {'a': Values(kind=<Kind.INT64: 'int64'>, values=[1])}
@@ -95,7 +95,7 @@ def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Mess
 
 
 def kind_of(feature: Message) -> Kind | None:
-    """Return the kind of a `Feature`'s list, None where it has no list."""
+    """Return the kind of a `Feature`'s list; None without a list."""
     return _KINDS.get(feature.WhichOneof("kind"))
 
 

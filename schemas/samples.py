@@ -1,8 +1,7 @@
 """`Sample` and `Blob`: one future Example as a reference, without its pixels.
 
-Samples are what the pipeline splits, shuffles and groups. They stay small (under 1 kB), so their
-wire form is MessagePack arrays, and a layout's annotation fields travel as bytes that only the
-shard writer opens.
+The pipeline splits, shuffles and groups samples. They stay small (under 1 kB): they travel as
+MessagePack arrays. Annotation fields are packed bytes in them, which only the shard writer opens.
 """
 
 import enum
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 ORDER_BYTES = 16
-"""Size of a sample's place in the order of its split."""
+"""Size of an order key, by which the samples of a split are sorted."""
 
 _PACK = msgspec.msgpack.Encoder()
 
@@ -21,18 +20,18 @@ _PANOPTIC_SUFFIX = "/panoptic"
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes that a sample needs, as its store listed them.
+    """A file, or a range of a file, that a sample needs. Sizes are those of the listing.
 
     Attributes:
-        root: name of the source root, such as `train`; `ShardJob.roots` maps it to a URI, so that
-            no path reaches the data.
+        root: name of the source root, such as `train`. `ShardJob.roots` maps it to a URI, so the
+            data holds no paths of this machine.
         name: path relative to the root, `/`-separated, such as `000000000030.jpg`.
         size_bytes: size from the listing; -1 before the listing is joined.
-        pin: what changes when the bytes may have changed: mtime in ns, or a store's generation.
-        crc32c: CRC-32C of the file's bytes where the listing gives one.
-        offset: where the blob begins in the file's bytes, or in a member's.
-        length: of the blob in bytes; -1 for the whole file.
-        member: name of the compressed member of an archive that `offset` counts in; empty for none.
+        pin: text that changes with the file: its mtime in ns, or the store's generation.
+        crc32c: CRC-32C of the file's bytes, if the listing gives one.
+        offset: first byte of the blob in the file, or in the archive's member.
+        length: size of the blob in bytes; -1 for the whole file.
+        member: name of the compressed archive member that holds the blob; empty for none.
     """
 
     root: str
@@ -46,7 +45,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def read_bytes(self) -> int:
-        """How many bytes are read for it."""
+        """Number of bytes to read for it."""
         return self.size_bytes if self.length < 0 else self.length
 
 
@@ -54,15 +53,15 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One future Example.
 
     Attributes:
-        split: such as `train`.
-        key: unique in its split, such as the decimal COCO image id.
-        position: place in the annotation file or sorted listing, from 0.
-        blobs: what must be read for it; empty for a table row.
-        fields: the annotation fields, MessagePack of the source's own type.
+        split: name of its split, such as `train`.
+        key: name that is unique in its split, such as the decimal COCO image id.
+        position: index in the annotation file or sorted listing, from 0.
+        blobs: files to read for it; empty for a table row.
+        fields: the annotation fields, packed as MessagePack; each source has its own type.
         annotation_ids: ids of the annotations it carries, for rejects and sums.
         payload: fields too large to be shuffled often, such as segmentations; empty for none.
-        payload_digest: what `digest_payload` gives of a payload that lies in a spool; else empty.
-        payload_place: where it lies in a spool of this process; empty where it does not.
+        payload_digest: `digest_payload` of a payload that waits in a spool on disk; else empty.
+        payload_place: location of the payload in a spool of this process; else empty.
     """
 
     split: str
@@ -92,7 +91,7 @@ def pack(value: Any) -> bytes:
 
 
 def digest_payload(payload: bytes) -> bytes:
-    """Return 16 bytes that stand for a payload; none for an empty one.
+    """Return a payload's 16-byte digest; empty for an empty payload.
 
     >>> len(digest_payload(b"polygons")), digest_payload(b"")
     (16, b'')
@@ -101,10 +100,10 @@ def digest_payload(payload: bytes) -> bytes:
 
 
 def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> int:
-    """Return the sum of 256-bit digests of what samples put into the data set.
+    """Return the sum of the samples' 256-bit digests, one digest of all that decides a record.
 
-    Pins stay out, since a touched or copied source is the same data. The position counts only
-    where the order follows the input, and a payload in a spool as if it were here.
+    Pins are left out, since a touched or copied source is the same data. The position counts only
+    where the order follows the input. A payload counts the same in a spool and in memory.
     """
     total = 0
     for sample in samples:
@@ -124,10 +123,10 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
 
 
 def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
-    """Return the places of a shuffled split's keys in its order. They decide bytes.
+    """Return the order key of each sample key of a shuffled split. Order keys decide bytes.
 
-    Each is a keyed hash of split and key, hence a uniform order that no runner, worker or arrival
-    order changes.
+    An order key is a keyed hash of split and key. So the order is uniform, and does not depend on
+    runner, workers or arrival.
     """
     begun = hashlib.blake2b(
         f"{split}\0".encode(),
@@ -144,10 +143,10 @@ def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
 
 
 def panoptic_root(split: str) -> str:
-    """Return the name of the root of a split's panoptic images; that of its photos is its own."""
+    """Return the name of a split's panoptic root. The root of its photos has the split's name."""
     return f"{split}{_PANOPTIC_SUFFIX}"
 
 
 def is_panoptic_root(root: str) -> bool:
-    """Return whether `panoptic_root` gave a root its name."""
+    """Return whether a root's name is one that `panoptic_root` makes."""
     return root.endswith(_PANOPTIC_SUFFIX)

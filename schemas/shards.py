@@ -1,4 +1,9 @@
-"""`ShardPlan` and `ShardInfo`, and the one grammar of a shard's file names."""
+"""`ShardPlan`, `ShardInfo` and the names of a shard's files.
+
+A shard has three files: the TFRecord file, its index (in Parquet and as text for DALI), and its
+receipt. A receipt is a JSON file with counts, checksums and rejects of the finished shard. It is
+created before the TFRecord file, so that a rerun knows which shards it can keep.
+"""
 
 import re
 from collections import Counter
@@ -15,7 +20,7 @@ PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
 NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
-_MAX_NAME_BYTES = 255  # of a file on most disks
+_MAX_NAME_BYTES = 255  # limit of most file systems
 _FIELD = re.compile(r"\{(split(?=\})|index|num_shards|records)(?::(0[0-9]{1,2})?d?)?\}")
 _NUMBER_AFTER_FIELD = re.compile(r"\}[0-9]*\{(?:index|num_shards|records)")
 _SPLIT_NAME = "[a-z][a-z0-9_]*"
@@ -27,9 +32,9 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
     """One shard to be written.
 
     Attributes:
-        split: its split.
-        index: place among the split's shards, from 0.
-        num_shards: shards of the split.
+        split: name of its split.
+        index: number of the shard in its split, from 0.
+        num_shards: number of shards of the split.
         samples: its samples in their final order.
     """
 
@@ -40,38 +45,38 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 
 class FileSum(msgspec.Struct, frozen=True):
-    """What shows that a file is as it was written: its size, and its CRC-32C in hex."""
+    """Size and CRC-32C (hex) of a file, to check that it is unchanged."""
 
     bytes: int
     crc32c: str
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was made of a shard; as JSON it is the shard's receipt.
+    """A finished shard. The receipt is its JSON form.
 
     Attributes:
-        plan: digest of the plan it belongs to, hex.
-        split: its split.
-        index: place among the split's shards, from 0.
-        num_shards: shards of the split.
+        plan: digest of the run's plan, hex.
+        split: name of its split.
+        index: number of the shard in its split, from 0.
+        num_shards: number of shards of the split.
         file: file name in the output.
         planned: samples planned for it; `planned == records + len(sample rejects)`.
         records: records written.
         bytes: size of the file.
-        crc32c: of the file, hex.
-        sha256: of the file, hex.
-        annotations_listed: annotations that its planned samples carried.
-        annotations_written: of them, those in its records.
-        repairs: what was mended, with counts, such as `box_clipped`.
-        traits: what is unusual about its images, with counts, such as `cmyk`.
+        crc32c: CRC-32C of the file, hex.
+        sha256: SHA-256 of the file, hex.
+        annotations_listed: annotations of its planned samples.
+        annotations_written: annotations in its records.
+        repairs: counts of repairs, by name, such as `box_clipped`.
+        traits: counts of unusual images, by trait, such as `cmyk`.
         rejected: its rejected samples and dropped annotations, in order.
-        licenses: records by their image's license id; not in the JSON where none has one.
-        receipt: sum of the receipt itself, once it is stored; never in the receipt.
+        licenses: records by license id of their image; left out of the JSON if empty.
+        receipt: size and checksum of the stored receipt; left out of the receipt itself.
     """
 
     plan: str
@@ -94,12 +99,12 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 
 def file_sum(data: bytes) -> FileSum:
-    """Return the sum of a file's bytes.
+    """Return size and checksum of a file's bytes.
 
     >>> file_sum(b"123456789")
     FileSum(bytes=9, crc32c='e3069283')
@@ -108,10 +113,10 @@ def file_sum(data: bytes) -> FileSum:
 
 
 def shard_stems(splits: Sequence[str]) -> list[str]:
-    """Return the stems of a data set's shards.
+    """Return the stems of a data set's shards; see `shard_stem`.
 
     Args:
-        splits: that of each shard, in the manifest's order.
+        splits: the split of each shard, in the manifest's order.
 
     >>> shard_stems(["train", "train", "val"])
     ['train-00000-of-00002', 'train-00001-of-00002', 'val-00000-of-00001']
@@ -125,9 +130,9 @@ def shard_stems(splits: Sequence[str]) -> list[str]:
 
 
 def shard_stem(split: str, index: int, num_shards: int) -> str:
-    """Return the name that a shard's receipt carries; never with a record count.
+    """Return a shard's name without a record count. Its receipt has this name.
 
-    Before format version 3, indexes carried it too.
+    Before format version 3, its index had it too.
 
     >>> shard_stem("train", 3, 16)
     'train-00003-of-00016'
@@ -142,7 +147,7 @@ def receipt_name(stem: str) -> str:
 
 
 def index_stem(file: str) -> str:
-    """Return the stem of a shard's index names: the file's own, so that one name finds both.
+    """Return the stem of a shard's index: the shard's file name without its extension.
 
     >>> index_stem("train-00003-of-00016-750.tfrec"), index_stem("00003.gz")
     ('train-00003-of-00016-750', '00003.gz')
@@ -156,7 +161,9 @@ def index_names(stem: str) -> tuple[str, str]:
 
 
 def is_index_name(name: str, names: "ShardNames") -> bool:
-    """Return whether a file of the output can be a shard's index, of older data sets too.
+    """Return whether a file's name is that of an index, by this grammar or a default one.
+
+    The default grammars find the indexes of older data sets.
 
     >>> is_index_name("index/train-00003-of-00016-750.parquet", ShardNames())
     True
@@ -172,20 +179,20 @@ def is_index_name(name: str, names: "ShardNames") -> bool:
 class ShardNames(msgspec.Struct, frozen=True):
     """The grammar of shard file names: a template such as `{split}-{index:05}-{records}.tfrec`.
 
-    Without `{index}` it names one shard a split.
+    A template without `{index}` only works for splits of one shard.
 
     Attributes:
         template: text with the fields `split`, `index`, `num_shards` and `records`, each at most
-            once. Numbers may have a fixed width; `:05` becomes wider where the largest needs it.
+            once. Numbers may have a fixed width; `:05` becomes wider if there are more shards.
 
     Raises:
-        ValueError: when the template could not name every shard once.
+        ValueError: when two shards could get the same name, or a name could not be parsed back.
     """
 
     template: str = COUNTED
 
     def __post_init__(self) -> None:
-        """Refuse a template that could not name every shard once."""
+        """Refuse a template whose names could clash or could not be parsed back."""
         parts, fields = _FIELD.split(self.template), self._fields()
         if set("".join(parts[::3])) & {*"{}"} or len({*fields}) < len(fields):
             what = "must be counted, plain or a template with {index:05} and at most {split},"
@@ -201,11 +208,11 @@ class ShardNames(msgspec.Struct, frozen=True):
             raise self._refused("must keep numbers apart from other fields", "put a '-' between")
 
     def check_splits(self, splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
-        """Refuse a template that would call two shards alike.
+        """Refuse a template that would give two shards one name, or a name that is too long.
 
         Args:
             splits: splits of the data set.
-            num_shards: numbers that are asked for, by split; under `""` for the others.
+            num_shards: requested numbers of shards by split; `""` for all other splits.
         """
         asked = {num_shards.get(split, num_shards.get("")) for split in splits}
         if asked - {1} and "index" not in self._fields():
@@ -236,9 +243,9 @@ class ShardNames(msgspec.Struct, frozen=True):
         return _FIELD.sub(value_of, self.template)
 
     def matches(self, name: str) -> str | None:
-        """Return the split of a file name that this grammar can produce, else None.
+        """Return the split in a file name of this grammar; None for other names.
 
-        A template without `{split}` gives the empty string.
+        The split is empty if the template has no `{split}`.
         """
         parts = _FIELD.split(self.template)
         groups = {"split": f"(?P<split>{_SPLIT_NAME})", "": ""}
@@ -257,10 +264,10 @@ class ShardNames(msgspec.Struct, frozen=True):
 
 
 def is_split_name(text: str) -> bool:
-    """Return whether `text` can name a split: lower-case letters, digits, `_`, a letter first."""
+    """Return whether `text` is a split name: lower-case letters, digits and `_`, a letter first."""
     return re.fullmatch(_SPLIT_NAME, text) is not None
 
 
 def _digits(num_shards: int) -> int:
-    """Return the digits of every shard's numbers, so that names sort."""
+    """Return the number of digits of shard numbers; equal widths make names sort."""
     return max(5, len(str(num_shards)))

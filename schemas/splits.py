@@ -1,8 +1,8 @@
 """Splits: given by the sources, taken from a field, or drawn by a keyed hash.
 
-A hash of the key, or of what groups samples, decides alone: adding data never moves a sample, no
-group straddles two splits, and the order's seed has no part in it. Output membership depends on
-every function here.
+The hash of a sample's key or group alone draws its split. So adding data never moves a sample, and
+a group is never divided. The seed of the shuffle has no influence.
+Every function here decides which split holds a sample: changing one is a breaking change.
 """
 
 import bisect
@@ -18,7 +18,8 @@ from beam_tfrec.schemas.faults import fault_line
 _DIGEST_BITS = 128
 GIVEN, HASH = "given", "hash"
 USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
-"""What a field may say where no list is given; those of them that no sample has are not there."""
+"""Splits that a field may name if `--splits` does not list any. Splits without samples are left
+out of the data set."""
 
 _OPTIONS = ("split_by", "splits", "group_by", "split_seed")
 _NO_FIELDS: Mapping[str, str] = {}
@@ -26,15 +27,16 @@ _NO_FIELDS: Mapping[str, str] = {}
 
 @dataclass(frozen=True)
 class Splitting:
-    """Which split a sample belongs to.
+    """The rule that decides a sample's split.
 
     Attributes:
-        by: `given`, by the source that it comes from; `hash`; or the name of the field that says.
-        shares: of each split by hash, in the order in which they divide the hash's range; any
-            positive numbers, such as percentages.
-        group_by: name of the field whose equal values keep samples together; empty for none.
-        seed: of the hash.
-        names: of the splits that a field may say; none for `USUAL_SPLITS`.
+        by: `given` (each source belongs to one split), `hash`, or the name of a field that holds
+            the split.
+        shares: relative sizes of the splits that the hash draws, in the order in which they divide
+            its range. They may be any positive numbers, such as percentages.
+        group_by: name of a field; samples with equal values in it share a split. Empty for none.
+        seed: seed of the hash.
+        names: splits that the field may hold; empty for `USUAL_SPLITS`.
     """
 
     by: str = GIVEN
@@ -44,13 +46,13 @@ class Splitting:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what divides nothing."""
+        """Refuse options that contradict each other."""
         if not self.by:
             raise ValueError("split_by must not be empty, got '': give given, hash or a field")
         if (self.by == HASH) != bool(self.shares):
             raise ValueError(
-                f"splits must have shares with split_by hash, and with it alone, got split_by"
-                f" {self.by!r} and shares of {[*self.shares] or 'none'}: give such as"
+                f"splits must have shares if split_by is hash, and only then, got split_by"
+                f" {self.by!r} and shares of {[*self.shares] or 'none'}: give for example"
                 " --split_by hash --splits train=90,val=10"
             )
         for split, share in self.shares.items():
@@ -72,22 +74,26 @@ class Splitting:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of samples that decide, by the name of the option that asks for them."""
+        """Names of the fields that decide the split, by the option that gives them."""
         asked = {"split_by": "" if self.by in (GIVEN, HASH) else self.by, "group_by": self.group_by}
         return {option: name for option, name in asked.items() if name}
 
     @property
     def is_given(self) -> bool:
-        """Whether a sample's source says its split."""
+        """Whether each source belongs to one split."""
         return self.by == GIVEN
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
-        """The splits that a data set lacks where no sample falls into them."""
+        """Splits that a data set leaves out if they have no samples."""
         return USUAL_SPLITS if self.by not in (GIVEN, HASH) and not self.names else ()
 
     def splits(self, given: Iterable[str]) -> tuple[str, ...]:
-        """Return the splits that samples may fall into, from those that sources are given for."""
+        """Return all possible splits.
+
+        Args:
+            given: splits of the sources; the result unless a field or the hash decides.
+        """
         if self.by == GIVEN:
             return tuple(given)
         return tuple(self.shares) or self.names or USUAL_SPLITS
@@ -98,14 +104,14 @@ class Splitting:
         """Return the split of a sample.
 
         Args:
-            given: the split that its source is given for.
-            key: of the sample.
-            fields: its values as text; of those in `self.fields` at least, where it has them.
-            where: the sample, for messages; empty for its key.
+            given: the split of its source.
+            key: the sample's key.
+            fields: its values as text, by field; only those named in `self.fields` are needed.
+            where: the sample in messages; empty for its key.
 
         Raises:
-            RuntimeError: `E-SRC-SPLIT` when a field that decides has no value, or one that is no
-                split: the sample could not even be counted as rejected from one.
+            RuntimeError: `E-SRC-SPLIT` when a deciding field has no value or an unknown split. The
+                run stops, since rejects are counted by split.
 
         >>> Splitting("part").split_for("train", "7", {"part": "TEST"})
         'test'
@@ -118,24 +124,24 @@ class Splitting:
         value = self._value(self.by, fields, where)
         split = value.strip().lower()
         if split not in self._known:
-            what = f"{self.by} is {value!r}, which is none of {', '.join(sorted(self._known))}"
+            what = f"{self.by} is {value!r}, not one of {', '.join(sorted(self._known))}"
             remedy = "correct it, or name all splits with --splits"
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return split
 
     def split_of_other(self, given: str, name: str) -> str:
-        """Return the split that counts a file without samples, whose fields are unknown.
+        """Return the split in which a file without samples is counted. Its fields are unknown.
 
         Args:
-            given: the split that its source is given for.
-            name: of the file.
+            given: the split of its source.
+            name: the file's name.
         """
         if self.by == GIVEN:
             return given
         return self.split_of(name) if self.by == HASH else self.splits(())[0]
 
     def split_of(self, key_or_group: str) -> str:
-        """Return the split that a hash draws.
+        """Return the split that the hash draws for a sample's key or group.
 
         >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).split_of("3")
         'train'
@@ -150,7 +156,7 @@ class Splitting:
         return [*self.shares][bisect.bisect_right(self._bounds, drawn)]
 
     def options(self) -> dict[str, str]:
-        """Return the options that decide membership; none where splits are given."""
+        """Return the options that decide splits, for the plan; none if splits are given."""
         if self.by == GIVEN:
             return {}
         if self.by != HASH:
@@ -170,25 +176,25 @@ class Splitting:
 
     @functools.cached_property
     def _bounds(self) -> list[int]:
-        """Where each split's part of the hash's range ends, exclusive; no float decides it."""
+        """End of each split's part of the hash's range, exclusive; computed without floats."""
         total = sum(self.shares.values())
         ends = itertools.accumulate(self.shares.values())
         return [-int(-end * (1 << _DIGEST_BITS) // total) for end in ends]
 
     def _value(self, name: str, fields: Mapping[str, str], where: str) -> str:
-        """Return the value of a field that decides; none where no field is asked for."""
+        """Return the value of a deciding field; empty if `name` is empty."""
         if not name:
             return ""
         value = fields.get(name, "")
         if not value.strip():
-            what = f"{name} has no value, and decides its split"
+            what = f"{name} decides its split and has no value"
             remedy = "give every sample one, or split without it"
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
 
 
 def splitting_in(options: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a plan's options that `Splitting.options` gave.
+    """Return the options of a plan that come from `Splitting.options`.
 
     >>> splitting_in({"seed": "0", "split_by": "part"})
     {'split_by': 'part'}

@@ -1,8 +1,9 @@
 """Arrays as bytes: `TensorProto`s, and the headers of `.npy` files.
 
-A `TensorProto` is as `tf.io.serialize_tensor` writes it and `tf.io.parse_tensor` reads it.
-Source of the format: tensorflow/core/framework/{tensor,tensor_shape,types}.proto. Values stand in
-`tensor_content` in C order, little-endian, as TensorFlow writes them on little-endian machines.
+The `TensorProto`s have the form that `tf.io.serialize_tensor` writes and `tf.io.parse_tensor`
+reads. Source of the format: tensorflow/core/framework/{tensor,tensor_shape,types}.proto. Values
+are in `tensor_content`, in C order and little-endian, as TensorFlow writes them on little-endian
+machines.
 """
 
 import io
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import numpy
 
 BFLOAT16 = "bfloat16"
-"""The one type that NumPy lacks: arrays hold its bits, as uint16."""
+"""The one type that NumPy lacks. Arrays hold its bits as uint16."""
 
 TENSOR_TYPES: Mapping[str, tuple[int, int]] = {
     "float32": (1, 4),
@@ -36,19 +37,19 @@ TENSOR_TYPES: Mapping[str, tuple[int, int]] = {
     "uint32": (22, 4),
     "uint64": (23, 8),
 }
-"""Per NumPy's name of a type its number in TensorFlow's `DataType` and its bytes a value."""
+"""By NumPy's name of a type: its number in TensorFlow's `DataType`, and its bytes per value."""
 
 MAX_HEADER_BYTES = 10_000
-"""NumPy's own limit: the parser could run out of memory on a larger header."""
+"""NumPy's own limit. Its parser could run out of memory on a larger header."""
 
 HEAD_BYTES = MAX_HEADER_BYTES + 12
-"""The header can be read from this many bytes of a file's beginning."""
+"""Number of bytes at the start of a file that hold any header."""
 
 TEXT, BYTES = "text", "bytes"
-"""Values of a fixed number of characters, of four bytes each, or of bytes."""
+"""Types of fixed-length values: characters of four bytes each, or bytes."""
 
 NPY_TEXT_TYPES = frozenset({TEXT, BYTES})
-"""Types of labels alone: no tensor of theirs is written."""
+"""Types that only labels can have; they are never written as tensors."""
 
 _TYPE_NAMES = {number: name for name, (number, _) in TENSOR_TYPES.items()}
 
@@ -65,9 +66,9 @@ class Tensor(NamedTuple):
     """A serialized `TensorProto`.
 
     Attributes:
-        dtype: NumPy's name of its type, or `bfloat16`.
-        shape: of it.
-        content: its values, little-endian, in C order.
+        dtype: NumPy's name of the type, or `bfloat16`.
+        shape: length of each axis.
+        content: the values, little-endian, in C order.
     """
 
     dtype: str
@@ -76,14 +77,14 @@ class Tensor(NamedTuple):
 
 
 class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What the header of an array says.
+    """Header of a `.npy` file.
 
     Attributes:
         dtype: one of `TENSOR_TYPES`, or `TEXT` or `BYTES`.
-        value_bytes: of a value.
-        shape: of the array.
-        start: where its values begin, in C order, in the file's bytes.
-        big_endian: whether values of several bytes have their highest one first.
+        value_bytes: size of one value.
+        shape: length of each axis.
+        start: offset in the file at which the values begin, in C order.
+        big_endian: whether a value's highest byte comes first.
     """
 
     dtype: str
@@ -94,12 +95,12 @@ class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end(self) -> int:
-        """Where the values end in the file's bytes."""
+        """Offset in the file at which the values end."""
         return self.start + self.value_bytes * math.prod(self.shape)
 
     @property
     def item_bytes(self) -> int:
-        """How many bytes an item along the first axis has."""
+        """Size of one item along the first axis."""
         return self.value_bytes * math.prod(self.shape[1:])
 
 
@@ -108,10 +109,10 @@ def encode_tensor(values: "numpy.ndarray", dtype: str | None = None) -> bytes:
 
     Args:
         values: an array of any rank and memory order.
-        dtype: `bfloat16`, where uint16 values are its bits; None for the array's own type.
+        dtype: `bfloat16` when uint16 values hold its bits; None for the array's own type.
 
     Raises:
-        ValueError: when there is no such tensor.
+        ValueError: when TensorFlow has no such type, or `dtype` differs from the array's.
 
     >>> import numpy
     >>> encode_tensor(numpy.array([1, 2, 3, 4], numpy.uint8)).hex()
@@ -130,9 +131,9 @@ def serialize_tensor(shape: Sequence[int], dtype: str, data: bytes) -> bytes:
     """Return a serialized `TensorProto`.
 
     Args:
-        shape: of the tensor; empty for a scalar.
+        shape: length of each axis; empty for a scalar.
         dtype: one of `TENSOR_TYPES`.
-        data: its values, little-endian, in C order.
+        data: the values, little-endian, in C order.
 
     Raises:
         ValueError: when type, shape and data do not fit together.
@@ -141,7 +142,7 @@ def serialize_tensor(shape: Sequence[int], dtype: str, data: bytes) -> bytes:
 
 
 def read_tensor(data: bytes) -> Tensor | None:
-    """Return the tensor of numbers that `tf.io.serialize_tensor` wrote; None for other bytes.
+    """Return a tensor of numbers that `tf.io.serialize_tensor` wrote; None for other bytes.
 
     >>> read_tensor(bytes.fromhex("0804120412020804220401020304"))
     Tensor(dtype='uint8', shape=(4,), content=b'\\x01\\x02\\x03\\x04')
@@ -151,7 +152,7 @@ def read_tensor(data: bytes) -> Tensor | None:
 
 
 def tensor_shape(data: bytes) -> tuple[int, ...] | None:
-    """Return the shape that `read_tensor` finds, without a copy of the values.
+    """Return the shape of a serialized tensor without copying its values; None for other bytes.
 
     >>> tensor_shape(bytes.fromhex("0804120412020804220401020304"))
     (4,)
@@ -161,7 +162,7 @@ def tensor_shape(data: bytes) -> tuple[int, ...] | None:
 
 
 def tensor_values(tensor: Tensor, count: int = -1) -> "numpy.ndarray":
-    """Return a tensor's first values, or all of them; those of bfloat16 as float32.
+    """Return a tensor's first `count` values, or all of them. Values of bfloat16 become float32.
 
     >>> tensor_values(Tensor("bfloat16", (2,), bytes.fromhex("803f0040"))).tolist()
     [1.0, 2.0]
@@ -174,7 +175,7 @@ def tensor_values(tensor: Tensor, count: int = -1) -> "numpy.ndarray":
 
 
 def is_picture(tensor: Tensor) -> bool:
-    """Return whether a tensor can be shown: height x width, and 1 to 4 channels if any.
+    """Return whether a tensor can be shown: height x width, or height x width x 1 to 4 channels.
 
     >>> is_picture(Tensor("uint8", (2, 3, 3), b"")), is_picture(Tensor("uint8", (2, 3, 5), b""))
     (True, False)
@@ -190,11 +191,12 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
     """Return the header of a `.npy` file.
 
     Args:
-        data: the file's first `HEAD_BYTES` or more, or all of it.
-        dtype: `bfloat16`, the type of two-byte values without one; None where there are none.
+        data: the file's first `HEAD_BYTES` or more, or the whole file.
+        dtype: `bfloat16` if two-byte values without a type (`|V2`) are bfloat16; else None.
 
     Raises:
-        ValueError: when it is no header of an array that can be read, with the remedy.
+        ValueError: when the header is damaged or describes an unsupported array. The message says
+            what to do.
     """
     from numpy.lib import format as npy_format  # takes a tenth of a second
 
@@ -204,10 +206,10 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
         read = {
             (1, 0): npy_format.read_array_header_1_0,
             (2, 0): npy_format.read_array_header_2_0,
-            (3, 0): npy_format.read_array_header_2_0,  # differs in names of fields alone
+            (3, 0): npy_format.read_array_header_2_0,  # only differs in the encoding of field names
         }[version]
         shape, fortran_order, found = read(file, max_header_size=MAX_HEADER_BYTES)
-    except Exception as error:  # whatever Python's parser says of hostile text
+    except Exception as error:  # Python's parser raises many types on hostile text
         what = " ".join(str(error).split())[:120] or type(error).__name__
         raise _not_npy(f"a header that NumPy cannot read ({what})") from None
     name, value_bytes = _value_type(found, dtype)
@@ -223,7 +225,7 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
 
 
 def _tensor_header(shape: Sequence[int], dtype: str, data_bytes: int) -> bytes:
-    """Return what stands before a tensor's values."""
+    """Return the bytes of a TensorProto before its values."""
     if dtype not in TENSOR_TYPES:
         raise ValueError(f"dtype must be one of {', '.join(TENSOR_TYPES)}, got {dtype}: convert it")
     number, value_bytes = TENSOR_TYPES[dtype]
@@ -243,7 +245,7 @@ def _dimension(length: int) -> bytes:
 
 
 def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
-    """Return type and shape of a serialized tensor, and where its values begin."""
+    """Return type, shape and offset of the values of a serialized tensor; None for other bytes."""
     match = _HEADER.match(data)
     dtype = _TYPE_NAMES.get(_number(match[1])) if match else None
     if match is None or dtype is None:
@@ -261,7 +263,7 @@ def _number(encoded: bytes) -> int:
 
 
 def _value_type(found: "numpy.dtype", dtype: str | None) -> tuple[str, int]:
-    """Return the name of a type, and its bytes a value."""
+    """Return the name of a type, and its bytes per value."""
     if found.str == "|V2" and dtype == BFLOAT16:
         return BFLOAT16, 2
     if found.kind in "US":

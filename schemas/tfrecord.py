@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import google_crc32c
 
 FRAME_BYTES = 16
-"""What framing adds to a record: length and two checksums."""
+"""Bytes that framing adds to a record: its length and two checksums."""
 
 HEADER_BYTES = 12
-"""Those of them before the record."""
+"""Bytes of the frame before the record: its length and the length's checksum."""
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
@@ -22,7 +22,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def frame_record(parts: Sequence[bytes]) -> list[bytes]:
-    """Return a record's framing around its parts, which stay uncopied.
+    """Return a framed record as a list of parts; the given parts are not copied.
 
     >>> b"".join(frame_record([b"12", b"345"])).hex()
     '0500000000000000eab2043e31323334357a1cede8'
@@ -38,38 +38,38 @@ class FrameError(ValueError):
     """A damaged frame; the text says what is wrong with it.
 
     Attributes:
-        code: `E-VER-FRAME` when the record's end is unknown, `E-VER-CRC` when its bytes are
-            not those written.
+        code: `E-VER-FRAME` when the record's end is unknown, `E-VER-CRC` when its bytes differ
+            from those written.
     """
 
     def __init__(self, code: str, what: str) -> None:
-        """Take code and text."""
+        """Store the code; the text is the exception's own."""
         super().__init__(what)
         self.code = code
 
 
 def read_frame(data: bytes, at: int, end: int) -> bytes:
-    """Return the record of a frame, whose checksums are right.
+    """Return the record of a frame after checking both checksums.
 
     Args:
         data: bytes that hold the frame.
-        at: where it begins.
-        end: where it must end, at least 16 bytes later.
+        at: offset of the frame.
+        end: offset at which the frame must end, at least 16 bytes later.
 
     Raises:
-        FrameError: when it is damaged, or ends elsewhere.
+        FrameError: when the frame is damaged, or ends elsewhere.
     """
     length, given_crc = _HEADER.unpack_from(data, at)
     if length_crc(length) != given_crc:
-        what = f"a length of {length} bytes, whose checksum is another"
+        what = f"the checksum of its length, {length} bytes, does not match"
         raise FrameError("E-VER-FRAME", what)
     if length + FRAME_BYTES != end - at:
-        what = f"a frame of {length + FRAME_BYTES} bytes, not of {end - at}"
+        what = f"a frame of {length + FRAME_BYTES} bytes instead of {end - at}"
         raise FrameError("E-VER-FRAME", what)
     record = data[at + HEADER_BYTES : end - _CRC.size]
     (crc,) = _CRC.unpack_from(data, end - _CRC.size)
     if (found := masked_crc(google_crc32c.value(record))) != crc:
-        what = f"the checksum of its {len(record)} bytes is {found:08x}, stored is {crc:08x}"
+        what = f"the checksum of its {len(record)} bytes is {found:08x}, the stored one {crc:08x}"
         raise FrameError("E-VER-CRC", what)
     return record
 
@@ -81,7 +81,7 @@ def length_crc(length: int) -> int:
 
 
 def masked_crc(crc: int) -> int:
-    """Return the CRC-32C as TFRecords store it, rotated and offset.
+    """Return a CRC-32C in the form that TFRecord files store: rotated and offset.
 
     >>> hex(masked_crc(0))
     '0xa282ead8'

@@ -48,8 +48,8 @@ GOLDEN = """\
 
 9 records (`tf.train.Example`) in 1 shards of uncompressed TFRecord, 1,000 bytes, written by \
 beam-tfrec in format version 3.
-`manifest.json` names every shard with its size and checksums. It was written last: it says that \
-the data set is complete, and a reader takes the files from it.
+`manifest.json` names every shard with its size and checksums. It was written last, so the data \
+set is complete if it exists. Readers take the list of shards from it.
 
 ## Splits
 
@@ -58,9 +58,9 @@ in the sources |
 |---|---|---|---|---|---|---|
 | train | 9 | 1 | 1,000 | 13 | 15 | 20 |
 
-## What is not as in the sources
+## Differences from the sources
 
-Every sample and annotation rejected or dropped is a line of `rejected.jsonl`.
+`rejected.jsonl` has a line for each rejected sample and each dropped annotation.
 
 | split | what | reason | count |
 |---|---|---|---|
@@ -208,7 +208,7 @@ def check_harmless(card: str, text: str) -> None:
         if token.type == "heading_open" and token.tag == "h2"
     ]
     assert headings == [
-        *("Splits", "What is not as in the sources", "Classes", "Features of every record"),
+        *("Splits", "Differences from the sources", "Classes", "Features of every record"),
         *("Licenses", "How it was made", "How to read it", "Files"),
     ]
     assert not {token.type for token in tokens} & {"list_item_open", "blockquote_open", "hr"}
@@ -302,7 +302,7 @@ def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "out"
     committed_by(table.run, out, "--table", source, "--sequence", "tokens", "--order", "input")
     card = card_of(out)
-    assert "TFDS reads Examples alone" in card
+    assert "TFDS reads only Examples" in card
     assert "`tf.train.SequenceExample`" in card
     dataset = run_code(code_of(card, "tf.data, without this package"), out, monkeypatch)["dataset"]
     found = [(c["id"], c["x"], s["tokens"].tolist()) for c, s in dataset.as_numpy_iterator()]

@@ -118,13 +118,13 @@ def test_one_number_for_two_classes(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     root = write(tmp_path)
     edit(root, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, features=7))
-    what = f"format version {FORMAT_VERSION + 1}, this program reads {FORMAT_VERSION}; upgrade"
+    what = f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}; upgrade"
     with pytest.raises(RuntimeError, match=f"^E-OUT-FOREIGN {root}/manifest.json: {what} beam-t"):
         find_data_sets(root)
 
 
 NAMED = (
-    "shard 0 of split train is the file 'train-0000{0}-of-00003-{1}.tfrec', by place and records"
+    "shard 0 of split train is the file 'train-0000{0}-of-00003-{1}.tfrec', by number and records"
 )
 Change = Callable[[dict[str, Any]], object]
 CONTRADICTIONS: dict[str, tuple[Change, str]] = {
@@ -150,7 +150,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     ),
     "a split is dropped": (
         lambda m: (m["splits"].clear(), m["shards"].clear()),
-        "its plan or shards have a split train, which it does not sum up",
+        "its plan or shards have a split train, but it has no summary of it",
     ),
     "a name template is none": (
         lambda m: m["plan"]["options"].update(shard_names="{other}"),

@@ -275,7 +275,7 @@ def test_category_id_0_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture)
     ],
 )
 def test_another_numbering_is_refused(earlier: list[Label], first_id: int | None, how: str) -> None:
-    line = f"^E-ARG --since: classes of its data sets are not numbered {how}; give the --category"
+    line = f"^E-ARG --since: classes of the earlier data sets are not numbered {how};"
     with pytest.raises(RuntimeError, match=line):
         number_labels(earlier, [CAT], first_id)
 

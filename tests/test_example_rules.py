@@ -40,11 +40,11 @@ CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
         *([1, 90], []),
     ),
     "an optional feature": ({"h/optional": None}, [1, 90], []),
-    "a missing feature": ({"e/int": None}, None, ["'e/int' is not there"]),
+    "a missing feature": ({"e/int": None}, None, ["'e/int' is missing"]),
     "one more key": ({"z": (INT, [1])}, None, ["'z' is not in the manifest"]),
     "another key": (
         {"e/int": None, "z": (INT, [1])},
-        *(None, ["'e/int' is not there", "'z' is not in the manifest"]),
+        *(None, ["'e/int' is missing", "'z' is not in the manifest"]),
     ),
     "no integer": ({"e/int": (INT, [])}, None, ["'e/int' has 0 values, not one"]),
     "another kind": ({"e/int": (Kind.FLOAT, [1])}, None, ["'e/int' is of float, not of int64"]),
@@ -73,7 +73,7 @@ def test_examples(changes: dict[str, Any], row_labels: list[int] | None, wrong: 
 def test_bytes_that_are_no_example() -> None:
     data = encode_example(VALUES)
     for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
-        what = f"no Example: protobuf cannot parse its {len(changed)} bytes"
+        what = f"not an Example: protobuf cannot parse its {len(changed)} bytes"
         assert RULES.find_wrong(changed) == [what]
 
 
@@ -90,6 +90,6 @@ def test_steps_of_a_sequence_example() -> None:
     assert rules.find_wrong(encode_example(context, right)) == []
     assert rules.find_wrong(encode_example(context, wrong)) == [
         "feature 'one' has 2 values, not one",
-        "feature 'some' is not there",
+        "feature 'some' is missing",
         "feature 'more' is not in the manifest",
     ]

@@ -212,7 +212,7 @@ def test_roles_of_what_others_write(
     [
         (BoxForm.EDGES, [[0.1], [0.2], [0.3], [0.4]], [(0.1, 0.2, 0.3, 0.4)]),
         (BoxForm.EDGES, [[], [], [], []], []),
-        (BoxForm.EDGES, [[1], [1], [1], []], "boxes have some edges more often than others"),
+        (BoxForm.EDGES, [[1], [1], [1], []], "boxes have more values of some edges than of others"),
         (BoxForm.YXYX, [[0.2, 0.1, 0.4, 0.3]], [(0.1, 0.2, 0.3, 0.4)]),
         (BoxForm.YXYX, [[1, 2, 3]], "boxes have four numbers each, got 3"),
         (BoxForm.XYWH_PX, [[10, 10, 20, 5]], [(0.1, 0.2, 0.3, 0.3)]),

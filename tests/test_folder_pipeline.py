@@ -136,8 +136,8 @@ def test_a_day_adds_to_the_days_before_it(tmp_path: Path) -> None:
     since = ("--images", root, "--since", monday)
     assert ended(*since, "--output", tuesday, "--first_label", 1) == (
         2,
-        "E-ARG --since: classes of its data sets are not numbered from 1 without gaps;"
-        " give the --category_ids or --first_label that they were made with",
+        "E-ARG --since: classes of the earlier data sets are not numbered from 1 without gaps;"
+        " give the --category_ids or --first_label that made them",
     )
     manifest = committed(tuesday, *since)
     assert labelled(tuesday) == {"ant/1.jpg": (3, "ant"), "dog/new.jpg": (1, "dog")}
@@ -248,7 +248,7 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     names.write_text("cat\nemu\n")
     assert ended("--images", root, "--label_file", names, "--output", monday) == (
         3,
-        f"E-ANN-LABELS {names}: class 'dog' of the sources is not there;"
+        f"E-ANN-LABELS {names}: it lacks the sources' class 'dog';"
         " add it at the end, or leave its samples out of the sources",
     )
     assert not (monday / "_plan.json").exists()

@@ -122,10 +122,10 @@ def test_read_label_file(data: bytes, first_id: int, labels: list[Label]) -> Non
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        (b"", "no classes; give one a line"),
+        (b"", "no classes; write one class per line"),
         (b"cat\n\ndog\n", "line 2 is empty; remove it, or name a class there"),
         (b"cat\ndog\ncat\n", "'cat' is in lines 1 and 3; give each class one line"),
-        (b"cat\n\xff\n", "no UTF-8 at byte 4; save it as UTF-8"),
+        (b"cat\n\xff\n", "not UTF-8 at byte 4; save it as UTF-8"),
     ],
 )
 def test_bad_label_files(data: bytes, line: str) -> None:
@@ -135,12 +135,12 @@ def test_bad_label_files(data: bytes, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "others"), [(["dog", "cow"], ""), (["emu", "cow", "fox"], ", nor are 2 others")]
+    ("names", "others"), [(["dog", "cow"], ""), (["emu", "cow", "fox"], " and 2 more")]
 )
 def test_classes_that_the_file_lacks(names: list[str], others: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         refuse_unlisted([CAT, DOG], names, "a.txt")
     assert str(raised.value) == (
-        f"E-ANN-LABELS a.txt: class 'cow' of the sources is not there{others};"
+        f"E-ANN-LABELS a.txt: it lacks the sources' class 'cow'{others};"
         " add it at the end, or leave its samples out of the sources"
     )

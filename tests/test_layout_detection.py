@@ -126,7 +126,7 @@ def test_a_file_that_no_group_reads_is_refused(
 
 @pytest.mark.parametrize("name", ["masks", "polygons", "keypoints"])
 def test_object_features_need_boxes(name: str) -> None:
-    message = f"features {name} are of objects, which need boxes, got '{name},captions': add boxes"
+    message = f"features {name} describe objects and need boxes, got '{name},captions': add boxes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         DetectionLayout(features=(name, "captions"))
 

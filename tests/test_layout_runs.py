@@ -48,7 +48,7 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
         "E-ARG layout detection: features name captions, but no annotation file holds captions,"
         " only boxes"
     )
-    assert run.fault.endswith("; give such a file, or leave captions out")
+    assert run.fault.endswith("; add such a file, or leave captions out")
     assert [path for path in out.rglob("*") if path.is_file()] == []
 
 
@@ -58,10 +58,13 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--features", "boxes,mask"], "features of layout detection must be of boxes, "),
+        (["--features", "boxes,mask"], "features of layout detection must be among boxes, "),
         (["--features", ""], "argument --features: must not be empty"),
-        (["--features", "masks"], "features masks are of objects, which need boxes"),
-        (["--layout", "keras", "--features", "boxes,masks"], "features of layout keras must be of"),
+        (["--features", "masks"], "features masks describe objects and need boxes"),
+        (
+            ["--layout", "keras", "--features", "boxes,masks"],
+            "features of layout keras must be among",
+        ),
         (["--layout", "tfds", "--category_ids", "original"], "category_ids of layout tfds must be"),
         (["--layout", "keras", "--string_ids"], "string_ids must not be given with layout keras"),
         (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),

@@ -103,8 +103,8 @@ REFUSED = [
     (TableLayout(), (), "types must name the columns when no row has any, got none: give"),
     (TableLayout(types(b="int64")), ("int64 a",), f"{COLUMNS} got 'b': give one of a"),
     (TableLayout(label_columns=("l",)), ("int64 a",), f"{COLUMNS} got 'l': give one of a"),
-    (TableLayout(with_image=True), ("int64 image/height",), "a column must have a name such as"),
-    (TableLayout(), ("int64 a//b",), "a column must have a name such as a or a/b, and not that"),
+    (TableLayout(with_image=True), ("int64 image/height",), "column names must be like"),
+    (TableLayout(), ("int64 a//b",), "column names must be like a or a/b, and differ from"),
     (TableLayout(sequence_columns=("c",)), ("int64[] b",), f"{COLUMNS} got 'c': give one of b"),
     (
         TableLayout(sequence_columns=("c",)),

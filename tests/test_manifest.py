@@ -86,11 +86,11 @@ def edited(**fields: Any) -> bytes:
 
 
 REFUSED = [
-    (edited(format_version=4), "format version 4, this program reads 3; upgrade"),
-    (edited(format="x"), "no manifest of beam-tfrec (format 'x'); give another"),
-    (to_json(MANIFEST)[:-3], "no manifest of beam-tfrec (Input data was truncated);"),
-    (b'{"format": "\xff"}', "no manifest of beam-tfrec ('utf-8' codec can't decode"),
-    (b'{"x": ' + b"[" * 100_000, "no manifest of beam-tfrec (maximum rec"),
+    (edited(format_version=4), "format version 4 is newer than 3; upgrade"),
+    (edited(format="x"), "not a manifest of beam-tfrec (format 'x'); give another"),
+    (to_json(MANIFEST)[:-3], "not a manifest of beam-tfrec (Input data was truncated);"),
+    (b'{"format": "\xff"}', "not a manifest of beam-tfrec ('utf-8' codec can't decode"),
+    (b'{"x": ' + b"[" * 100_000, "not a manifest of beam-tfrec (maximum rec"),
 ]
 
 

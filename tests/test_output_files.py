@@ -140,8 +140,8 @@ NEWER = b'{"format": "beam-tfrec", "format_version": 99}'
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("manifest.json", b'{"name": "of a web page"}', "no manifest of beam-tfrec"),
-        ("manifest.json", NEWER, "format version 99, this program reads 3; upgrade beam-tfrec"),
+        ("manifest.json", b'{"name": "of a web page"}', "not a manifest of beam-tfrec"),
+        ("manifest.json", NEWER, "format version 99 is newer than 3; upgrade beam-tfrec"),
         pytest.param("_plan.json", NESTED, "_plan.json is no plan of beam-tfrec", id="nested"),
     ],
 )

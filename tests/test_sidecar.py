@@ -169,7 +169,7 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
             "images and annotations must name the same splits, got images ['a'] and annotations"
             " ['b']; give both as SPLIT=PATH",
         ),
-        ([*XY, "--features", "masks"], "features masks are of objects, which need boxes, got"),
+        ([*XY, "--features", "masks"], "features masks describe objects and need boxes, got"),
         ([*XY, "--fields", "a=int64", "--features", "boxes"], "features must be of objects, got"),
     ],
 )

@@ -84,9 +84,9 @@ def test_a_field_says_the_split(text: str, names: tuple[str, ...]) -> None:
     assert splitting.optional_splits == (() if names else USUAL_SPLITS)
 
 
-NO_VALUE = "has no value, and decides its split; give every sample one, or split without it"
-SHARES_NEEDED = "splits must have shares with split_by hash, and with it alone, got split_by"
-SUCH_AS = "give such as --split_by hash --splits train=90,val=10"
+NO_VALUE = "decides its split and has no value; give every sample one, or split without it"
+SHARES_NEEDED = "splits must have shares if split_by is hash, and only then, got split_by"
+SUCH_AS = "give for example --split_by hash --splits train=90,val=10"
 FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
 
 
@@ -96,7 +96,7 @@ FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas betwee
         (
             Splitting("part", names=("a", "b")),
             {"part": "train"},
-            "part is 'train', which is none of a, b; correct it, or name all splits with --splits",
+            "part is 'train', not one of a, b; correct it, or name all splits with --splits",
         ),
         (Splitting("part"), {}, f"part {NO_VALUE}"),
         (GROUPED, {"scene": " "}, f"scene {NO_VALUE}"),
@@ -268,7 +268,7 @@ def read_drawn(data: bytes, splitting: Splitting) -> list[Any]:
     [
         (
             None,
-            "E-SRC-SPLIT image 3 (c.jpg): scene has no value, and decides its split; give every"
+            "E-SRC-SPLIT image 3 (c.jpg): scene decides its split and has no value; give every"
             " sample one, or split without it",
         ),
         (

@@ -308,12 +308,12 @@ REFUSED = [
         "train=a.csv val=b.csv --split_by part",
         "split_by part divides one source, got sources of train and val: give one, without SPLIT=",
     ),
-    ("a.csv --sequence a a", f"{ONCE}, got 'a': leave it out of one"),
-    ("a.csv --sequence a --label_column a", f"{ONCE}, got 'a': leave it out of one"),
+    ("a.csv --sequence a a", f"{ONCE}, got 'a': remove one mention"),
+    ("a.csv --sequence a --label_column a", f"{ONCE}, got 'a': remove one mention"),
     (
         "a.csv --sequence a --types b=int64[][]",
-        "types must be of lists of lists for columns of sequence alone, got int64[][] of 'b':"
-        " give such as b=int64[], or name it there",
+        "types may be lists of lists only for columns of --sequence, got int64[][] of 'b':"
+        " give b=int64[], or add it to --sequence",
     ),
 ]
 

@@ -61,10 +61,10 @@ def header(length: int) -> bytes:
 
 
 NO_FRAMES = [
-    (bytes(16), 16, "a length of 0 bytes, whose checksum is another"),
-    (header(2**64 - 1) + bytes(4), 16, "a frame of 18446744073709551631 bytes, not of 16"),
-    (FRAMED_FILE, 22, "a frame of 21 bytes, not of 22"),
-    (FRAMED_FILE, 20, "a frame of 21 bytes, not of 20"),
+    (bytes(16), 16, "the checksum of its length, 0 bytes, does not match"),
+    (header(2**64 - 1) + bytes(4), 16, "a frame of 18446744073709551631 bytes instead of 16"),
+    (FRAMED_FILE, 22, "a frame of 21 bytes instead of 22"),
+    (FRAMED_FILE, 20, "a frame of 21 bytes instead of 20"),
 ]
 
 

@@ -131,6 +131,6 @@ def test_images_are_compared_with_their_sources(shard: Shard) -> None:
     rows = [msgspec.structs.replace(shard.rows[0], sources=[other]), *shard.rows[1:]]
     (line,) = shard.verify(shard.data, rows).lines()
     digest = shard.rows[0].sources[0].sha256
-    what = f"'image/encoded' has the SHA-256 {digest}, which is none of its sources by the index"
+    what = f"'image/encoded' has the SHA-256 {digest}, and no source in the index has it"
     assert what in line
     assert not shard.verify(shard.data, rows, deep=False).counts

@@ -1,1 +1,1 @@
-"""The files beside shards that people and other tools read, from a manifest alone."""
+"""Documents that are written with the shards, for people and other tools; made from a manifest."""

@@ -1,9 +1,9 @@
-"""`croissant.json`: a data set in MLCommons Croissant 1.0, from its manifest alone.
+"""`croissant.json`: a data set in MLCommons Croissant 1.0, made from its manifest.
 
 Croissant (http://mlcommons.org/croissant/1.0) is JSON-LD that search engines and the package
-`mlcroissant` read. It knows no TFRecord files: every shard is a file with its size and SHA-256,
-and what can be loaded are the indexes, a record of keys, offsets and labels for each Example, and
-the tables of splits, features and classes, which stand in the file itself.
+`mlcroissant` read. It cannot describe the records of TFRecord files, so a shard is a plain file
+with size and SHA-256. Loadable are the indexes (key, offset and labels of each Example), and the
+tables of splits, features and classes in `croissant.json` itself.
 """
 
 import json
@@ -17,13 +17,13 @@ from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, NAMED_TEMPLATES
 
 CROISSANT_NAME = "croissant.json"
 
-# A value may pass through the expression twice, so each also matches the field alone.
+# A reader may apply an expression to its own result, so each also matches that.
 _SPLIT_OF_NAME = r"^(?:.*/)?([a-z][a-z0-9_]*)(?:-[0-9]+-of-.*)?$"
 _SHARD_OF_NAME = r"^(?:.*-)?([0-9]+)(?:-of-.*)?$"
 
 _Json = dict[str, object]
 
-# The standard's own context, which every file repeats: its terms in their order.
+# Terms of the standard's JSON-LD context, in its order. Every Croissant file repeats them.
 _TERMS = (
     "@language @vocab citeAs column conformsTo cr rai data dataType dct equivalentProperty examples"
     " extract field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5"
@@ -48,8 +48,8 @@ _CONTEXT = {term: _OTHER.get(term, f"cr:{term}") for term in _TERMS.split()}
 def croissant_json(manifest: Manifest) -> str:
     """Return the Croissant description of a data set.
 
-    A run knows neither `datePublished` nor `citeAs`. `mlcroissant` recommends them, and accepts the
-    file.
+    It lacks `datePublished` and `citeAs`, which a run does not know. `mlcroissant` recommends them
+    but accepts the file.
     """
     layout = manifest.layout
     counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
@@ -72,7 +72,7 @@ def croissant_json(manifest: Manifest) -> str:
 
 
 def _licenses(manifest: Manifest) -> list[_Json]:
-    """Return what the sources call the images' licenses, each once: they are of the images."""
+    """Return the licenses of the images as the sources name them, without repeats."""
     found = {
         (license.name or license.url or f"license {license.id}", license.url)
         for split in manifest.splits.values()
@@ -85,7 +85,7 @@ def _licenses(manifest: Manifest) -> list[_Json]:
 
 
 def _node(kind: str, node_id: str, name: str = "", /, **more: object) -> _Json:
-    """Return a node of Croissant, named as the last part of its id if it has no other name."""
+    """Return a Croissant node; its default name is the last part of its id."""
     name = name or node_id.rpartition("/")[2]
     return {"@type": f"cr:{kind}", "@id": node_id, "name": name, **more}
 
@@ -137,7 +137,7 @@ def _record_sets(manifest: Manifest) -> list[_Json]:
 
 
 def _inline(name: str, description: str, rows: Sequence[_Json], **more: object) -> _Json:
-    """Return a record set whose rows stand in the file, by the first column; empty without rows."""
+    """Return a record set with inline rows, keyed by the first column; empty without rows."""
     if not rows:
         return {}
     types: Mapping[type, str] = {str: "sc:Text", bool: "sc:Boolean", int: "sc:Integer"}
@@ -152,28 +152,28 @@ def _inline(name: str, description: str, rows: Sequence[_Json], **more: object) 
     )
 
 
-def _of_index(name: str, data_type: str, extract: _Json, **transform: object) -> _Json:
+def _index_field(name: str, data_type: str, extract: _Json, **transform: object) -> _Json:
     source = {"fileSet": {"@id": INDEX_DIR}, "extract": extract, **transform}
     return _node("Field", f"records/{name}", dataType=data_type, source=source)
 
 
 def _records(template: str) -> _Json:
-    """Return the record set of all records; names of a user's own template give no split."""
-    fields = [_of_index("key", "sc:Text", {"column": "key"})]
+    """Return the record set of all records. Split and shard need one of our name templates."""
+    fields = [_index_field("key", "sc:Text", {"column": "key"})]
     if template in NAMED_TEMPLATES.values():
-        # Two properties, since a reader replaces a property's values in place.
+        # They use two properties, since a reader replaces a property's values in place.
         parts = (
             ("split", "sc:Text", "filename", _SPLIT_OF_NAME),
             ("shard", "sc:Integer", "fullpath", _SHARD_OF_NAME),
         )
         fields += [
-            _of_index(name, data_type, {"fileProperty": of}, transform={"regex": regex})
+            _index_field(name, data_type, {"fileProperty": of}, transform={"regex": regex})
             for name, data_type, of, regex in parts
         ]
         fields[1]["references"] = {"field": {"@id": "splits/name"}}
     keys = [{"@id": field["@id"]} for field in fields[1::-1]]
     fields += [
-        _of_index(name, "sc:Integer", {"column": name}) for name in ("offset", "size", "labels")
+        _index_field(name, "sc:Integer", {"column": name}) for name in ("offset", "size", "labels")
     ]
     fields[-1]["repeated"] = True
     what = "Every record, from the indexes: where its framed bytes lie, and its labels."

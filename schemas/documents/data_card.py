@@ -1,12 +1,11 @@
-"""The data card: `README.md` of a data set, from its manifest alone.
+"""The data card: `README.md` of a data set, made from its manifest.
 
-It says what people ask first: contents, counts, features with units, licenses, origin, and how to
-read it. There is no clock and no path in it, so equal data sets have equal cards. Text of the data
-shows as it is in CommonMark and GitHub's dialect: it is never a link, a tag or a new line.
+It lists contents, counts, features with units, licenses, origin, and how to read the data. It has
+no times and no paths, so equal data sets have equal cards. Text from the data is escaped for
+CommonMark and GitHub's dialect: it cannot make links, tags or new lines.
 
-`README.md` and `croissant.json` have names that users give files of their own. Those that a run
-writes hold a digest of their own text, their seal. A file without it, or edited since, is the
-user's.
+Users may have a `README.md` or `croissant.json` of their own. So a run writes a seal, a digest of
+the file's text, into its files. A file without a seal, or edited later, belongs to the user.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 CARD_NAME = "README.md"
 
-_SOURCES = {  # by an option that only this source has
+_SOURCES = {  # by an option that no other source has
     "orphans": "COCO annotation files and their images",
     "join_by": "images with a JSON file beside each",
     "key_column": "rows of tables",
@@ -38,23 +37,23 @@ _SOURCES_BY_LAYOUT = {
         ("classification", "imagenet", "tutorial", "tensor"), "images in folders of classes"
     ),
 }
-_PARSED_AS = {  # dtype, and what stands for an optional value that is not there
+_PARSED_AS = {  # dtype, and the default of a missing optional value
     Kind.BYTES: ("tf.string", 'b""'),
     Kind.FLOAT: ("tf.float32", "0.0"),
     Kind.INT64: ("tf.int64", "0"),
 }
 _MOST_CHARACTERS = 100
-# Control, bidi and invisible characters, separators of lines, halves of surrogate pairs, tags.
+# Control, bidi and invisible characters, line separators, halves of surrogate pairs, tags.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
     "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
     "\ud800-\udfff\U000e0000-\U0010ffff]"
 )
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
-_LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")  # what GitHub makes a link of by itself
+_LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")  # GitHub turns such text into links
 
 BLANK_SEAL = f"beam-tfrec-sha256:{'0' * 64}"
-"""Place of the seal in a text, before anything that comes from the data."""
+"""Placeholder for the seal in a text. It comes before any text from the data."""
 
 _SEAL = re.compile(rb"beam-tfrec-sha256:([0-9a-f]{64})")
 
@@ -85,15 +84,15 @@ def data_card(manifest: Manifest) -> str:
 
 
 def source_kind(manifest: Manifest) -> str:
-    """Return what a data set was made from, in words."""
+    """Return the kind of sources of a data set, in words."""
     kinds = [text for option, text in _SOURCES.items() if option in manifest.plan.options]
     return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
 
 
 def escaped(text: str) -> str:
-    r"""Return text that Markdown shows as it is, on one line, anywhere but at the line's beginning.
+    r"""Return text escaped for Markdown, on one line. It must not be put at a line's beginning.
 
-    Unseen characters are shown as Python escapes them; long text is cut.
+    Invisible characters are shown as Python's escapes, and long text is cut.
 
     >>> escaped("a|b <script>\n"), escaped("http://x.org/_a_")
     ('a\\|b &lt;script&gt;\\\\n', 'http\\://x.org/\\_a\\_')
@@ -103,9 +102,9 @@ def escaped(text: str) -> str:
 
 
 def seen(text: str, most_characters: int) -> str:
-    r"""Return the first characters of a text, those that cannot be seen as Python escapes them.
+    r"""Return the first characters of a text, with invisible ones as Python's escapes.
 
-    What is left stays dangerous to Markdown and HTML.
+    The result is not escaped for Markdown or HTML.
 
     >>> seen("gpj\u202e.exe\n", 100), seen("abcdef", 4)
     ('gpj\\u202e.exe\\n', 'abc…')
@@ -115,7 +114,7 @@ def seen(text: str, most_characters: int) -> str:
 
 
 def sealed(text: str) -> str:
-    """Return a text with its seal in the place of `BLANK_SEAL`.
+    """Return a text with `BLANK_SEAL` replaced by the seal.
 
     >>> is_sealed(sealed(f"<!-- {BLANK_SEAL} -->").encode())
     True
@@ -125,7 +124,7 @@ def sealed(text: str) -> str:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Return whether a file is as a run of ours has written it, whichever run that was."""
+    """Return whether a file was written by any run of beam-tfrec and not edited since."""
     found = _SEAL.search(data)
     if found is None:
         return False
@@ -134,7 +133,7 @@ def is_sealed(data: bytes) -> bool:
 
 
 def template_environment(package: str, folder: str, **options: Any) -> "Environment":
-    """Return Jinja2's environment of the templates in a package's folder."""
+    """Return the Jinja2 environment for templates in a package's folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # takes 50 ms
 
     return Environment(
@@ -148,14 +147,14 @@ def template_environment(package: str, folder: str, **options: Any) -> "Environm
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as the card shows it; text of the data is escaped, wherever it stands."""
+    """Return a value as shown in the card. All text but `Markdown` is escaped."""
     if isinstance(value, int):
         return f"{value:,}"
     return value if isinstance(value, Markdown) else escaped(value)
 
 
 def _left_out(splits: Mapping[str, SplitSummary]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield split, what, reason and count of everything that is not as in the sources."""
+    """Yield (split, what, reason, count) for all differences from the sources."""
     for name, split in splits.items():
         fate = split.annotations
         counts: Mapping[str, Mapping[str, int]] = {
@@ -183,7 +182,7 @@ def _link(url: str) -> str:
 
 
 def _parsed(feature: Feature) -> Markdown:
-    """Return the line of code by which `tf.io` parses a feature."""
+    """Return the line of code with which `tf.io` parses a feature."""
     dtype, default = _PARSED_AS[feature.kind]
     if feature.repeated:
         parser = f"RaggedFeature({dtype})"
@@ -191,5 +190,5 @@ def _parsed(feature: Feature) -> Markdown:
         parser = f"FixedLenSequenceFeature([], {dtype})"
     else:
         parser = f"FixedLenFeature([], {dtype}{f', {default}' if feature.optional else ''})"
-    # A key may be any text: as `ascii` writes it, it is one literal on one line.
+    # A key may be any text. `!a` (ascii) makes it a literal on one line.
     return Markdown(f"{feature.key!a}: tf.io.{parser}")

@@ -1,9 +1,9 @@
 """Files that TensorFlow's tools read with the shards: a schema, a label map, and TFDS's metadata.
 
-Written by hand, so that neither tensorflow-metadata, the Object Detection API nor TFDS is needed.
-Quoting: https://protobuf.dev/reference/protobuf/textformat-spec/#string. With `features.json` and
-`dataset_info.json`, `tfds.builder_from_directory` loads a data set without generation code. They
-are the JSON form of TFDS's protos, as TFDS 4.9.10 writes it; 64-bit integers are strings there.
+They are written without tensorflow-metadata, the Object Detection API and TFDS. Text protos are
+quoted by https://protobuf.dev/reference/protobuf/textformat-spec/#string. `features.json` and
+`dataset_info.json` let `tfds.builder_from_directory` load a data set without generation code. They
+are the JSON form of TFDS's protos, as TFDS 4.9.10 writes it: 64-bit integers are strings.
 """
 
 import json
@@ -15,16 +15,16 @@ from beam_tfrec.schemas.shards import PLAIN
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
-"""Names of class labels lie in these files, by key, where labels are counted from 0."""
+"""Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
 _PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
-# TFDS cannot express a name with a record count. It looks for this file instead, and its error
-# says that the file is not there.
+# TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
+# error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
 
 _Json = dict[str, object]
 _Proto = list[tuple[str, object]]
-"""Fields of a message in their order; a value is a message, or its text."""
+"""Fields of a proto message in order; a value is a nested message, or the field's text."""
 
 _CLASS_PREFIX = "tensorflow_datasets.core.features."
 _DTYPES = {Kind.BYTES: "string", Kind.FLOAT: "float32", Kind.INT64: "int64"}
@@ -33,8 +33,8 @@ _ANY_NUMBER: _Proto = [("min", 0)]
 _ONE: _Proto = [("min", 1), ("max", 1)]
 _IN_EVERY_RECORD: _Proto = [("min_fraction", "1.0"), ("min_count", 1)]
 
-# C0, DEL, C1, and the two separators at which str.splitlines breaks a line. Fixed, not
-# str.isprintable: that one follows the Python version's Unicode tables, and the file must not.
+# C0, DEL, C1, and the two separators at which str.splitlines breaks a line. The list is fixed:
+# str.isprintable depends on the Python version's Unicode tables, and the file must not.
 _CONTROL_CODES = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 _ESCAPES = str.maketrans(
     {code: "".join(f"\\{byte:03o}" for byte in chr(code).encode()) for code in _CONTROL_CODES}
@@ -43,17 +43,17 @@ _ESCAPES = str.maketrans(
 
 
 def metadata_files(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) -> dict[str, str]:
-    """Return the files that other tools read with the shards, by file name.
+    """Return the texts of the files, by file name.
 
     Args:
-        manifest: of the data set.
+        manifest: manifest of the data set.
         spec: features of its layout.
-        has_names: whether the layout counts labels from 0, so that TFDS can have their names.
+        has_names: whether the layout numbers classes from 0; TFDS supports class names only then.
     """
     labels = [(label.id, label.name) for label in manifest.plan.labels]
     names = [label.name for label in manifest.plan.labels] if has_names else []
     texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(spec)}
-    if spec.is_sequence:  # TFDS would take them for Examples, and find the context alone
+    if spec.is_sequence:  # TFDS would parse them as Examples and only find the context
         return texts
     return texts | {
         "features.json": features_json(spec, len(names)),
@@ -65,9 +65,9 @@ def metadata_files(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) ->
 def schema_pbtxt(spec: FeatureSpec) -> str:
     """Return the TensorFlow Metadata `Schema` of an Example, as protobuf's own printer writes it.
 
-    A feature that is not optional is present in every Example. One of exactly one value has the
-    shape [1]. Features of a SequenceExample's steps are members of the struct `##SEQUENCE##`, where
-    TFX and TensorFlow Data Validation look for them.
+    A feature that is not optional is declared present in every Example. A feature of exactly one
+    value has the shape [1]. Per-step features are members of the struct `##SEQUENCE##`, where TFX
+    and TensorFlow Data Validation expect them.
     """
     features, steps = (
         [("feature", _schema_feature(f)) for f in spec.sorted_features if f.per_step == per_step]
@@ -80,10 +80,10 @@ def schema_pbtxt(spec: FeatureSpec) -> str:
 
 
 def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
-    r"""Return a `StringIntLabelMap` by id, as the TF Object Detection API reads it.
+    r"""Return a `StringIntLabelMap` sorted by id, for the TF Object Detection API.
 
-    Id 0 is written like any other. The Object Detection API reserves it for the background: its
-    `label_map_util` refuses an item 0 of another name, and any negative id.
+    Id 0 is written like any other id. But the Object Detection API reserves it for the background:
+    its `label_map_util` refuses an item 0 of another name, and any negative id.
 
     >>> print(label_map_pbtxt([(2, "driver's cab"), (1, "person")]), end="")
     item {
@@ -96,7 +96,7 @@ def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
     }
 
     Args:
-        items: (id, name) pairs in any order; ids are of 32 bits, differ, and may have gaps.
+        items: (id, name) pairs in any order. Ids have 32 bits, differ, and may have gaps.
     """
     return _proto_text(
         ("item", [("id", label_id), ("name", _quote(name, "'"))])
@@ -107,19 +107,19 @@ def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
 def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
     """Return TFDS's `features.json`: a FeaturesDict nested along the keys' slashes.
 
-    `image/object/area` is read as `example["image"]["object"]["area"]`. Where one key continues
-    another (`image`, `image/filename`) the longer one stays flat beside it, as in TFDS's own COCO.
+    `image/object/area` is read as `example["image"]["object"]["area"]`. If a key is the beginning
+    of another one (`image`, `image/filename`), the longer key is not nested, as in TFDS's own COCO.
 
-    Images are decoded to uint8 RGB of shape (height, width, 3): JPEG, PNG and BMP, mixed at will.
-    GIF and WebP decode to a fourth axis, which fails; `tfds.decode.SkipDecoding()` gives the bytes
-    of any format. Class labels are int64: TFDS's ClassLabel counts from 0 without gaps, which a
-    label map need not. An optional value that is missing is TFDS's default: b"", or the least
-    number of its type.
+    JPEG, PNG and BMP images, in any mix, are decoded to uint8 RGB of shape (height, width, 3). GIF
+    and WebP fail, since they decode to four axes; `tfds.decode.SkipDecoding()` gives the bytes of
+    any format. Class labels are int64 unless `num_labels` is given: TFDS's ClassLabel needs ids
+    from 0 without gaps. A missing optional value becomes TFDS's default: b"", or the least number
+    of its type.
 
     Args:
-        spec: the features of Examples; its sequences become TFDS's, of a dictionary each.
-        num_labels: of class labels with a file in `LABEL_FILES`, which are counted from 0 then;
-            0 where they are not.
+        spec: features of the Examples. Each of its sequences becomes a TFDS Sequence of a dict.
+        num_labels: number of classes if they are numbered from 0 and have a file in `LABEL_FILES`;
+            else 0.
     """
     leaves: dict[str, _Json] = {}
     members: dict[str, dict[str, _Json]] = {sequence: {} for sequence in spec.sequences}
@@ -137,13 +137,13 @@ def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
 
 
 def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
-    r"""Return the names of class labels as TFDS reads them, by file name.
+    r"""Return TFDS's files of class names, by file name.
 
-    A number stands for a name that TFDS would read as another: it strips lines.
+    TFDS strips lines. A name that would change by this is replaced by `class_` and its number.
 
     Args:
-        spec: of a layout whose labels are counted from 0.
-        names: of the labels, by id.
+        spec: features of a layout that numbers classes from 0.
+        names: class names, by id.
 
     >>> key = Feature("objects/label", Kind.INT64, True, "ids", Content.CLASS_LABEL)
     >>> label_files(FeatureSpec("tfds", (key,)), ["person", " "])
@@ -158,7 +158,7 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """Return TFDS's `dataset_info.json`; it cannot read a split named `all`."""
+    """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
     is_plain = manifest.plan.options.get("shard_names") == PLAIN
     splits = [
         {
@@ -182,7 +182,7 @@ def dataset_info_json(manifest: Manifest) -> str:
 
 
 def _schema_feature(feature: Feature) -> _Proto:
-    """Return a feature's fields by number, which is the order of protobuf's printer."""
+    """Return a feature's fields in the order of their numbers, like protobuf's printer."""
     num_values = _ANY_NUMBER if feature.repeated else _ONE
     fields: _Proto = [("name", _quote(feature.key, '"'))]
     if not feature.per_step and (feature.repeated or feature.optional):
@@ -230,12 +230,18 @@ def _features_dict(leaves: Mapping[str, _Json]) -> _Json:
 
 
 def _value(feature: Feature, num_labels: int, *, is_member: bool) -> _Json:
-    """Return one value of a feature, which may be a member of a sequence of dictionaries."""
+    """Return TFDS's feature for one value.
+
+    Args:
+        feature: feature of the spec.
+        num_labels: see `features_json`.
+        is_member: whether the feature belongs to a sequence of the spec.
+    """
     if num_labels and feature.key in LABEL_FILES:
         label = {"numClasses": str(num_labels)}
         return _connector("class_label_feature.ClassLabel", classLabel=label)
     if feature.content is Content.IMAGE:
-        # No encodingFormat: it would only name the format that TFDS itself writes.
+        # encodingFormat is left out: it only matters when TFDS itself writes images.
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _connector("image_feature.Image", image=image)
     if feature.content is Content.TEXT and not feature.optional:
@@ -260,5 +266,5 @@ def _connector(class_name: str, **content: Mapping[str, object]) -> _Json:
 
 
 def _to_text(content: _Json) -> str:
-    # ASCII only: readers open the file in whatever encoding their locale has.
+    # ASCII only: readers open the file with the encoding of their locale.
     return json.dumps(content, indent=2, sort_keys=True) + "\n"

@@ -1,1 +1,1 @@
-"""Places in pictures: boxes, points and masks, and what turning and resizing does to them."""
+"""Boxes, points and masks: how they are clipped, turned, cropped and resized."""

@@ -17,16 +17,16 @@ BBoxXywhPx = tuple[float, float, float, float]
 """COCO's `[x, y, width, height]` in pixels, from the top left corner."""
 
 Crop = tuple[float, float, float, float]
-"""What is cut out of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
+"""A part of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
 
 SWAPPING = frozenset({5, 6, 7, 8})
-"""Orientations that swap width and height."""
+"""EXIF orientations that swap width and height."""
 
 MAX_SIDE_PX = 65_500
 """The longest side that libjpeg writes."""
 
-_MIRROR_X = frozenset({2, 3, 7, 8})  # of the picture before the turn, to look up where it came from
-
+# Orientations that mirror the stored picture horizontally and vertically, before any swap of sides.
+_MIRROR_X = frozenset({2, 3, 7, 8})
 _MIRROR_Y = frozenset({3, 4, 6, 7})
 
 _FLOAT32_X4 = struct.Struct("<4f")
@@ -44,7 +44,7 @@ class PlacedBox(msgspec.Struct, frozen=True, gc=False):
         ymin: top edge.
         xmax: right edge.
         ymax: bottom edge.
-        clipped: whether an edge of the image cut it, as it was annotated or as it is written.
+        clipped: whether it was clipped to the annotated picture or to the written image.
     """
 
     xmin: float
@@ -55,10 +55,11 @@ class PlacedBox(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizeMode(enum.Enum):
-    """How a picture of another aspect meets a box.
+    """How a picture is fitted into a box of another aspect ratio.
 
-    FIT gives the largest size inside the box with the picture's aspect, never padded. FILL covers
-    the box and cuts its middle out. STRETCH gives the box's size, whatever the aspect.
+    FIT keeps the aspect ratio and gives the largest size inside the box, without padding. FILL
+    covers the box and cuts off what exceeds it, equally on both sides. STRETCH gives the box's size
+    and ignores the aspect ratio.
     """
 
     FIT = "fit"
@@ -67,11 +68,11 @@ class ResizeMode(enum.Enum):
 
 
 class Resized(NamedTuple):
-    """What a resize makes of a picture.
+    """Result of a resize.
 
     Attributes:
-        size_px: width and height that it gets.
-        crop: the part of it that is shown; None for all of it.
+        size_px: new width and height.
+        crop: part of the picture that is shown; None for all of it.
     """
 
     size_px: tuple[int, int]
@@ -80,18 +81,18 @@ class Resized(NamedTuple):
 
 @dataclass(frozen=True)
 class Resize:
-    """The size that is asked for.
+    """A requested size: a box, or a limit of the longer side.
 
     Attributes:
-        width_px: of the box; of the longer side, where only that is limited.
-        height_px: of the box; None where only the longer side is limited, and nothing enlarged.
+        width_px: width of the box, or limit of the longer side.
+        height_px: height of the box; None for a limit. A limit never enlarges pictures.
     """
 
     width_px: int
     height_px: int | None
 
     def __post_init__(self) -> None:
-        """Refuse sides that no image has."""
+        """Refuse sides that no image can have."""
         for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
             if not 1 <= side <= MAX_SIDE_PX:
                 raise ValueError(
@@ -100,10 +101,10 @@ class Resize:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the resize that a flag asks for.
+        """Return the resize from a flag's text.
 
         Raises:
-            ValueError: with the forms that there are.
+            ValueError: when the text has none of the forms N, WxH and max:N.
 
         >>> Resize.parse("512"), Resize.parse("max:1024")
         (Resize(width_px=512, height_px=512), Resize(width_px=1024, height_px=None))
@@ -123,7 +124,7 @@ class Resize:
 
 
 def check_bbox(bbox: object) -> tuple[str, str] | None:
-    """Return (code, detail) of what is wrong with a bbox by itself, or None.
+    """Return (code, detail) of a bbox's fault, or None. The image's size is not considered.
 
     >>> check_bbox([1.0, 2.0, 0, 4.0])
     ('E-BOX-EMPTY', 'width 0 and height 4.0')
@@ -133,7 +134,7 @@ def check_bbox(bbox: object) -> tuple[str, str] | None:
         return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
         return "E-BOX-SHAPE", "bbox holds something that is no number"
-    if not all(abs(v) <= sys.float_info.max for v in bbox):  # which integers may exceed
+    if not all(abs(v) <= sys.float_info.max for v in bbox):  # integers may be larger
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:
         return "E-BOX-EMPTY", f"width {bbox[2]} and height {bbox[3]}"
@@ -150,15 +151,14 @@ def place_box(
     """Return a bbox clipped to its frame and normalised in the written image.
 
     Args:
-        bbox_xywh_px: finite, width and height above 0.
-        width_px: width of the frame that the bbox is measured in.
+        bbox_xywh_px: bbox of finite numbers, with width and height above 0.
+        width_px: width of the frame in which the bbox is measured.
         height_px: height of that frame.
-        orientation: EXIF orientation that turns the written image into that frame; 1 when the
-            frame is that image's own.
-        crop: the part of the turned picture that the written image shows; None for all.
+        orientation: EXIF orientation that turns the written image into that frame; 1 for none.
+        crop: part of the turned picture that the written image shows; None for all of it.
 
     Returns:
-        The box, or (code, detail) when nothing of it is left.
+        The box, or (code, detail) if nothing of it is left.
 
     >>> place_box((-10.0, 0.0, 60.0, 50.0), 100, 100)
     PlacedBox(xmin=0.0, ymin=0.0, xmax=0.5, ymax=0.5, clipped=True)
@@ -178,7 +178,7 @@ def place_box(
     if shown is None:
         where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"
         return "E-BOX-OUTSIDE", f"{where}{cut}"
-    xmin, ymin, xmax, ymax = _FLOAT32_X4.unpack(_FLOAT32_X4.pack(*shown))  # the one rounding
+    xmin, ymin, xmax, ymax = _FLOAT32_X4.unpack(_FLOAT32_X4.pack(*shown))  # rounded only here
     if not (xmin < xmax and ymin < ymax):
         return "E-BOX-EMPTY", f"width {width} and height {height} vanish in float32"
     return PlacedBox(xmin, ymin, xmax, ymax, clipped)
@@ -187,10 +187,10 @@ def place_box(
 def unturn_box(
     xmin: float, ymin: float, xmax: float, ymax: float, orientation: int
 ) -> tuple[float, float, float, float]:
-    """Return where a box of a turned picture lies in the one that was turned.
+    """Return a box of a turned picture in the coordinates of the picture before turning.
 
     Args:
-        xmin: left edge in the turned picture, in [0, 1]; the others likewise.
+        xmin: left edge in the turned picture, in [0, 1] like the other edges.
         ymin: top edge.
         xmax: right edge.
         ymax: bottom edge.
@@ -214,12 +214,12 @@ def place_points(
 
     Args:
         xy_px: `[x0, y0, x1, y1, ...]` in the frame's pixels.
-        width_px: width of the frame that the points are measured in.
+        width_px: width of the frame in which the points are measured.
         height_px: height of that frame.
         orientation: EXIF orientation that turns the written image into that frame.
-        crop: the part of the turned picture that the written image shows; None for all.
+        crop: part of the turned picture that the written image shows; None for all of it.
 
-    >>> place_points([25.0, 10.0], 100, 20, 6)  # a quarter right, half down as it is viewed
+    >>> place_points([25.0, 10.0], 100, 20, 6)  # a quarter right, half down in the turned picture
     [0.5, 0.75]
     """
     xs = [x / width_px for x in xy_px[0::2]]
@@ -230,9 +230,9 @@ def place_points(
 
 
 def crop_points(xy: Sequence[float], crop: Crop) -> list[float]:
-    """Return points `[x0, y0, x1, y1, ...]` of a picture in the part of it that is shown.
+    """Return points `[x0, y0, x1, y1, ...]` of a picture in the coordinates of its crop.
 
-    All are in [0, 1] of width and height, or outside; they are not clipped.
+    Coordinates are fractions of width and height. Points outside the crop are not clipped.
 
     >>> crop_points([0.5, 0.5, 0.0, 1.0], (0.25, 0.0, 0.75, 1.0))
     [0.5, 0.5, -0.5, 1.0]
@@ -254,7 +254,7 @@ def inverse_orientation(orientation: int) -> int:
 
 
 def turn_size(size_px: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """Return width and height of a picture once it is turned.
+    """Return width and height of a picture after turning.
 
     >>> turn_size((640, 427), 6), turn_size((640, 427), 3)
     ((427, 640), (640, 427))
@@ -265,9 +265,9 @@ def turn_size(size_px: tuple[int, int], orientation: int) -> tuple[int, int]:
 def unturn_points(
     xs: Sequence[float], ys: Sequence[float], orientation: int
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return where points of a turned picture lie in the one that was turned.
+    """Return points of a turned picture in the coordinates of the picture before turning.
 
-    >>> unturn_points([0.25], [0.5], 6)  # a quarter right, half down once turned clockwise
+    >>> unturn_points([0.25], [0.5], 6)  # a quarter right, half down in the turned picture
     ([0.5], [0.75])
     """
     if orientation in SWAPPING:
@@ -280,7 +280,7 @@ def unturn_points(
 
 
 def turn_array(pixels: "NDArray", orientation: int) -> "NDArray":
-    """Return pixels turned; rows first, then columns, then whatever a pixel has.
+    """Return turned pixels. The axes are rows, columns, and channels if any.
 
     >>> import numpy as np
     >>> turn_array(np.array([[1, 2, 3], [4, 5, 6]]), 6).tolist()  # clockwise
@@ -296,9 +296,9 @@ def turn_array(pixels: "NDArray", orientation: int) -> "NDArray":
 
 
 def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -> Resized:
-    """Return what a resize makes of a picture of that width and height.
+    """Return the size and crop that a resize gives a picture.
 
-    Sides are rounded to the nearest px, halves up, and are at least 1. Output bytes depend on it.
+    Sides are rounded to the nearest px, halves up, and are at least 1. Output bytes depend on this.
 
     >>> resized((640, 427), Resize(512, 512), ResizeMode.FIT).size_px
     (512, 342)
@@ -323,7 +323,7 @@ def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -
 
 
 def _clip(box: Crop) -> Crop | None:
-    """Return the part of a box within [0, 1], None for nothing."""
+    """Return the part of a box within [0, 1]; None if it is empty."""
     xmin, ymin, xmax, ymax = box
     if xmin >= 1.0 or ymin >= 1.0 or xmax <= 0.0 or ymax <= 0.0:
         return None

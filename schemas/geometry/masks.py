@@ -1,7 +1,7 @@
 """Masks of objects and of panoptic segments: their pixels, and their PNG.
 
-A mask is a uint8 array (height, width) of 0 and 1. Polygons are drawn by pycocotools, whose rule
-for pixels on the outline is the one that COCO's masks are measured by.
+A mask is a uint8 array (height, width) of 0 and 1. Polygons are drawn by pycocotools, so that
+pixels on the outline are treated as in COCO's own masks.
 """
 
 import functools
@@ -21,16 +21,16 @@ from beam_tfrec.schemas.geometry.boxes import Crop, crop_points
 Mask = NDArray[np.uint8]
 
 THING_CLASS = 1
-"""Of every countable object, in a semantic mask; what is no segment is 0."""
+"""Value of all things (countable objects) in a semantic mask; 0 is for pixels of no segment."""
 
 STUFF_OFFSET = 90
-"""What a semantic mask's classes are less than COCO's ids of stuff, 92 to 200."""
+"""Number subtracted from COCO's category ids of stuff, 92 to 200, in a semantic mask."""
 
 _MAX_VALUE = 255
 
 _NUM_IDS = 1 << 24
 
-_STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
+_STRIP_PX = 1 << 20  # pixels decoded at once; their ids take four bytes each
 
 _ZEROS_AT_ONCE = 1 << 22
 
@@ -43,10 +43,10 @@ _LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends t
 
 
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
-    """Return the mask of a segmentation in an image of that size, as `COCO.annToMask` does.
+    """Return the mask of a segmentation in an image of the given size, as `COCO.annToMask` does.
 
     Raises:
-        ValueError: when a polygon is too large, or the run lengths are another image's.
+        ValueError: when a polygon is too large, or run lengths do not fit the image's size.
 
     >>> mask_of(Segmentation(rle_counts=[1, 2, 3]), width_px=3, height_px=2)
     array([[0, 1, 0],
@@ -73,11 +73,16 @@ def scaled_mask_of(
     to_size_px: tuple[int, int],
     crop: Crop | None = None,
 ) -> Mask:
-    """Return the mask of a segmentation in the image scaled from one (width, height) to another.
+    """Return the mask of a segmentation in a scaled image.
 
-    Polygons are scaled and then drawn; run lengths are sampled in the middle of each pixel, a
-    column at a time, since the size that an annotation file claims may be of any magnitude. With
-    a crop that part of the image is all that is scaled.
+    Polygons are scaled and then drawn. Run lengths are sampled in the middle of each new pixel.
+    This is done by columns, since a file may state a size too large for a mask in memory.
+
+    Args:
+        segmentation: outline in pixels of the original image.
+        from_size_px: width and height of the original image.
+        to_size_px: width and height of the result.
+        crop: part of the original image that the result shows; None for all of it.
 
     >>> scaled_mask_of(Segmentation(rle_counts=[1, 2, 1]), (2, 2), (4, 2))
     array([[0, 0, 1, 1],
@@ -94,27 +99,28 @@ def scaled_mask_of(
         return mask_of(Segmentation(polygons, segmentation.rle_counts), width, height)
     left, top, right, bottom = crop or (0.0, 0.0, 1.0, 1.0)
     ends = np.cumsum(np.array(segmentation.rle_counts, np.int64))
-    rows = _middles(height, from_height, top, bottom)
+    rows = _old_pixels(height, from_height, top, bottom)
     mask = np.zeros((height, width), np.uint8)
-    for column, from_column in enumerate(_middles(width, from_width, left, right)):
+    for column, from_column in enumerate(_old_pixels(width, from_width, left, right)):
         start = from_column * from_height
         mask[:, column] = np.searchsorted(ends, rows + start, side="right") & 1
     return mask
 
 
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return pixels (height, width) as a PNG whose bytes depend on `png_codec()` alone.
+    """Return pixels (height, width) as a PNG. Its bytes depend only on pixels and `png_codec()`.
 
     The pixels are classes or instances, not brightness. Rows are unfiltered and compressed as runs
-    (`Z_RLE`), those above and below all objects apart: nearly all masks of objects share them. Of
-    COCO's that makes 800 bytes in 0.16 ms, where Pillow makes 930 in 1.3 ms, or 2,100 in 0.8 ms at
-    its fastest; of its panoptic masks 5.7 kB in 0.6 ms.
+    (`Z_RLE`). Empty rows above and below all objects are compressed apart, and the results reused:
+    nearly all masks have such rows. A mask of COCO takes 800 bytes and 0.16 ms. Pillow needs 930
+    bytes and 1.3 ms, or at its fastest 2,100 bytes and 0.8 ms. Panoptic masks of COCO take 5.7 kB
+    and 0.6 ms.
     Source of the format: https://www.w3.org/TR/png-3/
     """
     height_px, width_px = pixels.shape
-    left, right = _used(pixels.max(axis=0))
+    left, right = _nonzero_range(pixels.max(axis=0))
     columns = pixels[:, left:right]
-    top, bottom = _used(columns.any(axis=1))
+    top, bottom = _nonzero_range(columns.any(axis=1))
     stride = width_px + 1  # a row begins with a byte that names its filter
     rows = np.zeros((bottom - top, stride), np.uint8)
     rows[:, 1 + left : 1 + right] = columns[top:bottom]
@@ -130,26 +136,27 @@ def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def png_codec() -> str:
-    """Return the library that the bytes of PNGs depend on, with the version in use here."""
+    """Return name and installed version of the library that decides the bytes of PNGs."""
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
 def read_places(
     png: bytes, size_px: tuple[int, int], segments: Sequence[SegmentFields]
 ) -> tuple[NDArray[np.uint8], bool, int]:
-    """Return where segments lie by their panoptic PNG; of those with one id the last counts.
+    """Return the segment of each pixel of a panoptic PNG. If segments share an id, the last wins.
 
     Args:
-        png: checked to be one, of RGB.
-        size_px: its width and height, by its header.
-        segments: that `paint_values` has values for.
+        png: bytes of a PNG of RGB.
+        size_px: width and height by its header.
+        segments: segments that `paint_values` accepts.
 
     Returns:
-        uint8 (height, width), of each pixel the place of its segment in the list, from 1, and 0 for
-        none; whether pixels have an id of no segment; the number of segments without pixels.
+        A uint8 array (height, width) with the number of each pixel's segment: its index in
+        `segments` plus 1, or 0 for none. Whether some pixels have a non-zero id of no segment. The
+        number of segments without pixels.
 
     Raises:
-        OSError: when its pixels are damaged.
+        OSError: when the PNG's pixels are damaged.
     """
     from PIL import PngImagePlugin
 
@@ -164,7 +171,7 @@ def read_places(
     for top in range(0, height_px, rows):
         part = image.crop((0, top, width_px, min(top + rows, height_px)))
         ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & (_NUM_IDS - 1)
-        starts = np.flatnonzero(np.diff(ids, prepend=-1))  # of runs, far fewer than pixels
+        starts = np.flatnonzero(np.diff(ids, prepend=-1))  # runs are far fewer than pixels
         values = ids[starts]
         nearest = np.searchsorted(known, values, side="right") - 1
         found = np.where(known[nearest] == values, places_of_known[nearest], np.uint8(0))
@@ -176,14 +183,15 @@ def read_places(
 
 
 def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
-    """Return the values that masks have where segments lie, or which has none of its own.
+    """Return the values of each segment in three masks, or a fault if a segment has no value.
 
-    The rows are of the semantic mask (1 for things, category - 90 for stuff), of categories and of
-    instances (the place of things, 0 for stuff); a column is a segment's, void's first.
+    Row 0 is the semantic mask: 1 for things, category - 90 for stuff. Row 1 is the category mask.
+    Row 2 is the instance mask: the segment's number for things, 0 for stuff. Column 0 is for pixels
+    of no segment, column n for segment n.
 
-    As Model Garden's script paints them: instances are counted by the order of segments, and crowds
-    are things like others. Masks are of 8 bits; where a value would be another class's in them, its
-    script writes that, or fails.
+    Values are those of Model Garden's script: instances are numbered in the order of segments, and
+    crowds count as things. Masks have 8 bits. For larger values the script writes another class or
+    fails; here they are a fault.
 
     >>> sky = SegmentFields(9, 187, (2.0, 0.0, 1.0, 1.0), 1.0, 0, is_thing=0)
     >>> dog = SegmentFields(7, 18, (0.0, 0.0, 2.0, 1.0), 2.0, 0)
@@ -207,8 +215,15 @@ def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
     return np.array(rows, np.uint8).T
 
 
-def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
-    """Return which of some pixels lie below the middles of those that a part is scaled to."""
+def _old_pixels(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
+    """Return, for each new pixel along an axis, the old pixel under its middle.
+
+    Args:
+        number: number of new pixels.
+        of_number: number of old pixels.
+        start: beginning of the crop, in [0, 1].
+        end: end of the crop, in [0, 1].
+    """
     if (start, end) == (0.0, 1.0):
         return (np.arange(number, dtype=np.int64) * 2 + 1) * of_number // (2 * number)
     middles = start + (np.arange(number) + 0.5) / number * (end - start)
@@ -220,33 +235,37 @@ def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[flo
     return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
 
 
-def _used(line: ArrayLike) -> tuple[int, int]:
-    """Return where the part that is not 0 begins and ends."""
+def _nonzero_range(line: ArrayLike) -> tuple[int, int]:
+    """Return start and end of the part that is not 0; (0, 0) if all is 0."""
     used = np.flatnonzero(line)
     return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
 
 
 def _compressor() -> "zlib._Compress":
-    """Return a compressor of runs whose output is part of a stream, without header or checksum."""
+    """Return a compressor of runs. Its output has no header or checksum, so parts can be joined."""
     return zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
 
 
 def _zeros(number: int) -> bytes:
-    """Return so many zero bytes compressed, to stand before other parts of a stream."""
+    """Return a number of zero bytes in compressed form, as a part of a stream."""
     full, rest = divmod(number, _ZEROS_AT_ONCE)
     return _compressed_zeros(_ZEROS_AT_ONCE) * full + _compressed_zeros(rest)
 
 
-@functools.lru_cache(maxsize=4096)  # of at most 4 kB
+@functools.lru_cache(maxsize=4096)  # entries have at most 4 kB
 def _compressed_zeros(number: int) -> bytes:
     compressor = _compressor()
     return compressor.compress(bytes(number)) + compressor.flush(zlib.Z_SYNC_FLUSH)
 
 
 def _adler32_of_zeros(checksum: int, number: int) -> int:
-    """Return the Adler-32 checksum after so many zero bytes are appended to data with a known one.
+    """Return the Adler-32 checksum of data with zero bytes appended.
 
-    Source: RFC 1950, section 8.2: the low half sums bytes, the high half these sums.
+    By RFC 1950, section 8.2, the low half sums the bytes, and the high half sums these sums.
+
+    Args:
+        checksum: checksum of the data.
+        number: number of zero bytes.
 
     >>> _adler32_of_zeros(zlib.adler32(b"abc"), 70_000) == zlib.adler32(b"abc" + bytes(70_000))
     True
@@ -260,7 +279,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def _needed_chunks(png: bytes) -> bytes:
-    """Return a PNG without metadata, which decoders are most often attacked with."""
+    """Return a PNG without metadata. Most attacks on decoders use metadata."""
     kept, name, start = [_SIGNATURE], b"", len(_SIGNATURE)
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", png, start)

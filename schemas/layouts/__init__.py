@@ -1,8 +1,8 @@
-"""Layouts: which features an Example holds, under which keys, and how they follow from a sample.
+"""Layouts: the features of an Example, their keys, and how a sample's values fill them.
 
-A layout is a frozen, picklable value with the methods of `Layout`; one of the user's own is passed
-to a pipeline's `build` like those here. It sees one sample with its images, and no storage. Those
-of annotated pictures have `beam_tfrec.schemas.layouts.pictures.PictureLayout` as their base.
+A layout is a frozen, picklable value with the methods of `Layout`. It gets one sample with its
+images and accesses no storage. A user's own layout is passed to a pipeline's `build`; layouts of
+annotated pictures extend `beam_tfrec.schemas.layouts.pictures.PictureLayout`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
 PIXEL_DTYPES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
-"""What plain pixels can be, with bytes a number.
+"""Types of plain pixels, with bytes per number.
 
-As `tf.image.convert_image_dtype` makes them: floats are in [0, 1].
+Values are those of `tf.image.convert_image_dtype`: floats are in [0, 1].
 """
 
 Values = Mapping[str, Sequence]
-"""The values of an Example's features by key, in lists, single ones too."""
+"""Values of an Example's features, by key. Single values are lists too."""
 
 Labels = Mapping[int | str, Label]
-"""Labels by category id of the annotation files, and by name for sources without such ids."""
+"""Labels by category id of the annotation files, and by name."""
 
 
 def labels_by_category(labels: Iterable[Label]) -> Labels:
-    """Return labels by the category id that annotation files have for them, and by name.
+    """Return labels by their category ids in annotation files, and by name.
 
     >>> labels_by_category([Label(1, "person"), Label(2, "toothbrush", category_id=90)])[90].id
     2
@@ -40,19 +40,20 @@ def labels_by_category(labels: Iterable[Label]) -> Labels:
     """
     labels = list(labels)
     by_name: dict[int | str, Label] = {label.name: label for label in labels}
-    return by_name | {label.annotated_id: label for label in labels}  # an id may be like a name
+    return by_name | {label.annotated_id: label for label in labels}  # an id wins over a name
 
 
 class Built(NamedTuple):
     """The values of one Example.
 
     Attributes:
-        features: per key its kind and values, for `encode_example_parts`.
+        features: kind and values by key, for `encode_example_parts`.
         dropped: annotations left out, with their reasons.
-        repairs: names of what was mended, one entry a time, such as `box_clipped`.
+        repairs: names of repairs such as `box_clipped`, one entry per repair.
         labels: class labels of the record, for the index.
-        feature_lists: of a SequenceExample, whose context the features are; None for an Example.
-        license_id: of its image, as the annotation files number licenses; None where unknown.
+        feature_lists: feature lists of a SequenceExample, with `features` as its context; None for
+            an Example.
+        license_id: license id of its image in the annotation files; None if unknown.
     """
 
     features: FeatureValues
@@ -64,12 +65,12 @@ class Built(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """Why a sample cannot become an Example.
+    """The reason why a sample cannot become an Example.
 
     Attributes:
-        code: a SAMPLE code.
-        detail: one short line.
-        place: of the blob that it is about, among the sample's.
+        code: a code of `FAULTS` with the scope SAMPLE.
+        detail: description, one short line.
+        place: index of the blob at fault in `Sample.blobs`.
     """
 
     code: str
@@ -78,21 +79,26 @@ class Unfit(NamedTuple):
 
 
 class AttributeValues:
-    """Gives attributes of a picture, or of each of its objects, as values; text is UTF-8.
+    """Function that reads features' values from attributes of a picture or of its objects.
 
     Attributes:
-        features: whose values it gives.
+        features: the features that it fills.
     """
 
     def __init__(self, paths: Mapping[Feature, str], *, of_objects: bool = False) -> None:
-        """Take the path of each feature's attribute, such as `image.info.height_px`."""
+        """Store the attribute of each feature.
+
+        Args:
+            paths: path of the attribute by feature, such as `image.info.height_px`.
+            of_objects: whether paths begin at each of the picture's objects.
+        """
         self.features = tuple(paths)
         self._getters = {feature.key: attrgetter(path) for feature, path in paths.items()}
         self._texts = [feature.key for feature in paths if feature.content is Content.TEXT]
         self._of_objects = of_objects
 
     def __call__(self, picture: Any) -> dict[str, list[Any]]:
-        """Return the values of every feature."""
+        """Return the values of every feature; text is encoded as UTF-8."""
         found = picture.objects if self._of_objects else [picture]
         values = {key: list(map(get, found)) for key, get in self._getters.items()}
         for key in self._texts:
@@ -101,18 +107,17 @@ class AttributeValues:
 
 
 class Layout:
-    """What the transforms ask of a layout; implementations are frozen and picklable.
+    """The interface of a layout. Subclasses are frozen and picklable.
 
-    A subclass gives `spec`, `record_bytes` and `build`, and whatever differs from the
-    defaults here.
+    A subclass defines `spec`, `record_bytes` and `build`, and overrides defaults as needed.
 
     Attributes:
         per_annotation: whether an Example holds one annotation instead of one image.
-        int64_ids: whether records hold ids as numbers, so that annotation files must have such.
-        reads_images: whether blobs are image files, which are checked; others are taken as bytes.
+        int64_ids: whether records hold ids as numbers; annotation files then need numeric ids.
+        reads_images: whether blobs are image files to be checked; else they are plain bytes.
         sample_noun: word for a sample in messages.
-        first_label: number of the first class; others follow without gaps. None for the sources'
-            own ids.
+        first_label: number of the first class, with the others numbered after it without gaps.
+            None for the sources' own ids.
     """
 
     per_annotation: ClassVar[bool] = False
@@ -133,22 +138,22 @@ class Layout:
 
     @property
     def first_label_id(self) -> int | None:
-        """The number from which labels are counted; None for the sources' own ids."""
+        """The number of the first class; None for the sources' own ids."""
         return self.first_label
 
     @property
     def reads_segmentations(self) -> bool:
-        """Whether samples must carry segmentations, which makes them ten times as large."""
+        """Whether samples must carry segmentations. Samples are ten times as large with them."""
         return False
 
     @property
     def has_payloads(self) -> bool:
-        """Whether samples may have payloads, which a run in process keeps on disk."""
+        """Whether samples may have payloads. A run in this process keeps payloads on disk."""
         return self.reads_segmentations
 
     @property
     def pixels_dtype(self) -> str:
-        """Type of `EncodedImage.pixels`, one of `PIXEL_DTYPES`; empty for encoded images."""
+        """Type of `EncodedImage.pixels`, one of `PIXEL_DTYPES`; empty if no pixels are needed."""
         return ""
 
     def options(self) -> dict[str, str]:
@@ -156,36 +161,42 @@ class Layout:
         return {}
 
     def resolved(self, found: Sequence[str]) -> Self:
-        """Return the layout for what the sources hold.
+        """Return the layout completed with what the sources hold.
 
-        It is called once the plan is made, and before `spec` or `build` are used.
+        It is called after planning, and before `spec` or `build` are used.
 
         Args:
-            found: names of what is there, as the reader gives them, such as `captions`.
+            found: names of what the sources hold, from their reader, such as `captions`.
 
         Raises:
-            ValueError: when that does not suit the layout, with the remedy.
+            ValueError: when the layout cannot hold it. The message says what to do.
         """
         return self
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the estimated size of the sample's record, before its images are read.
 
-        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
+        The estimate decides the number of shards, so changing it is a breaking change.
         """
         raise NotImplementedError
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
-        """Return the Example's values from the sample and its images, in its blobs' order."""
+        """Return the Example's values, or why there is no Example.
+
+        Args:
+            sample: the sample.
+            images: its images, in the order of its blobs.
+            labels: labels by category id and by name.
+        """
         raise NotImplementedError
 
     def typed(self, values: Values) -> FeatureValues:
         """Return the values of all features with their kinds, in the encoder's order.
 
         Raises:
-            ValueError: when some would be lost, or no reader of the spec could parse them.
+            ValueError: when keys or numbers of values do not fit the spec.
         """
         if len(values) != len(self._kinds):
             differing = sorted({feature.key for feature in self.spec.features} ^ values.keys())
@@ -197,5 +208,5 @@ class Layout:
 
     @cached_property
     def _kinds(self) -> list[tuple[str, Kind, bool]]:
-        """Keys, kinds and whether they are single; kept, as they cost as much as a record."""
+        """Key, kind and whether it has one value, by feature. Cached: as costly as one record."""
         return [(of.key, of.kind, not of.repeated) for of in self.spec.sorted_features]

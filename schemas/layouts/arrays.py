@@ -1,4 +1,4 @@
-"""The `arrays` layout: an item of an array and its label, in the keys of the tutorials' readers."""
+"""The `arrays` layout: an item of an array and its label, with keys that tutorials' readers use."""
 
 import array
 from collections.abc import Sequence
@@ -29,18 +29,18 @@ _ANY_SHAPE = (Feature("shape", Kind.INT64, True, "lengths of the item's axes"),)
 _NUMBER = Feature("label", Kind.INT64, False, "the label array's value")
 _CLASS = class_label("label", "id in label_map.pbtxt")
 FEATURE_KEYS = frozenset({"height", "width", "depth", "shape", "label", "raw_image"})
-"""Keys that an array's own features have."""
+"""Keys of the layout's own features, which other arrays must not have as names."""
 
 
 class Encoding(Enum):
-    """What `raw_image` holds."""
+    """Form of the values in `raw_image`."""
 
     TENSOR = "tensor"  # a serialized TensorProto, for tf.io.parse_tensor
     RAW = "raw"  # the values alone, little-endian, for tf.io.decode_raw
 
 
 def found_in(fields: ArrayFields) -> frozenset[str]:
-    """Return the names of what an item holds, by which the layout is resolved."""
+    """Return an item's type, rank, label and features as text, for `ArraysLayout.resolved`."""
     found = {f"{_DTYPE} {fields.dtype}", f"{_RANK} {len(fields.shape)}"}
     if fields.label is not None:
         found.add(f"{_LABEL} {_kind_of_value(fields.label).value}")
@@ -57,12 +57,14 @@ def _kind_of_value(value: Scalar) -> Kind:
 class ArraysLayout(Layout):
     """One Example per item of an array.
 
+    All attributes but `encoding` are set by `resolved`.
+
     Attributes:
-        encoding: what `raw_image` holds.
-        dtype: of all items, once it is found.
+        encoding: form of the values in `raw_image`.
+        dtype: type of all items.
         pictures: whether every item has two or three axes.
-        label: kind of the labels; None where there are none.
-        others: names and kinds of what other arrays give.
+        label: kind of the labels; None without labels.
+        others: names and kinds of the features from other arrays.
     """
 
     name: ClassVar[str] = "arrays"
@@ -110,7 +112,7 @@ class ArraysLayout(Layout):
         others = {rest[1]: Kind(rest[0]) for what, *rest in parts if what == _FEATURE}
         if len(labels) > 1 or len(others) < sum(what == _FEATURE for what, *_ in parts):
             raise ValueError(
-                "arrays of one name must hold text in all files or numbers in all, got both:"
+                "arrays of one name must hold text in all files or numbers in all files, got both:"
                 " convert them"
             )
         ranks = {int(rest[0]) for what, *rest in parts if what == _RANK}
@@ -123,7 +125,7 @@ class ArraysLayout(Layout):
         )
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within that of its features of other arrays."""
+        """Return the record's size; only the size of other arrays' features is a guess."""
         return _BYTES_BESIDE_ARRAY + sample.blobs[0].read_bytes + len(sample.fields)
 
     def build(

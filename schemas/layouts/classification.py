@@ -1,8 +1,12 @@
 """Layouts of one image and its class, and of a pair of images.
 
-`classification` has Model Garden's keys, `imagenet` those of tensorflow/tpu's `imagenet_to_gcs.py`,
-`tutorial` those of TensorFlow's tutorial 'TFRecord and tf.train.Example', and `tensor` those of
-PyImageSearch's article on TFRecords. `pairs` is for super-resolution.
+The layouts have the keys of these programs:
+
+- `classification`: Model Garden;
+- `imagenet`: tensorflow/tpu's `imagenet_to_gcs.py`;
+- `tutorial`: TensorFlow's tutorial 'TFRecord and tf.train.Example';
+- `tensor`: PyImageSearch's article on TFRecords;
+- `pairs`: none; its keys are our own, for super-resolution.
 """
 
 from collections.abc import Sequence
@@ -89,7 +93,7 @@ _TENSOR = {
 }
 _OF_IMAGES = {f: p[6:] for f, p in _CLASSIFICATION.items() if p.startswith("image.")}
 IMAGE_VALUES = AttributeValues(_OF_IMAGES)
-"""Gives the values of an `EncodedImage`: those of layout `classification` without its class."""
+"""Function that returns the values of an `EncodedImage`, as in `classification` without class."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,8 @@ class ClassifiedLayout(Layout):
     """One Example per image with its class; a subclass chooses the features.
 
     Attributes:
-        attributes: gives the values of the features, one each.
-        bytes_beside_image: keys, lengths, numbers and framing of a record.
+        attributes: function that returns one value per feature.
+        bytes_beside_image: size of a record's keys, lengths, numbers and framing.
         first_label: number of the first class.
     """
 
@@ -117,7 +121,7 @@ class ClassifiedLayout(Layout):
         return {"first_label": str(self.first_label)}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within the length of its names."""
+        """Return the record's size; only the lengths of its names are a guess."""
         return self.bytes_beside_image + sample.blobs[0].size_bytes
 
     def build(
@@ -131,18 +135,19 @@ class ClassifiedLayout(Layout):
 
 @dataclass(frozen=True)
 class ClassificationLayout(ClassifiedLayout):
-    """One Example per image with its class, which classes' names and numbers tell."""
+    """One Example per image with its class, as number and as text."""
 
     name: ClassVar[str] = "classification"
     attributes: ClassVar[AttributeValues] = AttributeValues(_CLASSIFICATION)
-    bytes_beside_image: ClassVar[int] = 340  # a name of 40 bytes among them
+    bytes_beside_image: ClassVar[int] = 340  # including a name of 40 bytes
 
 
 @dataclass(frozen=True)
 class ImagenetLayout(ClassifiedLayout):
-    """ImageNet as TPU's scripts write it: JPEGs of RGB, classes from 1 with synset and text.
+    """ImageNet as tensorflow/tpu's script writes it: RGB JPEGs, classes from 1, synset and text.
 
-    Their script encodes what is none again, without a word; here it is refused unless asked for.
+    The script silently converts other images. Here they are rejected, unless a conversion to RGB
+    JPEG is requested.
     """
 
     name: ClassVar[str] = "imagenet"
@@ -154,7 +159,7 @@ class ImagenetLayout(ClassifiedLayout):
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
-        """Return the Example's values, or that the image is no JPEG of RGB."""
+        """Return the Example's values, or a fault if the image is not an RGB JPEG."""
         info = images[0].info
         if info.format != "jpeg" or info.channels != 3 or "cmyk" in info.traits:
             colours = "CMYK" if "cmyk" in info.traits else f"{info.channels} channels"
@@ -177,7 +182,7 @@ class TensorLayout(ClassifiedLayout):
     """Pixels as a tensor for `tf.io.parse_tensor`, and the class's name.
 
     Attributes:
-        dtype: of the pixels, one of `PIXEL_DTYPES`.
+        dtype: type of the pixels, one of `PIXEL_DTYPES`.
     """
 
     name: ClassVar[str] = "tensor"
@@ -187,7 +192,7 @@ class TensorLayout(ClassifiedLayout):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Refuse what pixels cannot be."""
+        """Refuse an unknown type of pixels."""
         if self.dtype not in PIXEL_DTYPES:
             raise ValueError(
                 f"dtype must be one of {', '.join(PIXEL_DTYPES)}, got {self.dtype!r}: give another"
@@ -195,7 +200,7 @@ class TensorLayout(ClassifiedLayout):
 
     @property
     def pixels_dtype(self) -> str:
-        """What plain pixels are given as."""
+        """Type of the pixels."""
         return self.dtype
 
     def options(self) -> dict[str, str]:
@@ -210,12 +215,12 @@ _TENSOR_OF = "TensorProto of the {} image, uint8 [h, w, channels]"
 
 @dataclass(frozen=True)
 class PairsLayout(Layout):
-    """One Example per pair.
+    """One Example per pair of a low- and a high-resolution image.
 
     Attributes:
-        scale: how many times as wide and high the high image is; None for any whole number, the
-            same both ways.
-        tensors: whether images are written as TensorProtos of their pixels, not as files.
+        scale: width and height of the high image divided by those of the low one. None for any
+            integer that is the same for both.
+        tensors: whether images are written as TensorProtos of their pixels instead of as files.
     """
 
     sample_noun: ClassVar[str] = "pair"
@@ -224,9 +229,9 @@ class PairsLayout(Layout):
     tensors: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no scale."""
+        """Refuse a scale below 1."""
         if self.scale is not None and self.scale < 1:
-            raise ValueError(f"scale must be at least 1, got {self.scale}: give such as 4")
+            raise ValueError(f"scale must be at least 1, got {self.scale}: give for example 4")
 
     @cached_property
     def spec(self) -> FeatureSpec:
@@ -239,7 +244,7 @@ class PairsLayout(Layout):
 
     @property
     def pixels_dtype(self) -> str:
-        """Type of plain pixels; empty for encoded images."""
+        """Type of the pixels; empty if files are written."""
         return "uint8" if self.tensors else ""
 
     def options(self) -> dict[str, str]:
@@ -248,14 +253,14 @@ class PairsLayout(Layout):
         return {"scale": scale, **({"tensors": "uint8"} if self.tensors else {})}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes, where files are written."""
+        """Return the record's size. It is exact to about ten bytes if files are written."""
         images_bytes = sum(blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_IMAGES + len(sample.key) + images_bytes
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
-        """Return the Example's values, or why the images are no pair."""
+        """Return the Example's values, or a fault if the sizes do not fit the scale."""
         low, high = images
         (low_width, low_height), (width, height) = low.info.size_px, high.info.size_px
         factor = width // low_width if self.scale is None else self.scale

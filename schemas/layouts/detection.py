@@ -1,7 +1,7 @@
-"""The `detection` layout: Model Garden's and the Object Detection API's keys.
+"""The `detection` layout, with the keys of Model Garden and the Object Detection API.
 
-The Object Detection API reshapes all keypoints of an image to [objects, keypoints], with one number
-of keypoints for the whole data set. An object without any has as many zeros as others have points.
+The Object Detection API reshapes an image's keypoints to [objects, keypoints] and expects the same
+number of keypoints in the whole data set. So objects with fewer keypoints are filled up with zeros.
 """
 
 from collections.abc import Iterable
@@ -23,13 +23,14 @@ from beam_tfrec.schemas.layouts.groups import (
 from beam_tfrec.schemas.layouts.pictures import Picture
 from beam_tfrec.schemas.samples import Sample
 
-# From 459 objects of COCO 2017: masks of 769 bytes in images of 0.29 Mpx, polygons of 177 bytes. Of
-# TACO, 9.9 kB in 9.0 Mpx and 212 bytes.
+# Means of 459 objects of COCO 2017: masks have 769 bytes in images of 0.29 Mpx, polygons have 177
+# bytes. In TACO, masks have 9.9 kB in images of 9.0 Mpx, polygons 212 bytes.
 _BYTES_PER_MASK = 480
 _PX_PER_MASK_BYTE = 1000
 _BYTES_PER_OBJECT_OF_POLYGONS = 180
 
-_MASK_BYTES_PER_PANOPTIC_BYTE = 2  # of 26 panoptic PNGs of COCO: 14 kB for 7 kB, in three masks
+# From 26 panoptic PNGs of COCO: a PNG of 7 kB gives three masks of 14 kB together.
+_MASK_BYTES_PER_PANOPTIC_BYTE = 2
 
 _LABEL = "image/object/class/label"
 _IMAGE = {
@@ -64,10 +65,10 @@ _KEYPOINTS = (
 
 
 def _keypoints_values(picture: Picture) -> Values:
-    """Return as many keypoints for every object, whatever its class.
+    """Return the keypoint features, with the same number of keypoints for every object.
 
-    A class without keypoints has the names of one that has most; one with fewer than others gets
-    nameless ones after its own.
+    Objects of a class without keypoints get the names of the class with most keypoints. Objects of
+    a class with fewer keypoints get nameless ones after their own.
     """
     labels = sorted(picture.labels.values())
     most = max((label.keypoints for label in labels), key=len, default=())
@@ -83,7 +84,7 @@ def _keypoints_values(picture: Picture) -> Values:
         num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
         texts += [*names, *[""] * (len(most) - len(names))]
     points = list(zip(xyv_px[0::3], xyv_px[1::3], xyv_px[2::3], strict=True))
-    # Zeros are COCO's 'unlabelled', which has no place in the image, however it is turned.
+    # Zeros mean 'unlabelled' in COCO. They are not a place in the image and must not be turned.
     places = [picture.place(xyv[:2]) if xyv != (0, 0, 0) else (0.0, 0.0) for xyv in points]
     return {
         "image/object/keypoint/x": [x for x, _ in places],
@@ -113,10 +114,9 @@ def _lvis_values(picture: Picture) -> Values:
 
 
 def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
-    """Return class ids as records hold them.
+    """Return the class ids in records for category ids of the annotation files.
 
-    A category that is not in the annotation files has none, whatever the numbering: it is left out,
-    and counted.
+    Categories that the annotation files do not define are left out and counted.
     """
     labels = [picture.labels.get(category_id) for category_id in category_ids]
     picture.repairs.extend(["unknown_category_left_out"] * labels.count(None))
@@ -140,16 +140,16 @@ _LVIS = (
 LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
 
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
-"""What `--features` can name."""
+"""Groups that `--features` can name."""
 
 
 @dataclass(frozen=True)
 class DetectionLayout(GroupedLayout):
-    """One Example per image with its annotations, in the keys of Model Garden's readers."""
+    """One Example per image with its annotations, with the keys of Model Garden's readers."""
 
     name: ClassVar[str] = "detection"
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
-    bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, a name
+    bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, name
     image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = GROUPS
 
@@ -163,9 +163,9 @@ class DetectionLayout(GroupedLayout):
         return super().options() | ({"mask_codecs": mask_codecs()} if "masks" in self.names else {})
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes an object, masks and polygons aside.
+        """Return the record's size. Without masks and polygons it is off by ten bytes an object.
 
-        A mask's PNG is its image's pixels in runs of 258, two bits each, and the object's outline.
+        A mask's PNG holds the outline, and all pixels in runs of 258, with two bits per run.
         """
         objects, estimate = len(sample.annotation_ids), super().record_bytes(sample)
         if "masks" in self.names:
@@ -173,10 +173,10 @@ class DetectionLayout(GroupedLayout):
             estimate += objects * (_BYTES_PER_MASK + width_px * height_px // _PX_PER_MASK_BYTE)
         if "polygons" in self.names:
             estimate += objects * _BYTES_PER_OBJECT_OF_POLYGONS
-        for png in sample.blobs[1:]:  # panoptic: masks are written of it, not its bytes or name
+        for png in sample.blobs[1:]:  # panoptic: its masks are written instead of its bytes
             estimate += (_MASK_BYTES_PER_PANOPTIC_BYTE - 1) * png.size_bytes - len(png.name)
         return estimate + len(sample.key)
 
 
 DETECTION = DetectionLayout().spec
-"""What a record with boxes holds, for `parse_spec`."""
+"""Features of a record with boxes, for `parse_spec`."""

@@ -1,4 +1,4 @@
-"""Groups of features, as `--features` names them, and the layouts that are made of them."""
+"""Groups of features that `--features` names, and the base of layouts made of such groups."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.samples import Sample
 
-_OF_OBJECTS = ("masks", "polygons", "keypoints")  # of `boxes`
-_OWN_FILES = ("boxes", "captions", "panoptic")  # other things are found in files next to these
+_OF_OBJECTS = ("masks", "polygons", "keypoints")  # groups that need `boxes`
+_OWN_FILES = ("boxes", "captions", "panoptic")  # contents with annotation files of their own
 
 
 @dataclass(frozen=True)
 class FeatureGroup:
-    """Features that are written together, or not at all.
+    """Features that are written together or not at all.
 
     Attributes:
-        name: as `--features` has it.
-        features: their declarations.
-        values: gives the values of each by key, or why the picture gets no Example.
-        found_as: what annotation files must hold for it, such as `boxes` for masks.
-        by_default: written without being asked for, wherever the files hold it.
-        sequence: see `FeatureSpec.sequences`; empty for none.
+        name: name for `--features`.
+        features: declarations of the features.
+        values: function that returns the values by key, or why the picture gets no Example.
+        found_as: name in `JobPlan.found` of the content that it needs, such as `boxes` for masks.
+        by_default: whether it is written without `--features` if files hold its content.
+        sequence: prefix for `FeatureSpec.sequences`; empty for none.
     """
 
     name: str
@@ -42,15 +42,15 @@ class FeatureGroup:
 def choose_groups(
     groups: Sequence[FeatureGroup], asked: Sequence[str] | None, found: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of the groups to write, in their order.
+    """Return the names of the groups to write, in the layout's order.
 
     Args:
-        groups: that there are.
-        asked: names that the user asked for; None for the default.
-        found: what the annotation files hold.
+        groups: groups of the layout.
+        asked: names of requested groups; None for the default.
+        found: contents of the annotation files, as in `JobPlan.found`.
 
     Raises:
-        ValueError: when no file holds what a name asks for, or a file holds what none asks for.
+        ValueError: when a requested group has no file, or a file's content has no group.
     """
     if asked is None:
         chosen = [group for group in groups if group.by_default and group.found_as in found]
@@ -60,7 +60,7 @@ def choose_groups(
         if group.found_as not in found:
             raise ValueError(
                 f"features name {group.name}, but no annotation file holds {group.found_as}, only"
-                f" {', '.join(found) or 'images'}: give such a file, or leave {group.name} out"
+                f" {', '.join(found) or 'images'}: add such a file, or leave {group.name} out"
             )
     read = {group.found_as for group in chosen}
     for content in _OWN_FILES:
@@ -76,15 +76,15 @@ def choose_groups(
 
 @dataclass(frozen=True)
 class GroupedLayout(PictureLayout):
-    """The base of layouts that are made of groups; a subclass says which there are.
+    """The base of layouts made of groups; a subclass lists the groups.
 
     Attributes:
-        features: names of the groups to write; None for those that the annotation files hold, of
-            which only boxes are known until the layout is resolved.
-        image: gives the features of every image.
+        features: names of the groups to write. None for the default: all that the annotation files
+            hold. Until the layout is resolved, that means boxes.
+        image: function that returns the features of every image.
         groups: groups that `features` can name.
-        bytes_beside_objects: keys, lengths and framing of a record without objects.
-        bytes_per_object: values of one object.
+        bytes_beside_objects: size of the keys, lengths and framing of a record without objects.
+        bytes_per_object: size of one object's values.
     """
 
     image: ClassVar[AttributeValues]
@@ -95,17 +95,17 @@ class GroupedLayout(PictureLayout):
     features: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse features that the layout does not have, and masks and the like without boxes."""
+        """Refuse unknown groups, and groups of objects without boxes."""
         asked, names = self.features or (), [group.name for group in self.groups]
         if unknown := [name for name in asked if name not in names]:
             raise ValueError(
-                f"features of layout {self.name} must be of {', '.join(names)}, got"
+                f"features of layout {self.name} must be among {', '.join(names)}, got"
                 f" {','.join(asked)!r}: leave out {', '.join(map(repr, unknown))}"
             )
         for name in _OF_OBJECTS:
             if name in asked and "boxes" not in asked:
                 raise ValueError(
-                    f"features {name} are of objects, which need boxes, got {','.join(asked)!r}:"
+                    f"features {name} describe objects and need boxes, got {','.join(asked)!r}:"
                     " add boxes"
                 )
 
@@ -136,7 +136,7 @@ class GroupedLayout(PictureLayout):
         return dataclasses.replace(self, features=choose_groups(self.groups, self.features, found))
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes an object."""
+        """Return the record's size, exact to about ten bytes per object."""
         files_bytes = sum(len(blob.name) + blob.size_bytes for blob in sample.blobs)
         objects_bytes = self.bytes_per_object * len(sample.annotation_ids)
         return self.bytes_beside_objects + files_bytes + objects_bytes
@@ -169,7 +169,7 @@ def _mask_values(picture: Picture) -> Values:
 
 
 def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
-    # Late, here and below: these import numpy, which takes a tenth of a second.
+    # Imported here and below: the module imports numpy, which takes a tenth of a second.
     from beam_tfrec.schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
@@ -198,14 +198,14 @@ POLYGONS = FeatureGroup("polygons", _POLYGONS, _polygon_values, found_as="boxes"
 
 
 def mask_codecs() -> str:
-    """Return the libraries that decide masks' bytes, with the versions that are in use here."""
-    from beam_tfrec.schemas.geometry.masks import png_codec  # late, as above
+    """Return names and installed versions of the libraries that decide masks' bytes."""
+    from beam_tfrec.schemas.geometry.masks import png_codec  # imported here, see `_mask_png`
 
     return f"pycocotools {version('pycocotools')} {png_codec()}"
 
 
 MAX_PANOPTIC_PX = 1 << 26
-"""Of a panoptic image; its decoding and three masks take up to 8 bytes a pixel, 0.5 GiB."""
+"""Largest panoptic image. Decoding and three masks take up to 8 bytes per pixel: 0.5 GiB."""
 
 _ONE_OR_NONE = "one 8-bit gray PNG, none without a panoptic annotation"
 _DOCS = {
@@ -220,11 +220,11 @@ RGB_OF_8_BITS = bytes([8, 2])
 """Bit depth and colour type in a PNG's header, at bytes 24 and 25."""
 
 PLACE = 1
-"""Of the panoptic image among the sample's."""
+"""Index of the panoptic image in `Sample.blobs`."""
 
 
 def _panoptic_values(picture: Picture) -> Values | Unfit:
-    import numpy as np  # late: it takes a tenth of a second, and few have panoptic images
+    import numpy as np  # takes a tenth of a second, and few data sets have panoptic images
 
     from beam_tfrec.schemas.geometry.masks import encode_gray_png, paint_values, read_places
 
@@ -243,7 +243,7 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     try:
         places, has_unlisted_pixels, num_empty = read_places(png.data, png.info.size_px, segments)
     except OSError as error:
-        if error.errno is not None:  # of the machine
+        if error.errno is not None:  # a fault of the machine, not of the file
             raise
         return Unfit("E-IMG-DAMAGED", f"panoptic pixels: {error}", PLACE)
     if segments and num_empty == len(segments):
@@ -261,11 +261,12 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
 
 
 def orientation_to_photo(png: EncodedImage, photo: EncodedImage) -> int | Unfit:
-    """Return the orientation that turns a panoptic image into its photo as that is written.
+    """Return the orientation that turns a panoptic image so that it fits the written photo.
 
-    Only one that was made of the upright picture, of a photo that is kept, has to be turned: what
-    was made of the stored one has been turned along with it. One that is no PNG of RGB, or of
-    another size, says nothing of the photo's pixels: it is the reason why there is no Example.
+    It is 1 except in one case: the panoptic image was drawn on the upright picture, and the photo
+    is written as stored. If the photo was turned, a panoptic image drawn on the stored picture was
+    turned with it. A panoptic image that is not an 8-bit RGB PNG, or has another size, cannot be
+    matched with the photo: the sample gets no Example.
     """
     if png.info.format != "png" or png.data[24:26] != RGB_OF_8_BITS:
         return Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each", PLACE)

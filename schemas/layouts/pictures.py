@@ -1,4 +1,8 @@
-"""Layouts of annotated pictures: what they all see, and the base that places it in the image."""
+"""`PictureLayout`: the base of layouts of annotated pictures, and the `Picture` that they get.
+
+Annotations are measured in a frame: the picture as stored or upright, in the size that the
+annotation file gives. The base finds the frame and places objects in the written image.
+"""
 
 import enum
 from collections.abc import Sequence
@@ -36,10 +40,11 @@ _NO_SEGMENTATION = Segmentation()
 
 
 class SizeMismatch(enum.Enum):
-    """What to do where the image's size is not the annotation file's.
+    """Policy for images with another size than the annotation file says.
 
-    AUTO scales boxes where the aspect ratios agree within a pixel and rejects the rest. TRUST_IMAGE
-    takes boxes as pixels of the image, TRUST_JSON as pixels of the annotation file's size.
+    AUTO scales boxes if the aspect ratios agree within a pixel, and rejects other samples.
+    TRUST_IMAGE takes boxes as pixels of the image, TRUST_JSON as pixels of the annotation file's
+    size.
     """
 
     AUTO = "auto"
@@ -52,13 +57,12 @@ class Frame(NamedTuple):
     """The pixel frame that annotations are measured in.
 
     Attributes:
-        width_px: its width.
-        height_px: its height.
-        orientation: EXIF orientation that turns the written image into it; 1 when it is that
-            image's own.
-        repairs: names of what was mended or assumed by choosing it.
-        crop: the part of the picture that the written image shows, in its own frame and not in
-            this one; None for all.
+        width_px: width of the frame.
+        height_px: height of the frame.
+        orientation: EXIF orientation that turns the written image into the frame.
+        repairs: names of repairs and assumptions made when the frame was chosen.
+        crop: part of the picture that the written image shows, in that image's orientation; None
+            for all of it.
     """
 
     width_px: int
@@ -69,20 +73,20 @@ class Frame(NamedTuple):
 
 
 class PictureObject(msgspec.Struct, frozen=True, gc=False):
-    """One object of a picture, where it lies in the image that is written.
+    """One object of a picture, placed in the written image.
 
     Attributes:
-        annotation_id: of the annotation file.
-        label: its class, as records hold it: `label.id`, `label.name`.
-        box: `xmin`, `ymin`, `xmax`, `ymax` in [0, 1] of the image that is written, clipped to it.
-        bbox_xywh_px: COCO's bbox as annotated, in the pixels of the picture's frame; see
-            `Picture.bbox_xywh_px` for the image's.
-        area_px2: as annotated; of a converted image in its pixels, and where the image shows a
-            part of the object's box alone, by that share.
+        annotation_id: id in the annotation file.
+        label: class with the number and name that records hold.
+        box: `xmin`, `ymin`, `xmax`, `ymax` in [0, 1] of the written image, clipped to it.
+        bbox_xywh_px: COCO's bbox as annotated, in pixels of the frame. `Picture.bbox_xywh_px` gives
+            it in pixels of the written image.
+        area_px2: area as annotated. For a converted image it is scaled to its pixels, and reduced
+            to the share of the object's box that the image shows.
         is_crowd: 0 or 1.
-        keypoints_px: `[x, y, v]` for each keypoint, flat, in the pixels of the picture's frame; v
-            is 0 for unlabelled, 1 for hidden, 2 for visible. Empty where none are annotated.
-        segmentation: in the pixels of the picture's frame; empty unless the layout reads them.
+        keypoints_px: `[x, y, v]` for each keypoint, flat, in pixels of the frame. v is 0 for
+            unlabelled, 1 for hidden, 2 for visible. Empty if none are annotated.
+        segmentation: outline in pixels of the frame; empty unless the layout reads segmentations.
     """
 
     annotation_id: int | str
@@ -96,20 +100,20 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Picture(msgspec.Struct, frozen=True, gc=False):
-    """An image with its annotations, as layouts see it.
+    """An image with its annotations, the input of a layout.
 
     Attributes:
         key: the sample's key, unique in its split: the decimal image id.
-        image: the image file that is written: `data`, `name`, `sha256`, and in `info` its `format`,
+        image: image file to be written: `data`, `name`, `sha256`, and in `info` its `format`,
             `width_px` and `height_px`.
-        frame: the pixels that annotations are measured in; those of the image, as a rule.
-        fields: the annotations as the file has them, those left out of `objects` too: `captions`,
-            `segments` (of the panoptic image), `image_id`, `license_id`, and LVIS's lists.
-        objects: those that can be written, by annotation id.
-        labels: labels that records hold, by category id of the annotation files and by name.
-        panoptic_image: the PNG that `fields.segments` are about; None where there is none.
+        frame: pixel frame of the annotations; usually that of the image.
+        fields: all annotations of the file, unchanged: `captions`, `segments` (of the panoptic
+            image), `image_id`, `license_id`, LVIS's lists, and also objects that were dropped.
+        objects: objects that can be written, sorted by annotation id.
+        labels: labels by category id of the annotation files, and by name.
+        panoptic_image: PNG with the pixels of `fields.segments`; None without one.
         dropped: annotations that cannot be written, with their reasons.
-        repairs: names of what was mended, one entry a time; a layout may append its own.
+        repairs: names of repairs, one entry per repair; a layout may append its own.
     """
 
     key: str
@@ -123,9 +127,9 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     repairs: list[str] = []
 
     def bbox_xywh_px(self, found: PictureObject) -> BBoxXywhPx:
-        """Return an object's `x, y, width, height` in pixels of the image that is written.
+        """Return an object's `x, y, width, height` in pixels of the written image.
 
-        They are the annotated ones, unless these were clipped, or measured in another frame.
+        These are the annotated numbers, unless the box was clipped or measured in another frame.
         """
         info, frame = self.image.info, self.frame
         its_own = (frame.width_px, frame.height_px) == (info.width_px, info.height_px)
@@ -136,9 +140,9 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         return box.xmin * width_px, box.ymin * height_px, width, height
 
     def place(self, xy_px: Sequence[float]) -> list[float]:
-        """Return points of the picture's frame, `[x0, y0, x1, y1, ...]`, normalised in the image.
+        """Return points `[x0, y0, x1, y1, ...]` of the frame, normalised in the written image.
 
-        They are not clipped: what is annotated outside the image has values outside [0, 1].
+        They are not clipped: points outside the image have values outside [0, 1].
         """
         frame = self.frame
         return place_points(xy_px, *frame[:3], frame.crop)
@@ -149,7 +153,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         found: ObjectFields | SegmentFields,
         segmentation: Segmentation = _NO_SEGMENTATION,
     ) -> PictureObject | tuple[str, str]:
-        """Return an annotated object in the image, or (code, detail) of why it is not in there."""
+        """Return an object placed in the written image, or (code, detail) if it is not in it."""
         bbox, frame, area_px2 = found.bbox_xywh_px, self.frame, found.area_px2
         keypoints_px = found.keypoints_px if isinstance(found, ObjectFields) else []
         box = place_box(bbox, *frame[:3], frame.crop)
@@ -167,7 +171,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     ) -> float:
         """Return an object's area in pixels of the converted image.
 
-        Where the image shows a part of the object's box alone, it is that share of the area.
+        The area is reduced to the share of the object's box that the image shows.
         """
         frame, info = self.frame, self.image.info
         scale = info.width_px * info.height_px / (frame.width_px * frame.height_px)
@@ -190,10 +194,10 @@ def _box_area(box: PlacedBox) -> float:
 
 @dataclass(frozen=True)
 class PictureLayout(Layout):
-    """The base of layouts of annotated pictures; a subclass says `name`, `spec` and `values`.
+    """The base of layouts of annotated pictures; a subclass defines `name`, `spec` and `values`.
 
     Attributes:
-        on_size_mismatch: what to do where the image's size is not the annotation file's.
+        on_size_mismatch: policy for images with another size than the annotation file says.
         first_label: see `Layout`; None for the annotation files' own ids.
     """
 
@@ -201,16 +205,16 @@ class PictureLayout(Layout):
     first_label: int | None = None
 
     def values(self, picture: Picture) -> Values | Unfit:
-        """Return the values of every feature of the spec, or why the picture gets no Example."""
+        """Return the values of all features of the spec, or why the picture gets no Example."""
         raise NotImplementedError
 
     def options(self) -> dict[str, str]:
-        """Return the options that decide bytes; a subclass adds those of its own."""
+        """Return the options that decide bytes; a subclass adds its own."""
         ids = "original" if self.first_label_id is None else f"from {self.first_label_id}"
         return {"category_ids": ids, "on_size_mismatch": self.on_size_mismatch.value}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the size of the sample's record, to within its annotations."""
+        """Return the record's size without its annotations."""
         return sum(blob.size_bytes for blob in sample.blobs)
 
     def build(
@@ -251,19 +255,18 @@ def choose_frame(
     turned: int = 1,
     window: Window | None = None,
 ) -> Frame | Unfit:
-    """Return the frame of an image's annotations, given the size that they state in px.
+    """Return the frame of an image's annotations.
 
-    Only a size tells whether they were made in the picture as stored or in the upright one, so it
-    is the size of the file, not of what is written, that they are compared with. Where an EXIF
-    orientation leaves both sizes equal, they are taken as made in the stored one.
+    Annotations were made on the picture as stored or on the upright picture. Only the size in the
+    annotation file shows which, so it is compared with both sizes of the original file. If it fits
+    both, or is missing, the stored picture is assumed.
 
     Args:
-        json_size: width and height by the annotation file; zeros where it does not say, and they
-            are taken as made in the stored one too.
-        info: of the image that is written.
-        policy: what to do where sizes differ.
-        turned: EXIF orientation by which the written image was turned upright; 1 for not.
-        window: what it shows of the picture that it was made of, where it was converted.
+        json_size: width and height in px by the annotation file; zeros if it does not say.
+        info: facts of the written image.
+        policy: policy for sizes that differ.
+        turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
+        window: part of the picture that a converted image shows; None without conversion.
     """
     written, crop = (info.size_px, None) if window is None else window
     if json_size == written and info.orientation == turned == 1:
@@ -295,7 +298,7 @@ def choose_frame(
 
 
 def aspects_agree(size_px: tuple[int, int], other_px: tuple[int, int]) -> bool:
-    """Return whether one size is the other scaled, within a pixel of rounding on one side.
+    """Return whether two sizes have one aspect ratio, within a pixel of rounding on one side.
 
     >>> aspects_agree((640, 427), (320, 214)), aspects_agree((640, 427), (320, 216))
     (True, False)

@@ -1,4 +1,4 @@
-"""The `table` layout: a row of a table, a feature a column, with its image where it has one."""
+"""The `table` layout: one Example per row, one feature per column, and an image if there is one."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +21,14 @@ class TableLayout(Layout):
     """One Example or SequenceExample per row.
 
     Attributes:
-        types: of columns, where they are given; those of others follow from their cells.
+        types: given types, by column; types of other columns are inferred from their cells.
         label_columns: names of the columns that hold classes.
-        with_image: every row has an image.
+        with_image: whether every row has an image.
         first_label: number of the first class.
-        sequence_columns: names of the columns whose lists are a SequenceExample's steps; of these
-            it is one per row, if there are any.
-        columns: the columns that are features, with their types; none before `resolved`.
-        many_labels: a row may have several classes; known when it is resolved.
+        sequence_columns: names of columns with lists that become a SequenceExample's steps. Rows
+            are Examples if it is empty.
+        columns: types of the columns that become features; empty before `resolved`.
+        many_labels: whether a row may have several classes; set by `resolved`.
     """
 
     has_payloads: ClassVar[bool] = True
@@ -43,22 +43,22 @@ class TableLayout(Layout):
     many_labels: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse columns that are named twice, and types that only sequences can have."""
+        """Refuse columns that are named twice, and nested types outside sequences."""
         names = [*self.label_columns, *self.sequence_columns]
         for name in names:
             if names.count(name) > 1 or (name in self.types and name in self.label_columns):
                 what = "label_column must name each column once, and none of types or sequence"
-                raise ValueError(f"{what}, got {name!r}: leave it out of one")
+                raise ValueError(f"{what}, got {name!r}: remove one mention")
         for name, wanted in self.types.items():
             if wanted.nested and name not in self.sequence_columns:
                 raise ValueError(
-                    f"types must be of lists of lists for columns of sequence alone, got {wanted}"
-                    f" of {name!r}: give such as {name}={wanted.kind.value}[], or name it there"
+                    f"types may be lists of lists only for columns of --sequence, got {wanted}"
+                    f" of {name!r}: give {name}={wanted.kind.value}[], or add it to --sequence"
                 )
 
     @property
     def name(self) -> str:
-        """The layout's name in the manifest: no reader takes Examples for SequenceExamples."""
+        """The layout's name in the manifest; another one for SequenceExamples than for Examples."""
         return "sequence" if self.sequence_columns else "table"
 
     @property
@@ -82,10 +82,10 @@ class TableLayout(Layout):
         """Return the layout with the types of all columns.
 
         Args:
-            found: what `found_of_columns` gives.
+            found: the texts of `found_of_columns`.
 
         Raises:
-            ValueError: when a column that is asked for is not there, or cannot be a feature.
+            ValueError: when a requested column is missing, or cannot be a feature.
         """
         columns = columns_of_found(found)
         if found:
@@ -107,14 +107,14 @@ class TableLayout(Layout):
         }
         if not (columns or self.with_image or self.label_columns):
             raise ValueError(
-                "types must name the columns when no row has any, got none: give such as"
+                "types must name the columns when no row has any, got none: give for example"
                 " --types age=int64, or a table with rows"
             )
         self._refuse_keys(columns)
         return replace(self, columns=columns, many_labels=many_labels)
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within the form of its numbers."""
+        """Return the record's size; only the packed size of its numbers is a guess."""
         images = sum(_BYTES_BESIDE_IMAGE + blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_ROW + row_bytes(sample) + images
 
@@ -148,7 +148,7 @@ class TableLayout(Layout):
         return Built(features, [], [], [label.id for label in named], feature_lists)
 
     def _refuse_unknown(self, columns: Collection[str]) -> None:
-        """Refuse names of columns that the table does not have."""
+        """Refuse options with columns that the table does not have."""
         for name in (*self.types, *self.label_columns, *self.sequence_columns):
             if name not in columns:
                 shown = ", ".join(sorted(columns)[:20])
@@ -156,15 +156,15 @@ class TableLayout(Layout):
                 raise ValueError(f"{what}, got {name!r}: give one of {shown}")
 
     def _refuse_keys(self, columns: Collection[str]) -> None:
-        """Refuse columns whose names cannot be keys, or are those of an image or a label."""
+        """Refuse column names that cannot be keys, or that are keys of the image or label."""
         own: set[str] = set()
         if self.with_image or self.label_columns:
             own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_VALUES.features)}
         for name in columns:
             if name in own or not all(name.split("/")):
                 raise ValueError(
-                    "a column must have a name such as a or a/b, and not that of an image's"
-                    f" feature, got {name!r}: rename it"
+                    "column names must be like a or a/b, and differ from keys of image and label,"
+                    f" got {name!r}: rename it"
                 )
 
     def _column_feature(self, name: str) -> Feature:

@@ -1,8 +1,8 @@
 """The layouts `tfds` and `keras`: keys and boxes of two other programs that write COCO.
 
-`tfds` is TFDS's `coco/2017` and `coco/2017_panoptic` (4.9.10), each of which has one of the two
-lists of objects; here both may stand in one Example. `keras` is the Keras recipe 'Creating
-TFRecords', which encodes each photo again; here its bytes pass through.
+`tfds` follows TFDS's `coco/2017` and `coco/2017_panoptic` (4.9.10). TFDS writes one of the two
+lists of objects; here one Example may hold both. `keras` follows the Keras recipe 'Creating
+TFRecords'. The recipe encodes each photo again; here the file's bytes are kept.
 Sources: tensorflow_datasets/object_detection/coco.py,
 https://keras.io/examples/keras_recipes/creating_tfrecords/.
 """
@@ -64,7 +64,7 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     orientation = orientation_to_photo(image, picture.image)
     if isinstance(orientation, Unfit):
         return orientation
-    if orientation != 1:  # its bytes pass through, and a reader would lay them on other pixels
+    if orientation != 1:  # the PNG's bytes are kept, so it cannot be turned to fit the photo
         detail = "made of the picture as viewed, which takes --orientation upright"
         return Unfit("E-IMG-SIZE", detail, PLACE)
     # A segment whose box lies outside the image is left out.
@@ -103,7 +103,7 @@ _PANOPTIC = FeatureGroup(
 
 @dataclass(frozen=True)
 class TfdsLayout(GroupedLayout):
-    """One Example per image, as code written for `tfds.load("coco/2017")` expects it."""
+    """One Example per image, with the features of `tfds.load("coco/2017")`."""
 
     name: ClassVar[str] = "tfds"
     first_label_id: ClassVar[int | None] = 0
@@ -144,7 +144,7 @@ class KerasLayout(GroupedLayout):
     name: ClassVar[str] = "keras"
     per_annotation: ClassVar[bool] = True
     int64_ids: ClassVar[bool] = True
-    bytes_beside_objects: ClassVar[int] = 160  # the box too
+    bytes_beside_objects: ClassVar[int] = 160  # including the box
     image: ClassVar[AttributeValues] = AttributeValues(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
         FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
