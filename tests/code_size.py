@@ -2,7 +2,7 @@
 
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
 Tests count by all their lines. A change that needs more room takes it from elsewhere. Five parts
-got some more lines when their imports were prefixed with `beam_tfrec.` and wrapped. The total stayed.
+got some more lines when `beam_tfrec.` made their imports wrap. The total stayed.
 """
 
 import ast
