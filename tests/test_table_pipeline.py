@@ -202,7 +202,7 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     alone = convert(tmp_path / "alone", "--table", folder / "a.csv")
     line = fault(tmp_path / "next", "--table", folder, "--since", tmp_path / "alone")
     assert line.startswith(
-        f"E-ARG {tmp_path}/alone: its samples were split or keyed otherwise: as given, and now"
+        f"E-ARG {tmp_path}/alone: its samples have other splits or keys: as given; this run's are"
         " keys file:row; give --since data sets of the same --split_by, --splits, seed and keys"
     )
     two = convert(tmp_path / "two", "--table", folder / "a.csv", folder / "b.csv")
