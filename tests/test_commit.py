@@ -239,7 +239,12 @@ ONE_LOST = {"records": 2, "rejected": [LOST]}
     [
         ([0], {}, {}, "planned shards of split train are 1 by its entries, 2"),
         ([0, 1, 0], {}, {}, "planned shards of split train are 3 by its entries, 2"),
-        ([0, 1], {"records": 2}, {}, f"{STEMS[0]} has 2 records and 0 rejects for 3 planned samples"),
+        (
+            [0, 1],
+            {"records": 2},
+            {},
+            f"{STEMS[0]} has 2 records and 0 rejects for 3 planned samples",
+        ),
         ([0, 1], {"planned": 4, "records": 4}, {}, "planned samples of split train are 7 "),
         ([0, 1], ONE_LOST, {}, "listed annotations of split train are 13 by its entries, 12"),
         ([0, 1], {}, {"excluded_images": 1}, "listed samples of split train are 7 "),

@@ -218,7 +218,9 @@ def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
 
 def test_a_bucket_that_was_not_counted_stops_the_run() -> None:
     table = table_of(TWO_SHARDS, {"train": 3})
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*: bucket 1 had 0 samples, and now has 1"):
+    with pytest.raises(
+        RuntimeError, match=r"^E-SRC-CHANGED .*: bucket 1 had 0 samples, and now has 1"
+    ):
         list(rank_bucket((("train", 1), [batch_of(numbered(1), INPUT)]), table))
 
 

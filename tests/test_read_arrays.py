@@ -199,7 +199,7 @@ LATIN = np.array([2**31 - 1], "<i4").view("U1")
 X, Y = {"x": IMAGES}, {"label": "y"}
 FAULTS = [
     ({"x": np.array([None])}, {}, r"E-ARR-TYPE \S*/x.npy: an array must be of bool, .* got '.O'"),
-    (X, {"dtype": "bfloat16"}, r"E-ARR-TYPE \S*/x.npy: values of uint8, and --dtype bfloat16; le"),
+    (X, {"dtype": "bfloat16"}, r"E-ARR-TYPE \S*/x.npy: values of uint8, but --dtype is bfloat16;"),
     ({"x": np.uint8(3)}, {}, "E-ARR-TYPE .*no items .* is \\(\\); give --one_sample_per_file"),
     ({"x": np.array(["a"])}, {}, "E-ARR-TYPE .*: text; name the image array"),
     ({**X, "y": [1] * 6}, Y, "E-ARR-COUNT .*: 6 rows, the images have 5;"),
@@ -239,7 +239,7 @@ def test_missing_archive_members_are_named(
 ) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(names, IMAGES))
     with pytest.raises(
-        RuntimeError, match=rf"^E-ARG \S*/a\.npz: wanted are the arrays {what}; name "
+        RuntimeError, match=rf"^E-ARG \S*/a\.npz: it needs the arrays {what}; name "
     ):
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 

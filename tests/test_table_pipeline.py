@@ -174,7 +174,7 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     (data / "a.csv").write_text("a\n1\n")
     (data / name).symlink_to("nowhere.csv")
     line = fault(tmp_path / "out", "--table", data / pattern)
-    assert line.startswith("E-TAB-FORMAT ") and "; mend it, or take it away" in line
+    assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
 
 
 def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Path) -> None:
