@@ -47,7 +47,7 @@ class ShardJob:
         layout: layout of the Examples.
         names: naming scheme of shard files.
         check: depth of the image checks.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         conversion: changes to pixels and encoding.
         spool: file of the samples' payloads; None where samples hold their own.
     """

@@ -138,7 +138,7 @@ def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -
 
 
 def num_processes(limits: GateLimits) -> int:
-    """Return how many processes build shards: at most as many as the smallest limit allows.
+    """Return the number of processes that build shards: the smallest of three limits.
 
     >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=8))
     3
@@ -276,7 +276,7 @@ def _start_process(connection: int) -> "subprocess.Popen[bytes]":
         pass_fds=[connection],
         env={**os.environ, "PYTHONPATH": modules},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # a pipe on this process's output then closes without builders
+        stdout=subprocess.DEVNULL,  # builders must not hold a pipe on our output open
         stderr=None if _LOG.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
         process_group=0,  # Ctrl-C then reaches only this process, which ends its builders
     )
@@ -314,7 +314,7 @@ class _Messages(logging.Handler):
         try:
             error = built.exception()
             self.send(BuilderResult(number, built.result() if error is None else _sendable(error)))
-        except BaseException:  # such as MemoryError; without an end the run would wait forever
+        except BaseException:  # such as MemoryError; otherwise the run would wait forever
             os._exit(1)
 
     def keep_sending_counts(self) -> None:

@@ -205,7 +205,7 @@ def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[s
 
     Args:
         plan: plan of the run.
-        identities: `uri_identity` of the annotation files, by split.
+        identities: `uri_identity` of the source files, by split.
         listings: `listing_digest` in hex, by root name; empty roots are left out.
     """
     listed = {root: listing for root, listing in listings.items() if listing != "0"}
@@ -216,9 +216,11 @@ def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[s
 def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
-    Lists the roots and the output once, and reads the annotation files. Images and shards are not
-    read. If the modification time of a source has changed, the result is None: the run then plans
-    again, and keeps every shard. If files of the output are missing, the run builds them again.
+    Lists the roots and the output once, and reads the source files, such as annotations or tables.
+    Images and shards are not read.
+
+    If the modification time of a source has changed, the result is None: the run then plans again,
+    and keeps every shard. If files of the output are missing, the run builds them again.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options;

@@ -25,7 +25,7 @@ class DataSetJob:
             never all of them.
         allow_empty: whether a split may have no samples.
         command: command of the run, for messages; empty in a program.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         earlier: data sets to add to, as found by `find_earlier_sets`; their samples are skipped.
         label_file: URI of a file with the class names in order; empty to number sorted names.
         replaces: whether `--overwrite` has just deleted a data set of ours in the output.
@@ -55,7 +55,7 @@ class DataSetJob:
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of the annotation files, by split; a rerun compares their content."""
+        """URIs of source files outside listed folders, by split; a rerun compares their content."""
         raise NotImplementedError
 
     @property

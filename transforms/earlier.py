@@ -192,7 +192,7 @@ def find_earlier_sets(
         since: names of the data sets.
         output: URI of the run's own data set, which is never one of them.
         layout: the run's layout; earlier data sets must have the same.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         overwrite: whether the run replaces its output.
         splitting: the run's `dividing_options`; earlier data sets must have the same. With others,
             a sample could be written again in another split. None to skip this check.
@@ -296,7 +296,7 @@ def _finished_before(
 
 
 def _last_file(uri: str, access: Access) -> str:
-    """Return the last file's name: of the manifest, else of the plan; "" without either."""
+    """Return the manifest's name, or the plan's for an unfinished data set, or an empty text."""
     storage = open_storage(uri, access)
     names = (MANIFEST_NAME, PLAN_NAME)
     return next((name for name in names if storage.stat(name) is not None), "")
@@ -404,7 +404,7 @@ def list_indexes(
     Args:
         earlier: the data set.
         splits: splits of the run; shards of others are left out.
-        access: how to reach stores.
+        access: credentials and limits for stores.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the data set was replaced or deleted during the run.
@@ -427,7 +427,7 @@ def read_written(
 
     Args:
         index: index of the shard.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         count: number of partitions per split.
 
     Raises:
@@ -534,9 +534,9 @@ class LeaveOutEarlier(beam.PTransform):
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
         sources: counts of the sources, one `SplitSource` per split.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         root: name of the common root of all samples; empty if each split has its own.
-        spool: file that holds large batches during the group-by; None on a cluster.
+        spool: file that holds the batches during the group-by; None on a cluster.
     """
 
     earlier: tuple[EarlierSet, ...]

@@ -135,7 +135,7 @@ class FindDuplicates(beam.PTransform):
 
     Attributes:
         output: URI of the data set.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     output: str

@@ -80,7 +80,7 @@ class ByteBudget:
     """A semaphore of bytes or pixels; a request above the whole budget is granted alone."""
 
     def __init__(self, limit: int) -> None:
-        """Store the limit."""
+        """Store the limit, in bytes or pixels."""
         self._limit = limit
         self._used = 0
         self._freed = threading.Condition()

@@ -216,7 +216,7 @@ def split_of(name: str, names: ShardNames) -> str | None:
 def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> bool:
     """Delete a data set, if the output holds one or a part of one.
 
-    The manifest is deleted first, so that the data set is never complete and damaged. The plan is
+    The manifest is deleted first, so that a half-deleted data set never looks complete. The plan is
     deleted last, so that a rerun after a crash still recognises the output. `removed_names` says
     which files are deleted; all others are kept.
 

@@ -97,9 +97,9 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListBlobs`.
-        skipped_tallies: counts of samples that do not pass this step; None without such samples.
+        skipped_tallies: counts of samples pinned or skipped before; None without such samples.
         panoptic: whether samples may have a panoptic image.
-        spool: file that holds large batches during the group-by; None on a cluster.
+        spool: file that holds the batches during the group-by; None on a cluster.
     """
 
     listing: beam.PCollection[ListedFile]

@@ -268,7 +268,7 @@ class PlanShards(beam.PTransform):
         record_bytes: function that estimates the size of a sample's record; pickled by name.
         pin_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
         budget: limit of missing images.
-        spool: file that holds large batches during both group-bys; None on a cluster.
+        spool: file that holds the batches during both group-bys; None on a cluster.
     """
 
     sharding: Sharding

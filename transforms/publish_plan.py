@@ -111,8 +111,8 @@ def publish_plan(
     """Claim the output for a plan, or check that the same plan has claimed it.
 
     With `replaces` the plan is created before the output is searched for other files. A run that
-    was interrupted by `--overwrite` may still write files. With a plan in the output, the next
-    `--overwrite` can delete them.
+    was replaced by `--overwrite` may still write files there. Since the output then has a plan,
+    the next `--overwrite` can delete them.
 
     Raises:
         RuntimeError: as `is_claimed`.

@@ -211,7 +211,7 @@ class ListBlobs(beam.PTransform):
 
     Attributes:
         roots: URIs by root name, such as `{"train": "gs://b/train2017"}`.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     roots: Mapping[str, str]
@@ -233,7 +233,7 @@ class ListFiles(beam.PTransform):
 
     Attributes:
         roots: URIs by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         numbered: whether to set positions. For this, one worker sorts each root in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts; a
             named function or method.

@@ -138,7 +138,7 @@ class ArrayReader:
     Attributes:
         splitting: rule that decides the split of a sample.
         sources: sources by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     splitting: Splitting
@@ -281,7 +281,7 @@ def plan_pieces(
     Args:
         group: root name of the source, and its files as `open_file` yields them.
         sources: sources by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
 
     Raises:
         RuntimeError: `E-ARR-COUNT` when a side array has not one row per image; `E-ARG` when its
@@ -469,7 +469,7 @@ class PlanArrays(beam.PTransform):
 
     Attributes:
         sources: sources by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     sources: Mapping[str, ArraySource]

@@ -86,7 +86,7 @@ class Member(NamedTuple):
     Attributes:
         packed: name of the compressed member; empty if the file holds the bytes uncompressed.
         start: start offset in the unpacked member, or in the file if it is uncompressed.
-        end: end offset, likewise.
+        end: end offset, relative to the same start.
         head: first bytes of the array, with its header.
     """
 

@@ -91,7 +91,7 @@ Item = Sample | Rejected | SplitSource
 
 A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dropped annotation. A
 `SplitSource` is a note with other facts, such as class names. `SplitCounter` counts samples,
-rejects and their annotations, so notes must not count these.
+rejects and their annotations, so a note must not count these again.
 """
 
 _NOTHING_EXCLUDED: Mapping[str, str] = {}
@@ -310,7 +310,7 @@ class ReadSamples(beam.PTransform):
         read: reader of a piece, a named function or a value that can be pickled.
         source_files: URIs of source files whose contents a rerun compares, for every split.
         exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     read: Callable[[Any], Iterable[Item]]
@@ -358,9 +358,8 @@ class _Read(beam.DoFn):
             self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
 
     def start_bundle(self) -> None:
-        self._counter = SplitCounter(
-            self._excluded
-        )  # a new one, since the last bundle may have failed
+        # A new counter, since the last bundle may have failed.
+        self._counter = SplitCounter(self._excluded)
 
     def process(
         self, piece: Any, known: list[SplitSource]

@@ -329,7 +329,7 @@ class ReadTexts(beam.PTransform):
 
     Attributes:
         roots: URIs of the annotation files' roots, by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
     """
 
     roots: Mapping[str, str]

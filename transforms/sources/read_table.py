@@ -59,7 +59,7 @@ class TableReader:
 
     Attributes:
         splitting: rule that decides the split of a row.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         image_column: column with each row's image; empty for rows without images.
         image_roots: URIs of the image roots, by the split that the user gave.
         label_columns: columns with each row's classes.
@@ -228,7 +228,7 @@ def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[Ta
 
     Args:
         given: split and the URIs of its files.
-        access: how to reach stores.
+        access: credentials and limits for stores.
 
     Raises:
         RuntimeError: `E-ARG` when a file does not exist.
@@ -311,7 +311,7 @@ class PlanTables(beam.PTransform):
     Attributes:
         files: URIs of tables that the user named one by one, by split.
         folders: URI and glob of each folder, by root name.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         in_order: whether files need positions, for input order.
     """
 

@@ -126,7 +126,7 @@ def open_table(
 
     Args:
         file: file, or row group of a Parquet file.
-        access: how to reach stores.
+        access: credentials and limits for stores.
         max_cell_bytes: limit of a cell in Parquet, and of a row in other formats. A larger one is
             a `BadRow`.
 
