@@ -257,7 +257,7 @@ def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
     [
         ("b.npz", r"E-ARG \S*: it holds both \.npy and \.npz files; "),
         ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file: only files that end in .*; rename it"),
-        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8, "),
+        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8: "),
         ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link: only files .*, repair it,"),
     ],
 )
