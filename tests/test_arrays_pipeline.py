@@ -156,7 +156,7 @@ def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None
         since = ("--since", tmp_path / "alone", "--output", tmp_path / "next")
         run = run_arrays(*arguments, *since)
         assert run.ended == (2, "E-ARG")
-        assert f"were split or keyed otherwise: as given, and now keys {told};" in run.fault
+        assert f"have other splits or keys: as given; this run's are keys {told};" in run.fault
     manifest = committed(tmp_path / "more", *alone, "--since", tmp_path / "alone")
     assert manifest["splits"]["train"]["earlier"] == 60
 

@@ -128,21 +128,21 @@ def test_tallies_add_up() -> None:
         (
             "train",
             PinTally(2, 2, 1, "0", "000000000030.jpg", "train2017/000000000030.jpg"),
-            "2 of 2 images are not there, the first '000000000030.jpg';"
+            "2 of 2 images are missing, the first is '000000000030.jpg';"
             " listed names look like 'train2017/000000000030.jpg'; give the folder that file_name"
             " is relative to with --images",
         ),
         (
             "val/panoptic",
             PinTally(5, 5, 0, "0", "a.jpg", ""),
-            "5 of 5 images are not there, the first 'a.jpg'; no file is listed; give the folder"
+            "5 of 5 images are missing, the first is 'a.jpg'; no file is listed; give the folder"
             " that file_name is relative to with --panoptic_images",
         ),
         (
             "train",
             PinTally(5, 3, 0, "0", "a.jpg", ""),
-            "3 of 5 images are not there, the first 'a.jpg'; all listed files are wanted; add the"
-            " missing ones, or accept them with --max_rejected 3",
+            "3 of 5 images are missing, the first is 'a.jpg'; samples name all listed files;"
+            " add the missing ones, or accept them with --max_rejected 3",
         ),
     ],
 )

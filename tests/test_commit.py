@@ -187,7 +187,9 @@ def test_another_plan_stops_the_run_and_names_the_difference(
 @pytest.mark.parametrize("data", [b"", b"{}", to_json(PLAN).replace(b"seed", b"see\xff")])
 def test_a_file_that_is_not_a_plan_is_foreign(small: SmallSet, data: bytes) -> None:
     small.put(["_plan.json"], data)
-    line = f"^E-OUT-FOREIGN {small.out}: _plan.json is no plan of beam-tfrec; give another --output"
+    line = (
+        f"^E-OUT-FOREIGN {small.out}: _plan.json is not a plan of beam-tfrec; give another --output"
+    )
     with pytest.raises(RuntimeError, match=line):
         publish(PLAN, small)
     assert (small.out / "_plan.json").read_bytes() == data
@@ -237,7 +239,12 @@ ONE_LOST = {"records": 2, "rejected": [LOST]}
     [
         ([0], {}, {}, "planned shards of split train are 1 by its entries, 2"),
         ([0, 1, 0], {}, {}, "planned shards of split train are 3 by its entries, 2"),
-        ([0, 1], {"records": 2}, {}, f"{STEMS[0]} has 2 records and 0 rejects of 3 samples"),
+        (
+            [0, 1],
+            {"records": 2},
+            {},
+            f"{STEMS[0]} has 2 records and 0 rejects for 3 planned samples",
+        ),
         ([0, 1], {"planned": 4, "records": 4}, {}, "planned samples of split train are 7 "),
         ([0, 1], ONE_LOST, {}, "listed annotations of split train are 13 by its entries, 12"),
         ([0, 1], {}, {"excluded_images": 1}, "listed samples of split train are 7 "),
@@ -270,11 +277,11 @@ OTHER_RECEIPT = "_receipts/train-00002-of-00003.json"
     [
         (f"{STEMS[0]}-3.tfrec", Path.unlink, "has no bytes, its receipt says 37"),
         (f"{STEMS[1]}-3.tfrec", grow, "has 37"),
-        (f"_receipts/{STEMS[1]}.json", Path.unlink, "is gone"),
-        (OTHER_RECEIPT, add, "is not of this plan"),
-        (f"index/{STEMS[0]}-3.idx", Path.unlink, "is gone"),
-        ("train-00000-of-00002-2.tfrec", add, "is no shard of this plan"),
-        ("test-00000-of-00001.tfrec", add, "is no shard of this plan"),
+        (f"_receipts/{STEMS[1]}.json", Path.unlink, "is missing"),
+        (OTHER_RECEIPT, add, "does not belong to this plan"),
+        (f"index/{STEMS[0]}-3.idx", Path.unlink, "is missing"),
+        ("train-00000-of-00002-2.tfrec", add, "is not a shard of this plan"),
+        ("test-00000-of-00001.tfrec", add, "is not a shard of this plan"),
     ],
 )
 def test_without_exactly_the_planned_files_there_is_no_manifest(

@@ -101,7 +101,10 @@ def test_other_names_have_no_day(name: str, pattern: str) -> None:
     assert date_in(name, pattern) is None
 
 
-NO_SET = "E-ARG {}: no manifest.json, hence no finished data set; finish it, or give --since others"
+NO_SET = (
+    "E-ARG {}: is not a finished data set: it has no manifest.json;"
+    " finish it, or give --since other data sets"
+)
 OTHER_LAYOUT = "its layout is keras, this run's is detection; give --since data sets of one layout"
 NEWER = manifest(format_version=FORMAT_VERSION + 1)
 
@@ -136,12 +139,10 @@ def test_a_data_set_with_a_missing_or_other_shard_is_refused(
     assert refused(str(one)).startswith(f"E-OUT-CONFLICT {one}")
 
 
-BEGUN = (
-    "E-OUT-DATES {}-19: is begun and not finished; finish it with --date 2026-11-19, or delete it"
-)
+BEGUN = "E-OUT-DATES {}-19: is unfinished; finish it with --date 2026-11-19, or delete it"
 LATER = (
-    "E-OUT-DATES {0}-21: is there already, and was made without {0}-20;"
-    " give --date 2026-11-22 or a later one, or delete what is later"
+    "E-OUT-DATES {0}-21: is of a later day, and was made without {0}-20;"
+    " give --date 2026-11-22 or a later one, or delete the later data sets"
 )
 DONE = {day: manifest(day) for day in ("18", "19", "20")}
 
@@ -176,15 +177,15 @@ def test_which_days_are_found(
 
 def test_the_output_is_not_among_names(tmp_path: Path) -> None:
     name = put(tmp_path / "one", manifest())
-    line = f"E-ARG {name}: is --output and --since at once; leave it out"
+    line = f"E-ARG {name}: is given as --output and as --since; remove it from --since"
     assert refused(name, output=f"{tmp_path}/./one/") == line
 
 
 @pytest.mark.parametrize(
     ("day", "content", "what"),
     [
-        ("21", "_plan.json", "coco-2026-11-21: is there already"),
-        ("19", manifest("19"), "coco-2026-11-20: 2 data sets of earlier days, when this"),
+        ("21", "_plan.json", "coco-2026-11-21: is of a later day"),
+        ("19", manifest("19"), "coco-2026-11-20: 2 data sets of earlier days now, 1 when"),
     ],
 )
 def test_a_day_that_came_since_the_run_began_stops_it(
@@ -355,8 +356,8 @@ def test_earlier_samples_are_left_out_with_their_annotations() -> None:
 def test_a_key_with_another_file_stops_the_run() -> None:
     """Ids that begin again each day would leave new images out, and all sums would hold."""
     line = (
-        "^E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
-        " data set; give new images ids of their own, and old ones the names they had$"
+        "^E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', but 'b.jpg' in an earlier"
+        " data set; give new images new ids, and keep the names of old ones$"
     )
     with pytest.raises(RuntimeError, match=line):
         leave_out([sample("1")], [], {"1": "b.jpg"})

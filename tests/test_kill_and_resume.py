@@ -108,7 +108,7 @@ def test_a_builder_process_is_killed(job: Job, tmp_path: Path) -> None:
     os.kill(builder, signal.SIGKILL)
     run = finish(process)
     assert run.ended == (6, "E-IO-LIMIT"), run.err
-    assert "one that built shards was ended by signal 9 (Killed)" in run.fault
+    assert "a builder process was ended by signal 9 (Killed)" in run.fault
     check_resumes(job, tmp_path / "out")
 
 

@@ -123,9 +123,15 @@ def zip_of(
     ("write", "what"),
     [
         (lambda path: path.write_bytes(b""), "File is not a zip file"),
-        (lambda path: zip_of(path, zipfile.ZIP_BZIP2), "x is encrypted, or packed by another"),
-        (lambda path: zip_of(path, encrypted=True), "x is encrypted, or packed by another method"),
-        (lambda path: zip_of(path, copies=2), "several arrays x"),
+        (
+            lambda path: zip_of(path, zipfile.ZIP_BZIP2),
+            "x is encrypted, or compressed with another",
+        ),
+        (
+            lambda path: zip_of(path, encrypted=True),
+            "x is encrypted, or compressed with another method",
+        ),
+        (lambda path: zip_of(path, copies=2), "several arrays have the name x"),
         (lambda path: zip_of(path, local=b"PK\1\2"), "Bad magic number for file header"),
     ],
 )

@@ -123,7 +123,7 @@ def test_more_shards_than_samples_name_the_largest_number(
 
 TOO_SMALL = "must be at least 1, got 0: give a larger number"
 NO_MULTIPLE = "num_shards must be a multiple of hosts 8, got"
-FILLED = "records_per_shard 100 fills shards one by one, which gives no multiple of hosts 2"
+FILLED = "records_per_shard 100 cannot promise a number of shards that is a multiple of hosts 2"
 
 
 @pytest.mark.parametrize(
@@ -211,14 +211,16 @@ def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
     with pytest.raises(RuntimeError) as raised:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
-        "E-SRC-CHANGED split train: 3 samples were counted in bucket 0,"
-        f" now {len(now)} others came; run again when the source is at rest"
+        "E-SRC-CHANGED split train: bucket 0 had 3 samples,"
+        f" and now has {len(now)} others; run again when the source is at rest"
     )
 
 
 def test_a_bucket_that_was_not_counted_stops_the_run() -> None:
     table = table_of(TWO_SHARDS, {"train": 3})
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*: 0 samples .* bucket 1, now 1"):
+    with pytest.raises(
+        RuntimeError, match=r"^E-SRC-CHANGED .*: bucket 1 had 0 samples, and now has 1"
+    ):
         list(rank_bucket((("train", 1), [batch_of(numbered(1), INPUT)]), table))
 
 
@@ -240,7 +242,7 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
         make_shard_plan((("train", 1), runs), table)
     came = sum(len(run.samples) for run in runs)
     assert str(raised.value) == (
-        f"E-SRC-CHANGED train-00001-of-00002: 3 samples are planned, {came} came;"
+        f"E-SRC-CHANGED train-00001-of-00002: 3 samples were planned, and there are {came} now;"
         " run again when the source is at rest"
     )
 
@@ -263,8 +265,8 @@ def test_two_samples_of_one_key_stop_the_run(
         sharding = Sharding({"": 2}, order={"": order})
         _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
     assert (
-        f"E-SET-DUPLICATE split train: key 'a' stands for two samples (at 3 and {second});"
-        " give every sample a key of its own"
+        f"E-SET-DUPLICATE split train: two samples have the key 'a' (at positions 3 and {second});"
+        " give every sample its own key"
     ) in str(raised.value)
 
 
@@ -337,7 +339,7 @@ def test_the_least_number_of_shards_is_logged_where_it_decides(
         table_of(Sharding(), {"train": 1025, "val": 100})
         table_of(Sharding(shard_bytes=MB), {"train": 1025})
     assert caplog.messages == [
-        "split train: 16 shards, the least by default; for fewer give --shard_size"
+        "split train: 16 shards, the default minimum; for fewer give --shard_size"
     ]
 
 

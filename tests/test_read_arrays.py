@@ -199,20 +199,20 @@ LATIN = np.array([2**31 - 1], "<i4").view("U1")
 X, Y = {"x": IMAGES}, {"label": "y"}
 FAULTS = [
     ({"x": np.array([None])}, {}, r"E-ARR-TYPE \S*/x.npy: an array must be of bool, .* got '.O'"),
-    (X, {"dtype": "bfloat16"}, r"E-ARR-TYPE \S*/x.npy: values of uint8, and --dtype bfloat16; le"),
+    (X, {"dtype": "bfloat16"}, r"E-ARR-TYPE \S*/x.npy: values of uint8, but --dtype is bfloat16;"),
     ({"x": np.uint8(3)}, {}, "E-ARR-TYPE .*no items .* is \\(\\); give --one_sample_per_file"),
     ({"x": np.array(["a"])}, {}, "E-ARR-TYPE .*: text; name the image array"),
     ({**X, "y": [1] * 6}, Y, "E-ARR-COUNT .*: 6 rows, the images have 5;"),
-    ({**X, "y": np.eye(5)}, Y, r"E-ARR-TYPE .*: float64 of shape \(5, 5\), and not one whole"),
+    ({**X, "y": np.eye(5)}, Y, r"E-ARR-TYPE .*: float64 of shape \(5, 5\), instead of one whole"),
     (
         {**X, "y": np.ones(5)},
         Y,
-        r"E-ARR-TYPE .*: float64 of shape \(5,\), and not one whole number or",
+        r"E-ARR-TYPE .*: float64 of shape \(5,\), instead of one whole number or",
     ),
     (X, Y, r"E-ARG \S*/y.npy: no such file"),
     ({"x": IMAGES[:1], "y": LATIN}, Y, "E-ARR-TYPE .*: text that cannot be decoded"),
     *(({"x": DATA[:cut]}, {}, r"E-ARR-HEADER \S*/x\.npy: ") for cut in (0, 5, 128, 300)),
-    ({"x": ENDLESS}, {}, r"E-ARR-TYPE \S*/x\.npy: no items with values along a first"),
+    ({"x": ENDLESS}, {}, r"E-ARR-TYPE \S*/x\.npy: no items with values along the first"),
 ]
 
 
@@ -239,7 +239,7 @@ def test_missing_archive_members_are_named(
 ) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(names, IMAGES))
     with pytest.raises(
-        RuntimeError, match=rf"^E-ARG \S*/a\.npz: wanted are the arrays {what}; name "
+        RuntimeError, match=rf"^E-ARG \S*/a\.npz: it needs the arrays {what}; name "
     ):
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 
@@ -256,9 +256,9 @@ def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
     ("name", "line"),
     [
         ("b.npz", r"E-ARG \S*: it holds both \.npy and \.npz files; "),
-        ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file, not a file that ends in .*; rename it"),
-        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8, "),
-        ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link, not a file .*, mend it,"),
+        ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file: only files that end in .*; rename it"),
+        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8: "),
+        ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link: only files .*, repair it,"),
     ],
 )
 def test_no_file_of_a_folder_is_missed(name: str, line: str, tmp_path: Path) -> None:

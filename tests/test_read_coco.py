@@ -72,8 +72,10 @@ def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
         excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
 
     text = str(raised.value)
-    assert text.startswith("E-ARG gs://b/rejected.jsonl: line 2 is no line of rejected.jsonl (")
-    assert text.endswith("; give --exclude the file of an earlier run")
+    assert text.startswith(
+        "E-ARG gs://b/rejected.jsonl: line 2 is not a line of a rejected.jsonl ("
+    )
+    assert text.endswith("; give --exclude the rejected.jsonl of an earlier run")
 
 
 def test_files_are_recognised_by_sizes_and_checksums_in_any_order(tmp_path: Path) -> None:

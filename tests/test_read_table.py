@@ -88,9 +88,9 @@ def test_lines_are_those_of_the_whole_file(data: bytes, max_bytes: int) -> None:
     assert [*lines_of(io.BytesIO(data), max_bytes)] == expected
 
 
-NO_HEADER = "E-TAB-FORMAT a.csv: its first line is no header of a csv file ("
-EMPTY = "E-TAB-HEADER a.csv: column 1 of 1 has no name of its own, but ''; name each column in"
-ENDLESS = "E-TAB-FORMAT a.csv: the quotes that open in line {} or below it are never closed; close"
+NO_HEADER = "E-TAB-FORMAT a.csv: its first line is not a header of a csv file ("
+EMPTY = "E-TAB-HEADER a.csv: column 1 of 1 has no name or a repeated one: ''; give each column"
+ENDLESS = "E-TAB-FORMAT a.csv: quotes that open in line {} or below are never closed; close"
 LARGE = "E-TAB-FORMAT a.csv: the row of line 3 has more than 20 bytes; close its quotes, or raise"
 DAMAGED = parquet({"s": ["abc" * 100] * 100})
 BAD_FILES = [
@@ -99,9 +99,9 @@ BAD_FILES = [
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
     ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
     ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # as an old Mac wrote it
-    ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name of its own, but ''"),
-    ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b': ';' where a comma should be"),
-    ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 of 3 has no name of its own, but 'a'"),
+    ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name or a repeated one: ''"),
+    ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b', with ';' instead of a comma"),
+    ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 of 3 has no name or a repeated one: 'a'"),
     ("a.csv", b'a,"b\n1,2\n', ENDLESS.format(1)),
     ("a.csv", b'a,b\n1,2\n1,"2\n3,4\n', ENDLESS.format(3)),
     ("a.csv", b"a,b\n1,2\n" + b"x" * 30 + b",1\n", LARGE),
@@ -110,7 +110,7 @@ BAD_FILES = [
     (
         "a.parquet",
         parquet(pa.Table.from_arrays([[1], [2]], names=["a", "a"])),
-        "E-TAB-HEADER a.parquet: column 2 of 2 has no name of its own, but 'a'",
+        "E-TAB-HEADER a.parquet: column 2 of 2 has no name or a repeated one: 'a'",
     ),
     (
         "a.parquet",

@@ -110,4 +110,4 @@ def test_exclude_refuses_other_files(text: str | None, make_coco: MakeCoco, tmp_
         other.write_text(text)
     run = run_coco(*command(make_coco(2), tmp_path / "out", "--exclude", other))
     assert run.ended == (2, "E-ARG")
-    assert ("line 1 is no line of rejected.jsonl" if text else str(other)) in run.fault
+    assert ("line 1 is not a line of a rejected.jsonl" if text else str(other)) in run.fault

@@ -98,7 +98,8 @@ def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], the
         elsewhere.get(place)
 
     assert str(raised.value) == (
-        "E-IO-RETRIES temporary folder: 3 bytes at 0 are not what was put there; look at the disk"
+        "E-IO-RETRIES temporary folder: 3 bytes at 0 of a temporary file have changed;"
+        " check the disk"
     )
 
 

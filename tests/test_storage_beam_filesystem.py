@@ -133,5 +133,5 @@ def test_days_are_not_searched_where_folders_are_not_listed(tmp_path: Path) -> N
     """Finding none would mean to write everything again."""
     pattern = f"testfs://{tmp_path}/coco-{{date}}"
 
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*: folders cannot be listed there, .*--since"):
+    with pytest.raises(RuntimeError, match=r"^E-ARG .*: {date} needs a list of folders, .*--since"):
         list_days(pattern)

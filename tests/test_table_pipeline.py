@@ -174,7 +174,7 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     (data / "a.csv").write_text("a\n1\n")
     (data / name).symlink_to("nowhere.csv")
     line = fault(tmp_path / "out", "--table", data / pattern)
-    assert line.startswith("E-TAB-FORMAT ") and "; mend it, or take it away" in line
+    assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
 
 
 def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     alone = convert(tmp_path / "alone", "--table", folder / "a.csv")
     line = fault(tmp_path / "next", "--table", folder, "--since", tmp_path / "alone")
     assert line.startswith(
-        f"E-ARG {tmp_path}/alone: its samples were split or keyed otherwise: as given, and now"
+        f"E-ARG {tmp_path}/alone: its samples have other splits or keys: as given; this run's are"
         " keys file:row; give --since data sets of the same --split_by, --splits, seed and keys"
     )
     two = convert(tmp_path / "two", "--table", folder / "a.csv", folder / "b.csv")

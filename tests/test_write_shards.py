@@ -283,7 +283,7 @@ def test_a_source_with_other_bytes_stops_the_resumed_run(small: SmallSet) -> Non
     before = small.made()
     small.image(1).write_bytes(flip(small.image(1).read_bytes(), -3))
     touch(small.image(1))
-    line = f"^E-SRC-CHANGED {small.image(1)}: other bytes than when {STEM} was written; restore it"
+    line = f"^E-SRC-CHANGED {small.image(1)}: has changed since {STEM} was written; restore it"
     with pytest.raises(RuntimeError, match=line):
         build(small.plan())
     assert small.made() == before
@@ -304,7 +304,7 @@ NO_PARQUET = "index must be a Parquet file of records, got"
 SPOILT = [
     (RECEIPT, edit_receipt(plan="00ff"), r"belongs to plan 00ff, this run's is"),
     (RECEIPT, edit_receipt(index=3), r"is the receipt of train-00003-of-00001"),
-    (RECEIPT, lambda _: NESTED, r"is no receipt \("),
+    (RECEIPT, lambda _: NESTED, r"is not a receipt \("),
     (DATA, lambda data: data[:-1], "has CRC-32C"),
     (DATA, flip, "has CRC-32C"),
     (PARQUET, lambda _: b"garbage", NO_PARQUET),
@@ -312,9 +312,9 @@ SPOILT = [
     (PARQUET, drop_last_row, "describes other records"),
 ]
 SPOILT_WITHOUT_DATA = [
-    (RECEIPT, edit_receipt(sha256="00"), "has other content than this run's"),
+    (RECEIPT, edit_receipt(sha256="00"), "has other content than this run would write"),
     (PARQUET, drop_last_row, "describes other records"),
-    (IDX, lambda data: data + b"9 9\n", "has other content than this run's"),
+    (IDX, lambda data: data + b"9 9\n", "has other content than this run would write"),
 ]
 
 
@@ -338,7 +338,9 @@ def test_what_is_there_and_disagrees_is_a_conflict(
 
 
 def test_a_run_that_was_overwritten_claims_no_shard(small: SmallSet) -> None:
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json is gone since"):
+    with pytest.raises(
+        RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json was deleted since"
+    ):
         write_all(small.plan())
     assert small.made() == {}
 

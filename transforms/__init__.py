@@ -1,1 +1,1 @@
-"""What we do: one concept a file, pure functions first, PTransforms last."""
+"""Steps of the pipelines: one concept per file, pure functions first, PTransforms last."""

@@ -24,11 +24,11 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
 
-# Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
-# filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.
+# Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
+# data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
 _UNPROVEN = frozenset({"jpeg", "gif"})
 
-_BYTES_A_RECORD = 1000  # what the record of a small row takes, so that few of them wait at once
+_BYTES_A_RECORD = 1000  # memory of a small row's record; it limits how many rows wait at once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,14 +42,14 @@ class ShardJob:
     start, instead of 67 MB and 0.25 s.
 
     Attributes:
-        roots: URI per root name of the samples' blobs.
+        roots: URIs of the image roots, by root name.
         output: URI of the data set.
-        layout: what an Example holds.
-        names: how shard files are called.
-        check: how far an image is looked into.
-        access: how stores are reached.
-        conversion: what is done to pixels.
-        spool: file of the samples' payloads; None where these are in the samples.
+        layout: layout of the Examples.
+        names: naming scheme of shard files.
+        check: depth of the image checks.
+        access: credentials and limits for stores.
+        conversion: changes to pixels and encoding.
+        spool: file of the samples' payloads; None where samples hold their own.
     """
 
     roots: Mapping[str, str]
@@ -63,9 +63,10 @@ class ShardJob:
 
 
 def check_codecs(job: ShardJob, plan: JobPlan) -> None:
-    """Refuse a worker whose codecs are not those of the plan: equal shards would differ in bytes.
+    """Check that this worker has the plan's codec versions.
 
-    Where codecs decide bytes the options name their versions, those of the process that asks.
+    Other versions would write other bytes for the same shard. Options name the versions of codecs
+    that decide bytes, as installed in the current process.
 
     Raises:
         RuntimeError: `E-ARG`, naming both versions.
@@ -80,7 +81,7 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
 
 
 class Record(NamedTuple):
-    """A framed record in parts, its size with framing, and what it was built from."""
+    """A framed record in parts, its size with framing, its built Example and its images."""
 
     parts: list[bytes]
     size_bytes: int
@@ -91,16 +92,16 @@ class Record(NamedTuple):
 def record_maker(
     job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
 ) -> Callable[[Sample], Record | Unfit]:
-    """Return the function that reads a sample's images and makes its record, for many threads."""
+    """Return a thread-safe function that reads a sample's images and makes its record."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
 
     def make_record(sample: Sample) -> Record | Unfit:
-        # Outside `_or_unfit`: an error of the storage fails the shard, and rejects no sample.
+        # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
         contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
-        if not contents:  # a row takes less time than its turn
+        if not contents:  # building a row takes less time than waiting for the gate
             return build_record(sample, (), layout, labels)
         with gate.working:
             if not layout.reads_images:
@@ -124,16 +125,16 @@ def check_all(
     check: Check,
     conversion: Conversion = NO_CONVERSION,
 ) -> list[EncodedImage] | Unfit:
-    """Return a sample's images in its blobs' order, or the first one's fault.
+    """Check a sample's images, and return them in its blobs' order, or the first fault.
 
-    Where all are encoded again, those of formats that TensorFlow does not read are welcome.
+    Formats that TensorFlow cannot read are accepted if the conversion encodes every image again.
     """
     images: list[EncodedImage] = []
-    for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
+    for blob_index, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
         takes_foreign = conversion.takes_foreign and not is_panoptic_root(blob.root)
         info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, Unfit):
-            return info._replace(place=place)
+            return info._replace(place=blob_index)
         images.append(_image(blob, data, info))
     return images
 
@@ -143,7 +144,7 @@ def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
 
 
 def num_decoded(images: Sequence[EncodedImage], conversion: Conversion) -> int:
-    """Return how many pixels `convert_all` may decode; 0 where it leaves all as they are."""
+    """Return how many pixels `convert_all` may decode; 0 if it changes no image."""
     turns = conversion.turns and any(i.info.orientation != 1 for i in images)
     decodes = turns or conversion.changes
     return sum(i.info.width_px * i.info.height_px for i in images) if decodes else 0
@@ -155,10 +156,16 @@ def convert_all(
     conversion: Conversion,
     checked: Check = Check.HEADER,
 ) -> list[EncodedImage] | Unfit:
-    """Return a sample's images as they are to be written, or the first one's fault.
+    """Turn and convert a sample's images as configured, or return the first fault.
 
-    They are turned upright if that is asked for, and converted; a panoptic one with its photo. One
-    whose pixels are decoded for that has to pass `Check.DECODE`, which `checked` says it has.
+    A panoptic image gets the same changes as its photo. An image that is decoded for this must
+    pass `Check.DECODE`.
+
+    Args:
+        sample: sample of the images.
+        images: checked images, in the order of the sample's blobs.
+        conversion: changes to make.
+        checked: check that the images have passed.
     """
     from beam_tfrec.transforms.images.convert_images import (  # late: Pillow
         convert_along,
@@ -166,17 +173,17 @@ def convert_all(
     )
 
     converted: list[EncodedImage] = []
-    for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
+    for blob_index, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
         if is_panoptic_root(blob.root):
-            found = _or_unfit(convert_along, image, converted[0])
+            result = _or_unfit(convert_along, image, converted[0])
         else:
-            found = _or_unfit(convert_image, image, conversion)
-            if found is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
+            result = _or_unfit(convert_image, image, conversion)
+            if result is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
                 proven = _or_unfit(check_image, image.data, Check.DECODE)
-                found = proven if isinstance(proven, Unfit) else found
-        if isinstance(found, Unfit):
-            return found._replace(place=place)
-        converted.append(found)
+                result = proven if isinstance(proven, Unfit) else result
+        if isinstance(result, Unfit):
+            return result._replace(place=blob_index)
+        converted.append(result)
     return converted
 
 
@@ -186,7 +193,7 @@ def build_record(
     layout: Layout,
     labels: Labels,
 ) -> Record | Unfit:
-    """Return a sample's record, or why there is none."""
+    """Return a sample's record, or why it cannot be built."""
     return _or_unfit(_build, sample, images, layout, labels)
 
 
@@ -208,9 +215,10 @@ def _build(
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
-    """Return what a pure function of bytes makes, its exception as a reject.
+    """Call a pure function of bytes, and return its result, or its exception as a reject.
 
-    The one place where that happens. Trouble of the machine passes: it says nothing of the sample.
+    Only this function turns exceptions into rejects. Errors of the machine are raised, since the
+    sample did not cause them.
     """
     try:
         return make(*args, **kwargs)
@@ -225,7 +233,7 @@ def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Un
 
 
 def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
-    """Return about the size of a sample's record; of plain pixels, where the layout wants them."""
+    """Return the estimated size of a sample's record, with plain pixels if the layout has them."""
     size = layout.record_bytes(sample)
     if layout.pixels_dtype:
         files_bytes = [blob.read_bytes for blob in sample.blobs]
@@ -234,26 +242,26 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
 
 
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
-    """Return about what a sample takes until it is written: its files, and its plain pixels."""
+    """Return the estimated memory of a sample until it is written: files, pixels and payload."""
     files_bytes = [blob.read_bytes for blob in sample.blobs]
     pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
     return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
 
 
 RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
-"""Kind and values by feature key, as encoded or as parsed."""
+"""Kind and values of each feature, by feature key."""
 
 _NOTHING: tuple[Kind | None, Sequence] = (None, ())
 _NUMBERS_A_BOX = 4
 
 
 class RecordFacts(NamedTuple):
-    """What an index says of a record; None where the record has no such thing.
+    """Columns of a shard's index that are computed from a record.
 
     Attributes:
-        image_height: of its first picture, in px as stored.
-        image_width: likewise.
-        objects: number of objects on it.
+        image_height: height of the first stored image, in px; None without images.
+        image_width: width of the first stored image, in px; None without images.
+        objects: number of objects; None if the layout has no objects.
     """
 
     image_height: int | None
@@ -264,12 +272,12 @@ class RecordFacts(NamedTuple):
 def record_facts(
     values: RecordValues, roles: Roles, images: Sequence[EncodedImage] = ()
 ) -> RecordFacts:
-    """Return what an index says of a record.
+    """Return the index columns that are computed from a record.
 
     Args:
-        values: of its features.
-        roles: of these features.
-        images: that it was made from; their headers are not parsed again.
+        values: the record's features.
+        roles: roles of these features.
+        images: images that the record was built from, so that their headers are not parsed again.
     """
     height, width = _picture_size(values, roles, images) or (None, None)
     return RecordFacts(height, width, _num_objects(values, roles))
@@ -303,5 +311,5 @@ def _num_objects(values: RecordValues, roles: Roles) -> int | None:
 
 
 def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
-    found, held = values.get(key, _NOTHING)
-    return held if found is kind else ()
+    held_kind, held = values.get(key, _NOTHING)
+    return held if held_kind is kind else ()

@@ -1,8 +1,10 @@
-"""Build a shard from its images, and commit its file with a receipt and an index.
+"""Build a shard from its images, and commit its files.
 
-The order of a shard's files is the protocol: the receipt claims the content, the index describes
-it, and the data file appears last, whole. Each is created only if its name is free; a name that is
-taken must hold the same content, left by an earlier run or by a twin of this one.
+A receipt is a small JSON file with the sizes, checksums and counts of a finished shard.
+
+A shard's files are created in a fixed order: receipt, index, data file. The receipt claims the
+content, and the data file appears whole. Each file is created only if its name is free. If the
+name is taken, its file must have the same content: an earlier run or a parallel attempt wrote it.
 """
 
 import contextlib
@@ -55,22 +57,23 @@ from beam_tfrec.transforms.storage import Spool, Storage, is_local, join_uri, op
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
-_WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
+_WRITTEN_AT_ONCE_BYTES = 1 << 20  # each write waits for the interpreter lock, so not per record
 
 
 def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
-    """Return a gate that suits where a run's images and its output lie."""
+    """Return a gate with defaults for local or remote images and output."""
     far = not all(map(is_local, job.roots.values()))
     return WorkerGate(limits, far=far, uploads_aside=not is_local(job.output))
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
-    """Return what was made of a shard: kept when it is there already, else built and committed.
+    """Build and commit a shard, or keep it if an earlier attempt finished it.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when files of other content have its names, `E-SRC-CHANGED`
-            when a source is not what was listed or what the kept shard was made from, `E-ARG` when
-            this worker would make other bytes than planned, or a storage fault.
+        RuntimeError: one of these faults, or a storage fault:
+            `E-OUT-CONFLICT` when files with the shard's names have other content;
+            `E-SRC-CHANGED` when an image has changed since the listing or the kept shard;
+            `E-ARG` when this worker's codecs differ from the plan's.
     """
     output = open_storage(job.output, job.access)
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
@@ -93,8 +96,8 @@ def find_written(
 ) -> tuple[ShardInfo, list[IndexRow]] | None:
     """Return the receipt and index of a shard that an earlier attempt finished, else None.
 
-    A receipt without its file is a claim that was not fulfilled: the shard is built again, and must
-    come out the same.
+    If a receipt exists without its shard file, an attempt was interrupted. The shard is then built
+    again, with the same content.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when receipt and file disagree.
@@ -107,7 +110,7 @@ def find_written(
         data = output.read(receipt)
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
-        raise conflict(where, f"is no receipt ({error})") from None
+        raise conflict(where, f"is not a receipt ({error})") from None
     if info.plan != digest_of_plan:
         raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
     if info.name != shard.name:
@@ -117,15 +120,20 @@ def find_written(
         return None
     _compare_twin(info, output)
     rows = read_index(parquet_name, output)
-    blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
-    found = [len(row.sources) for row in rows]
-    if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
+    num_blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
+    indexed = [len(row.sources) for row in rows]
+    if indexed != [num_blobs.get(row.key) for row in rows] or len(rows) != info.records:
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
     return info, rows
 
 
 def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
-    """Hash the sources again that were touched after a kept shard was built.
+    """Check that images with a new modification time or generation still have the same content.
+
+    Args:
+        shard: plan of a kept shard.
+        rows: rows of the shard's index, with the sources' pins and sums.
+        roots: storages by root name.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the content has changed.
@@ -138,7 +146,7 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
             root = roots[blob.root]
             sha256 = hashlib.sha256(read_blob(root, blob)).hexdigest()
             if sha256 != source.sha256:
-                what = f"other bytes than when {shard.name} was written"
+                what = f"has changed since {shard.name} was written"
                 remedy = "restore it, or give another --output, or --overwrite"
                 where = join_uri(root.root, blob.name)
                 raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
@@ -152,7 +160,7 @@ def build_shard(
     output: Storage,
     roots: Mapping[str, Storage],
 ) -> ShardInfo:
-    """Return what was made of a shard after reading its images and committing its files."""
+    """Read a shard's images, commit its files, and return its receipt."""
     make_record = record_maker(job, plan, gate, roots)
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.closing(output.spool()) as spool:
@@ -172,9 +180,9 @@ def build_shard(
 def _commit_shard(
     info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage
 ) -> FileSum:
-    """Create a shard's files, and return the sum of its receipt."""
+    """Create a shard's files, and return the size and checksum of its receipt."""
     twin = output.stat(info.file) is not None
-    if twin:  # before the receipt: with it, a rerun would take a foreign file for ours
+    if twin:  # before the receipt, which would make a foreign file look like ours to a rerun
         _compare_twin(info, output)
     check_claim(output, info.plan)
     receipt = to_json(info)
@@ -194,7 +202,7 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
     """Return the rows of a shard's index.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when the file is none.
+        RuntimeError: `E-OUT-CONFLICT` when the file is not an index.
     """
     try:
         return index_from_parquet(output.read(name))
@@ -203,10 +211,10 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
-    """Accept a shard file of another attempt if it has the same bytes.
+    """Check that a shard file of another attempt has the same bytes.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when it has others.
+        RuntimeError: `E-OUT-CONFLICT` when it has other bytes.
     """
     found = output.stat(info.file)
     crc32c = f"{output.crc32c(info.file):08x}"
@@ -216,7 +224,7 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
 
 
 class GrowingShard:
-    """A shard while its records are appended; they are written some at a time."""
+    """A shard while its records are appended; records are written in batches of 1 MiB."""
 
     def __init__(
         self, shard: ShardPlan, spool: Spool, conversion: Conversion, roles: Roles
@@ -238,7 +246,7 @@ class GrowingShard:
         self._licenses: Counter[str] = Counter()
 
     def append(self, sample: Sample, record: Record) -> None:
-        """Append a record and note what it holds."""
+        """Append a record, and add it to the index and the counts."""
         parts, size, built, images = record
         self._unwritten += parts
         sources = [
@@ -266,12 +274,12 @@ class GrowingShard:
             self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
 
     def reject(self, sample: Sample, unfit: Unfit) -> None:
-        """Note a sample that gets no record."""
+        """Note a sample that is rejected."""
         self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
         PROGRESS.add(Counts(done=1, rejected=1))
 
     def info(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
-        """Return what was made of the shard."""
+        """Write the remaining records, and return the shard's receipt."""
         shard = self._shard
         records = len(self.rows)
         self._write()
@@ -311,7 +319,7 @@ class GrowingShard:
         code: str,
         detail: str,
         annotation_ids: tuple[int | str, ...],
-        place: int = 0,
+        blob_index: int = 0,
     ) -> None:
         self._rejected.append(
             Rejected(
@@ -320,7 +328,7 @@ class GrowingShard:
                 split=sample.split,
                 key=sample.key,
                 annotation_ids=annotation_ids,
-                file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
+                file_name=sample.blobs[blob_index].name if blob_index < len(sample.blobs) else "",
                 detail=detail,
                 shard=self._shard.name,
             )

@@ -1,11 +1,11 @@
-"""Build shards side by side: in threads of this process, and in builder processes next to it.
+"""Build shards in parallel: in threads of this process, and in builder processes.
 
-The threads of a process wait for one interpreter. A builder process imports no Beam (0.25 s and
-67 MB instead of 0.8 s and 140 MB), starts while samples are planned, and serves one run. It ends
-with its connection, so that it never outlives a run by more than a moment.
+Threads of one process share the interpreter lock; builder processes do not. A builder process does
+not import Beam: it starts in 0.25 s with 67 MB, instead of 0.8 s with 140 MB. It starts while
+samples are planned, serves one run, and ends when its connection closes.
 
-The run sends a builder its job, plan, limits and log levels, then the file of its spool, then one
-task a shard. The builder sends counts, log lines, and one result a task.
+The run sends a builder its job, plan, limits and log levels, then the spool's file descriptor,
+then one task per shard. The builder sends counts, log lines, and one result per task.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _SHARD = msgspec.msgpack.Decoder(ShardPlan)
 
 
 _PROCESSES: dict[str, list["BuilderProcess"]] = {}
-"""Builder processes by the URI of the output: each serves one run.
+"""Builder processes of each run in this process, by the URI of its output.
 
 The command starts them before it gives the graph to its engine. A cluster's workers have none.
 """
@@ -57,7 +57,7 @@ The command starts them before it gives the graph to its engine. A cluster's wor
 
 @dataclass
 class _Builder:
-    """Who builds shards, this process's threads or a builder process, and the unfinished ones."""
+    """This process's threads or a builder process, with its unfinished shards."""
 
     submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
     building: list[Future[ShardInfo]] = field(default_factory=list)
@@ -71,17 +71,22 @@ class ShardBuilders:
     """All builders of a run's shards in this process, within its limits.
 
     Attributes:
-        at_once: shards that are built or made durable at once.
-        readers: images that this process itself reads at once.
+        at_once: number of shards built or uploaded at once.
+        readers: number of images that this process reads at once, without its builder processes.
     """
 
     def __init__(self, limits: GateLimits, job: ShardJob) -> None:
-        """Take the limits of all builders and the job; threads come with the first shard."""
+        """Store the limits and the job; threads start with the first shard.
+
+        Args:
+            limits: limits of all builders together.
+            job: job of the run.
+        """
         started = _PROCESSES.get(job.output, ())
         ready = [process for process in started if process.is_ready()]
         if len(ready) < len(started):
-            text = "builds shards in fewer processes: of %d next to this one %d are ready"
-            _LOG.info(text, len(started), len(ready))
+            text = "building with fewer processes: only %d of %d builder processes are ready"
+            _LOG.info(text, len(ready), len(started))
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
         def build_here(shard: ShardPlan, of: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
@@ -94,7 +99,7 @@ class ShardBuilders:
         self._choosing = threading.Lock()
 
     def submit(self, shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
-        """Give a shard to the least busy builder, the first of equals."""
+        """Submit a shard to the least busy builder; of equally busy ones, the first."""
         with self._choosing:
             builder = min(self._builders, key=_Builder.num_building)
             built = builder.submit(shard, self._job, plan)
@@ -104,14 +109,16 @@ class ShardBuilders:
 
 @contextlib.contextmanager
 def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
-    """Run builder processes: with this process one a core, at most `shards_in_flight`.
+    """Run builder processes for the duration of the context.
+
+    Together with this process there is one per core, but at most `shards_in_flight`.
 
     Args:
-        limits: of the run, shared by all.
+        limits: limits of the run, shared by all its processes.
         output: URI of the run's data set.
-        loggers: names of the loggers whose lines are passed on to this process.
+        loggers: names of loggers; builders send the lines of these to this process.
     """
-    if output in _PROCESSES:  # another run of this process has them
+    if output in _PROCESSES:  # another run in this process has started them
         yield
         return
     processes = _PROCESSES[output] = []
@@ -122,7 +129,7 @@ def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -
                 shared = replace(limits, processes=number, process_index=index)
                 processes.append(BuilderProcess(shared, loggers))
         except (OSError, RuntimeError, MemoryError) as error:
-            _LOG.info("builds shards in fewer processes: %s", error)
+            _LOG.info("building with fewer processes: %s", error)
         yield
     finally:
         del _PROCESSES[output]
@@ -131,7 +138,7 @@ def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -
 
 
 def num_processes(limits: GateLimits) -> int:
-    """Return how many processes build shards, so that each has a part of every limit.
+    """Return the number of processes that build shards: the smallest of three limits.
 
     >>> num_processes(GateLimits(shards_in_flight=4, workers=3, readers=8))
     3
@@ -151,26 +158,26 @@ class Logged(NamedTuple):
 
 
 class BuilderResult(NamedTuple):
-    """A builder's result: what was made of a task's shard, or why nothing was."""
+    """A builder's result for a task: the shard's receipt, or an error."""
 
     number: int
     result: ShardInfo | BaseException
 
 
 class BuilderProcess:
-    """A process that builds shards of one run; it ends when asked to, or with this one."""
+    """A process that builds shards of one run; it ends on request, or with this process."""
 
     def __init__(self, limits: GateLimits, loggers: Sequence[str]) -> None:
-        """Start it, and do not wait until it is ready.
+        """Start the process without waiting until it is ready.
 
         Args:
-            limits: of the run; `limits.processes` of them share these.
-            loggers: names of the loggers whose lines are passed on to this process.
+            limits: limits of the run, shared by `limits.processes` processes.
+            loggers: names of loggers; the builder sends the lines of these to this process.
 
         Raises:
-            OSError: when no process can be started.
-            RuntimeError: when no thread can be started that listens to it.
-            MemoryError: when there is too little for either.
+            OSError: when the process cannot be started.
+            RuntimeError: when the listening thread cannot be started.
+            MemoryError: when memory is too small for the process or the thread.
         """
         self._limits = limits
         self._loggers = loggers
@@ -187,16 +194,16 @@ class BuilderProcess:
         self._listener.start()
 
     def is_ready(self) -> bool:
-        """Return whether it can build shards, as soon as that is known."""
+        """Wait until the builder has started, and return whether it can build shards."""
         try:
             return self._is_ready.result(_STARTS_WITHIN_S)
         except TimeoutError:
             return False
 
     def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-        """Return the future of a shard; job and plan are the same each time."""
+        """Return the future of a shard; job and plan must be the same in every call."""
         future: Future[ShardInfo] = Future()
-        future.set_running_or_notify_cancel()  # a task cannot be taken back
+        future.set_running_or_notify_cancel()  # a submitted task cannot be cancelled
         with self._lock:
             if self._ended:
                 future.set_exception(RuntimeError(self._ended))
@@ -206,18 +213,18 @@ class BuilderProcess:
             try:
                 if not self._has_job:
                     self._send_job(job, plan)
-                # MessagePack takes a tenth of the time of pickling a plan.
+                # Encoding a plan as MessagePack takes a tenth of the time of pickling it.
                 self._connection.send((number, msgspec.msgpack.encode(shard)))
             except ConnectionError:
-                pass  # it has ended, and the listener fails its tasks
+                pass  # the builder has ended; `_listen` fails its tasks
             except Exception as error:
                 del self._tasks[number]
                 future.set_exception(error)
         return future
 
     def end(self) -> None:
-        """End it, whatever it does, and wait for that."""
-        self._process.kill()  # a SIGTERM may be ignored, or wait while it is stopped
+        """Kill the process, and wait until it has ended."""
+        self._process.kill()  # SIGTERM may be ignored, and a stopped process does not handle it
         self._listener.join()
         self._connection.close()
 
@@ -230,7 +237,7 @@ class BuilderProcess:
             send_handle(self._connection, spool, self._process.pid)
 
     def _listen(self) -> None:
-        """Take its messages until it has ended, then fail its unfinished tasks."""
+        """Receive the builder's messages until it ends, then fail its unfinished tasks."""
         try:
             while True:
                 message = self._connection.recv()
@@ -240,8 +247,8 @@ class BuilderProcess:
         except (EOFError, OSError):
             pass
         finally:
-            self._process.kill()  # if it was this process that could not listen
-            ended = f"one that built shards {_described_end(self._process.wait())}"
+            self._process.kill()  # needed if listening failed in this process
+            ended = f"a builder process {_described_end(self._process.wait())}"
             with self._lock:
                 self._ended = fault_line("E-IO-LIMIT", "processes", ended, _LOWER)
                 for future in self._tasks.values():
@@ -262,16 +269,16 @@ class BuilderProcess:
 
 
 def _start_process(connection: int) -> "subprocess.Popen[bytes]":
-    """Start a builder with this process's interpreter, environment and modules."""
+    """Start a builder with this process's interpreter, environment and module path."""
     modules = os.pathsep.join(path for path in sys.path if isinstance(path, str))
     return subprocess.Popen(
         [sys.executable or "", "-P", "-c", _PROGRAM, str(connection)],
         pass_fds=[connection],
         env={**os.environ, "PYTHONPATH": modules},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # a reader of this process's output need not wait for builders
+        stdout=subprocess.DEVNULL,  # builders must not hold a pipe on our output open
         stderr=None if _LOG.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C is for this process, which ends its builders
+        process_group=0,  # Ctrl-C then reaches only this process, which ends its builders
     )
 
 
@@ -282,7 +289,7 @@ def _described_end(exit_code: int) -> str:
 
 
 class _Messages(logging.Handler):
-    """A builder's messages to its run."""
+    """Sends a builder's counts, log lines and results to its run."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -290,9 +297,10 @@ class _Messages(logging.Handler):
         self._sending = threading.Lock()
 
     def send(self, *messages: Counts | Logged | BuilderResult) -> None:
-        """Send messages after the counts up to now; without a run, `serve` ends."""
+        """Send the counts up to now, then the messages."""
+        # Without a run there is no connection: the error is ignored, since `serve` ends then.
         with self._sending, contextlib.suppress(ConnectionError):
-            counts = PROGRESS.take()  # a shard's counts must not come after its result
+            counts = PROGRESS.take()  # a shard's counts must arrive before its result
             for message in (counts, *messages) if any(counts) else messages:
                 self._connection.send(message)
 
@@ -306,11 +314,11 @@ class _Messages(logging.Handler):
         try:
             error = built.exception()
             self.send(BuilderResult(number, built.result() if error is None else _sendable(error)))
-        except BaseException:  # such as too little memory: the run would wait for ever
+        except BaseException:  # such as MemoryError; otherwise the run would wait forever
             os._exit(1)
 
     def keep_sending_counts(self) -> None:
-        """Send counts now and then: a large shard takes a while."""
+        """Send counts five times a second, since a large shard takes long."""
         while True:
             time.sleep(_COUNTS_EVERY_S)
             self.send()
@@ -321,18 +329,18 @@ def serve(connection: int) -> None:
     try:
         _serve(Connection(connection))
     except (EOFError, ConnectionError):
-        os._exit(0)  # unfinished shards stay invisible
+        os._exit(0)  # unfinished shards are not visible in the output
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # now, not after the threads that build
+        os._exit(1)  # without waiting for the threads that build
 
 
 def _serve(connection: Connection) -> None:
     messages = _Messages(connection)
-    messages.send(PROGRESS.take())  # the first message: it has started
+    messages.send(PROGRESS.take())  # the first message says that the builder has started
     threading.Thread(target=messages.keep_sending_counts, daemon=True).start()
     job, plan, limits, levels = connection.recv()
-    lock = RunLock(job.output)  # held until this process ends, which may be after the run
+    lock = RunLock(job.output)  # held until this process ends, which may be later than the run
     lock.take(alone=False)
     if job.spool is not None:
         job.spool.adopt(recv_handle(connection))
@@ -347,16 +355,16 @@ def _serve(connection: Connection) -> None:
         built: Future[ShardInfo]
         try:
             built = gate.shard_threads.submit(write_shard, _SHARD.decode(shard), job, plan, gate)
-        except Exception as error:  # such as no more threads
+        except Exception as error:  # such as a thread that cannot be started
             built = Future()
             built.set_exception(error)
         built.add_done_callback(functools.partial(messages.send_built, number))
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled, with its traceback as a note."""
+    """Return the error, or a RuntimeError if it cannot be pickled, with its traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         return pickle.loads(pickle.dumps(error))
-    except Exception:  # some libraries' errors take other arguments than they keep
+    except Exception:  # some libraries' errors cannot be built from their `args`
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,6 +1,7 @@
-"""Commit the data set after its last shard: `manifest.json`, written last, says it is complete.
+"""Commit the data set after its last shard.
 
-Before it, every sum is checked against the receipts.
+All counts are checked against the shards' receipts first. `manifest.json` is written last; its
+presence says that the data set is complete.
 """
 
 import functools
@@ -71,24 +72,24 @@ def commit(
     job: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
-    """Write the side files and last the manifest, when everything is there and adds up.
+    """Check the output, then write the side files and, last, the manifest.
 
     Args:
-        plan: as published.
-        infos: one a planned shard.
-        sources: what the sources held, one `SplitSource` a split.
-        rejected: rejects from before the shards.
-        tallies: what pinning saw of every root.
+        plan: plan as published.
+        infos: receipts, one per planned shard.
+        sources: counts of the sources, one `SplitSource` per split.
+        rejected: rejects of all steps before the shards.
+        tallies: counts of listed and pinned files, by root name.
         job: configuration of the run.
-        duplicates: what splits have in common.
+        duplicates: sources that several splits share.
 
     Raises:
         RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
     """
     for root, tally in tallies:
-        if tally.unreferenced and not job.earlier.sets:  # else they may be of earlier samples
-            found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
-            _LOG.info("no record was to hold %s of root %s, such as %s", found, root, name)
+        if tally.unreferenced and not job.earlier.sets:  # earlier samples may use them
+            files, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
+            _LOG.info("%s of root %s not used by any sample, such as %s", files, root, name)
     output = open_storage(job.output, job.access)
     digest = plan_digest(plan)
     check_claim(output, digest)
@@ -135,7 +136,7 @@ def make_manifest(
     layout: Layout,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
-    """Return the manifest, its sums checked.
+    """Build the manifest, and check its sums.
 
     Raises:
         RuntimeError: when a sum does not hold.
@@ -161,7 +162,7 @@ def make_manifest(
         rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
         if info.planned != info.records + rejected:
             what = f"{info.records} records and {rejected} rejects"
-            raise RuntimeError(f"{info.name} has {what} of {info.planned} samples")
+            raise RuntimeError(f"{info.name} has {what} for {info.planned} planned samples")
     for what in contradictions(manifest):
         raise RuntimeError(f"the sums do not hold: {what}")
     return manifest
@@ -170,20 +171,21 @@ def make_manifest(
 def refuse_empty(
     sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
 ) -> None:
-    """Stop when a split with images has no samples left, and no earlier data set has any of them.
+    """Refuse a split that has images but no samples left.
 
-    An optional split may be empty where others have samples.
+    The split may be empty if earlier data sets hold its samples. An optional split may be empty if
+    another split has samples.
 
     Args:
-        sources: what the sources held.
-        plan: of the run.
+        sources: counts of the sources, one `SplitSource` per split.
+        plan: plan of the run.
         samples: number of samples by split.
         job: configuration of the run.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`.
     """
-    planned = {split for split, found in plan.splits.items() if found.samples}
+    planned = {split for split, facts in plan.splits.items() if facts.samples}
     optional = set(job.optional_splits) - planned if planned else set()
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
@@ -196,13 +198,15 @@ def refuse_empty(
 
 
 def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
-    """Return the digest by which a finished run recognises itself, hex.
+    """Return a hex digest of a run's plan and sources.
+
+    A later run finds the note of this digest, and then knows that the data set is up to date. The
+    plan is part of the digest, since `--overwrite` may replace the data set before a run ends.
 
     Args:
-        plan: that was made of the sources, so that the note of a run whose data set was
-            overwritten before it ended says nothing of the one there.
-        identities: of the annotation files, by split.
-        listings: `listing_digest` in hex, by root name; an empty root counts as none.
+        plan: plan of the run.
+        identities: `uri_identity` of the source files, by split.
+        listings: `listing_digest` in hex, by root name; empty roots are left out.
     """
     listed = {root: listing for root, listing in listings.items() if listing != "0"}
     seen = json.dumps([plan_digest(plan), dict(identities), listed], sort_keys=True)
@@ -212,13 +216,15 @@ def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[s
 def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
-    Costs one listing of the roots and of the output, and a pass over the annotation files; no image
-    and no shard is read. A source that was only touched is not recognised here: the run then finds
-    every shard kept. It also builds again what the output lacks.
+    Lists the roots and the output once, and reads the source files, such as annotations or tables.
+    Images and shards are not read.
+
+    If the modification time of a source has changed, the result is None: the run then plans again,
+    and keeps every shard. If files of the output are missing, the run builds them again.
 
     Raises:
-        RuntimeError: `E-OUT-PLAN` when the data set was made with other options, `E-OUT-CONFLICT`
-            when a shard is not the one that was committed.
+        RuntimeError: `E-OUT-PLAN` when the data set was made with other options;
+            `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
     if output.stat(MANIFEST_NAME) is None:
         return None
@@ -242,8 +248,8 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     if output.stat(note) is None:
         return None
     if missing := missing_files(output, manifest):
-        found, first = counted(len(missing), "file"), printable(missing[0])
-        _LOG.warning("the data set lacks %s, such as %s: makes it whole again", found, first)
+        files, first = counted(len(missing), "file"), printable(missing[0])
+        _LOG.warning("%s missing from the data set, such as %s: building again", files, first)
         return None
     return manifest
 
@@ -254,7 +260,7 @@ def _entry(info: ShardInfo) -> ShardEntry:
 
 
 def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
-    """Return drawn splits with what each has of all records, to a millionth."""
+    """Return splits with each one's share of all records, rounded to a millionth."""
     records = sum(summary.records for summary in splits.values())
     return {
         split: msgspec.structs.replace(summary, share=round(summary.records / max(records, 1), 6))
@@ -268,8 +274,8 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
     there = top_level(output)
     for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
         if name in written:
-            raise foreign(output, f"{name} is not of this plan")
-        raise foreign(output, f"{name} is gone")
+            raise foreign(output, f"{name} does not belong to this plan")
+        raise foreign(output, f"{name} is missing")
     for info in shards:
         found = there.get(info.file)
         if found is None or not is_shard(found, info):
@@ -278,7 +284,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
     files = {info.file for info in shards}
     for name in sorted(there):
         if name not in files and split_of(name, names) is not None:
-            raise foreign(output, f"{name} is no shard of this plan")
+            raise foreign(output, f"{name} is not a shard of this plan")
 
 
 def _summarize(
@@ -320,9 +326,8 @@ def _summarize(
     )
     under_licenses = sum(found.records for found in summary.licenses)
     if under_licenses > summary.records:
-        raise RuntimeError(
-            f"licenses of {source.split} are of {under_licenses} records, it has {summary.records}"
-        )
+        what = f"licenses cover {under_licenses} records of {summary.records}"
+        raise RuntimeError(f"split {source.split}: {what}")
     return summary
 
 
@@ -336,15 +341,15 @@ def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 @dataclass(eq=False)
 class Commit(beam.PTransform):
-    """Shard infos -> the manifest, one element, once it is written.
+    """Shard infos -> the written manifest, one element.
 
     Attributes:
-        job: what the run is.
-        plan: as published.
-        sources: what the sources held, one `SplitSource` a split.
-        rejected: rejects from before the shards.
-        tallies: what pinning saw of every root; None where nothing is pinned.
-        duplicates: what splits have in common; None where there is one split.
+        job: configuration of the run.
+        plan: plan as published.
+        sources: counts of the sources, one `SplitSource` per split.
+        rejected: rejects of all steps before the shards.
+        tallies: counts of listed and pinned files, by root name; None where nothing is pinned.
+        duplicates: sources that several splits share; None with a single split.
     """
 
     job: DataSetJob
@@ -355,7 +360,7 @@ class Commit(beam.PTransform):
     duplicates: beam.PCollection[Duplicates] | None = None
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
-        """Check and commit: once, for the one plan, when all shards have come in."""
+        """Commit once, for the single plan, after all shards."""
         return self.plan | "CommitManifest" >> beam.Map(
             commit,
             beam.pvalue.AsList(infos),

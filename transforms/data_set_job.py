@@ -14,23 +14,24 @@ from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 class DataSetJob:
     """The part of a run's configuration that `transforms` need.
 
-    `beam_tfrec.pipelines.data_set.DataSetConfig` extends it, and travels in its place.
+    `beam_tfrec.pipelines.data_set.DataSetConfig` extends this class; steps receive that object.
 
     Attributes:
         output: URI of the data set.
-        layout: what an Example holds; one of the user's own is welcome.
-        names: how shard files are called.
-        budget: how many samples may be rejected.
-        drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
-            and never all.
-        allow_empty: accept a split without samples.
-        command: the command of the run, for messages; empty in a program.
-        access: how stores are reached.
-        earlier: data sets whose samples are left out; see `find_earlier_sets`.
-        label_file: URI of the classes in their order; empty to number their names as they sort.
-        replaces: `--overwrite` has just deleted a data set of ours in the output.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        trust_manifest: take a complete output of the same options for up to date.
+        layout: layout of the Examples; may be a class of the user's own.
+        names: naming scheme of shard files.
+        budget: limit of rejected samples.
+        drop_budget: limit of dropped annotations in each split; None for 1 %, rounded up, and
+            never all of them.
+        allow_empty: whether a split may have no samples.
+        command: command of the run, for messages; empty in a program.
+        access: credentials and limits for stores.
+        earlier: data sets to add to, as found by `find_earlier_sets`; their samples are skipped.
+        label_file: URI of a file with the class names in order; empty to number sorted names.
+        replaces: whether `--overwrite` has just deleted a data set of ours in the output.
+        exclude: URI of a `rejected.jsonl`; its samples are skipped. Empty for none.
+        trust_manifest: whether to skip checking the sources if the output is complete and has
+            the same options.
     """
 
     output: str
@@ -49,17 +50,17 @@ class DataSetJob:
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
+        """URIs of the listed folders, by root name; a rerun compares their listings."""
         raise NotImplementedError
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of files that the sources are recognised by, per split of the data set."""
+        """URIs of source files outside listed folders, by split; a rerun compares their content."""
         raise NotImplementedError
 
     @property
     def optional_splits(self) -> Collection[str]:
-        """The splits that the data set lacks where they have no samples."""
+        """Splits that the data set leaves out if they have no samples."""
         return ()
 
     def options(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Add to earlier data sets: find them, keep their labels, leave out the samples they hold.
+"""Add to earlier data sets (`--since`): find them, keep their labels, skip the samples they hold.
 
-A data set that grows day by day is several outputs. Their manifests are read before the graph is
-built, a few kilobytes each. The keys of their samples lie in the indexes of their shards. These are
-joined with the new samples in partitions, so that no step holds more than a partition or a shard's
-keys. A sample that was rejected then was not written, and is tried again.
+A data set that grows daily consists of several outputs. Their manifests have a few kilobytes each,
+and are read before the graph is built. The indexes of their shards hold the keys of their samples.
+A join in partitions compares these with the new samples, so that no step holds more than the keys
+of a partition or a shard. A sample that an earlier run rejected is tried again.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ from beam_tfrec.transforms.storage import (
 )
 
 DATE = "{date}"
-"""Placeholder of the day in names; other braces stay as they are."""
+"""Placeholder of the day in names; other braces have no meaning."""
 
 _FLAG = "--since"
 _OPTIONS_OF_KEYS = ("key_column", "keys")
@@ -63,10 +63,10 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Since:
-    """Which earlier data sets a run adds to, as the user gives them.
+    """Earlier data sets as the user gives them.
 
     Attributes:
-        names: URIs of data sets; with `{date}`, all of that name whose day is before the run's.
+        names: URIs of data sets. A URI with `{date}` means all data sets of earlier days.
         date: the run's day.
     """
 
@@ -74,7 +74,7 @@ class Since:
     date: datetime.date
 
     def __post_init__(self) -> None:
-        """Refuse names whose days could not be listed."""
+        """Refuse `{date}` in a bucket's name, since buckets are not listed."""
         for name in self.names:
             if DATE in name and _split_pattern(name)[0].endswith(":/"):
                 raise ValueError(
@@ -87,9 +87,9 @@ class EarlierSet(msgspec.Struct, frozen=True, order=True):
     """A committed data set.
 
     Attributes:
-        digest: digest of its manifest, hex. The manifest holds every shard's checksum and no path:
-            a copy is the same data set, and one that was made again is another.
-        uri: where it is.
+        digest: digest of its manifest, hex. The manifest holds the checksum of every shard but no
+            path, so a copy of the data set has the same digest.
+        uri: URI of the data set.
     """
 
     digest: str
@@ -101,9 +101,9 @@ class EarlierSets:
     """The data sets that a run adds to.
 
     Attributes:
-        sets: each once, by digest.
-        labels: labels of all, by id.
-        since: names that they were found by; None where they were not searched.
+        sets: data sets without repetition, sorted by digest.
+        labels: labels of all data sets, sorted by id.
+        since: names that the user gave; None if there was no search.
     """
 
     sets: tuple[EarlierSet, ...] = ()
@@ -111,7 +111,7 @@ class EarlierSets:
     since: Since | None = None
 
     def options(self) -> dict[str, str]:
-        """Return the option that decides membership, for the plan; none without data sets."""
+        """Return the plan's option `since`, which decides membership; empty without data sets."""
         if not self.sets:
             return {}
         digests = ",".join(earlier.digest for earlier in self.sets)
@@ -123,13 +123,13 @@ NO_EARLIER_SETS = EarlierSets()
 
 
 def parse_date(text: str) -> datetime.date:
-    """Return the day of `YYYY-MM-DD`; of no other form, since names hold this one.
+    """Parse a day as `YYYY-MM-DD`, the only form that names have.
 
     >>> parse_date("2026-11-20")
     datetime.date(2026, 11, 20)
 
     Raises:
-        ValueError: when the text is no day.
+        ValueError: when the text is not such a day.
     """
     with contextlib.suppress(ValueError):
         date = datetime.date.fromisoformat(text)
@@ -139,7 +139,7 @@ def parse_date(text: str) -> datetime.date:
 
 
 def expand_date(name: str, date: datetime.date) -> str:
-    """Return a name with the day in it.
+    """Replace `{date}` in a name by the day.
 
     >>> expand_date("gs://b/coco-{date}", parse_date("2026-11-20"))
     'gs://b/coco-2026-11-20'
@@ -148,7 +148,7 @@ def expand_date(name: str, date: datetime.date) -> str:
 
 
 def date_in(name: str, pattern: str) -> datetime.date | None:
-    """Return the day that a name has where the pattern has `{date}`, None for any other name.
+    """Return the day in a name that matches the pattern, None for any other name.
 
     >>> date_in("coco-2026-11-20", "coco-{date}"), date_in("coco-old", "coco-{date}")
     (datetime.date(2026, 11, 20), None)
@@ -162,7 +162,7 @@ def date_in(name: str, pattern: str) -> datetime.date | None:
 
 
 def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:
-    """Return the days that have a folder of that name, ascending.
+    """Return the days for which a folder matches the pattern, in ascending order.
 
     Raises:
         RuntimeError: `E-ARG` where folders cannot be listed.
@@ -170,7 +170,7 @@ def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.da
     root, folder = _split_pattern(pattern)
     storage = open_storage(root, access)
     if not storage.lists_folders:
-        what = f"folders cannot be listed there, as {DATE} needs it"
+        what = f"{DATE} needs a list of folders, which this storage does not give"
         raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
     entries = storage.list(recursive=False)
     days = (date_in(entry.name, folder) for entry in entries if entry.kind == "directory")
@@ -186,36 +186,39 @@ def find_earlier_sets(
     overwrite: bool = False,
     splitting: Mapping[str, str] | None = None,
 ) -> EarlierSets:
-    """Return the data sets that a run adds to.
+    """Find the data sets that a run adds to, and read their manifests.
 
     Args:
-        since: their names.
-        output: the run's own data set, which is never among them.
-        layout: the run's layout, which they must have.
-        access: how stores are reached.
-        overwrite: whether the run replaces what is in the output.
-        splitting: options by which the run's samples are split. They must be the same, or a sample
-            would come again in another split. None to skip this check.
+        since: names of the data sets.
+        output: URI of the run's own data set, which is never one of them.
+        layout: the run's layout; earlier data sets must have the same.
+        access: credentials and limits for stores.
+        overwrite: whether the run replaces its output.
+        splitting: the run's `dividing_options`; earlier data sets must have the same. With others,
+            a sample could be written again in another split. None to skip this check.
 
     Raises:
-        RuntimeError: `E-ARG` for a name that is no finished data set, or one of another layout or
-            split otherwise; `E-OUT-CONFLICT` for a missing or different shard; `E-OUT-FOREIGN`
-            for a manifest that cannot be read; `E-VER-MANIFEST` for one that contradicts itself;
-            `E-OUT-DATES` for days out of turn; `E-ANN-LABELS` when two data sets contradict.
+        RuntimeError: one of these faults:
+            `E-ARG` for a data set that is unfinished, or has another layout or other splits;
+            `E-OUT-CONFLICT` for a missing or different shard;
+            `E-OUT-FOREIGN` for a manifest that cannot be read;
+            `E-VER-MANIFEST` for a manifest with contradictions;
+            `E-OUT-DATES` for an unfinished earlier day or a finished later day;
+            `E-ANN-LABELS` for data sets with contradicting labels.
     """
     uris: list[str] = []
     for name in since.names:
         if DATE in name:
             uris += _finished_before(name, since.date, output, access, overwrite=overwrite)
         elif name_below(output, name) == "":
-            raise _refused(name, f"is --output and {_FLAG} at once", "leave it out")
+            raise _refused(name, f"is given as --output and as {_FLAG}", f"remove it from {_FLAG}")
         else:
             uris.append(name)
     with ThreadPoolExecutor(_READERS, "read-manifests") as pool:
-        found = list(pool.map(lambda uri: _read_set(uri, access), uris))
+        sets = list(pool.map(lambda uri: _read_set(uri, access), uris))
     by_digest: dict[str, EarlierSet] = {}
     labels: list[Label] = []
-    for earlier, manifest in found:
+    for earlier, manifest in sets:
         _check_alike(earlier.uri, manifest, layout, splitting)
         by_digest.setdefault(earlier.digest, earlier)
         labels = unite_labels([*labels, *manifest.plan.labels], earlier.uri)
@@ -223,7 +226,7 @@ def find_earlier_sets(
 
 
 def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a plan's options that decide a sample's split and key.
+    """Return the options that decide a sample's split and key.
 
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
@@ -233,22 +236,25 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
-    """Look again once the output is claimed: of two days at once, one sees the other.
+    """Check that the earlier data sets are still the same after the output is claimed.
+
+    If the runs of two days overlap, at least one of them fails here.
 
     Raises:
-        RuntimeError: `E-OUT-DATES` when other data sets are there than when the run began.
+        RuntimeError: `E-OUT-DATES` when the data sets have changed since the run began.
     """
     since = earlier.since
     if since is None or not any(DATE in name for name in since.names):
         return
     now = find_earlier_sets(since, output, layout, access=access)
     if now.sets != earlier.sets:
-        what = f"{counted(len(now.sets), 'data set')} of earlier days, when this run began"
-        raise _out_of_turn(output, f"{what} {len(earlier.sets)}", "run again with --overwrite")
+        what = f"{counted(len(now.sets), 'data set')} of earlier days now"
+        what += f", {len(earlier.sets)} when this run began"
+        raise _out_of_turn(output, what, "run again with --overwrite")
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """Return the folder that holds the folders of days, and the pattern of their names.
+    """Split a pattern into the parent folder, and the pattern of the daily folders in it.
 
     >>> _split_pattern("gs://b/coco/day-{date}/tfrec"), _split_pattern("out-{date}")
     (('gs://b/coco', 'day-{date}'), ('.', 'out-{date}'))
@@ -262,15 +268,15 @@ def _split_pattern(pattern: str) -> tuple[str, str]:
 def _finished_before(
     pattern: str, date: datetime.date, output: str, access: Access, *, overwrite: bool
 ) -> list[str]:
-    """Return the data sets of a pattern that were committed for days before a run's.
+    """Return the finished data sets of days before the run's.
 
-    Days must come one after the other, or two data sets would hold the same sample: an unfinished
-    one may yet hold anything, and a later one was made without this run's samples.
+    Days must be processed in order, or two data sets could hold the same sample. An unfinished
+    data set may still get any sample, and a later one did not skip this run's samples.
     """
     every = [(day, expand_date(pattern, day)) for day in list_days(pattern, access)]
     days = [(day, uri) for day, uri in every if name_below(output, uri) != ""]
     with ThreadPoolExecutor(_READERS, "look-for-manifests") as pool:
-        last_files = list(pool.map(lambda found: _last_file(found[1], access), days))
+        last_files = list(pool.map(lambda day_uri: _last_file(day_uri[1], access), days))
     finished: list[str] = []
     later: list[tuple[datetime.date, str]] = []
     for (day, uri), last_file in zip(days, last_files, strict=True):
@@ -278,34 +284,34 @@ def _finished_before(
             later.append((day, uri))
         elif day < date and last_file == PLAN_NAME:
             remedy = f"finish it with --date {day}, or delete it"
-            raise _out_of_turn(uri, "is begun and not finished", remedy)
+            raise _out_of_turn(uri, "is unfinished", remedy)
         elif day < date and last_file == MANIFEST_NAME:
             finished.append(uri)
-    is_one_of_them = name_below(output, expand_date(pattern, date)) == ""
-    if later and is_one_of_them and (overwrite or _last_file(output, access) != MANIFEST_NAME):
-        what = f"is there already, and was made without {output}"
-        remedy = f"give --date {later[-1][0]} or a later one, or delete what is later"
+    is_daily = name_below(output, expand_date(pattern, date)) == ""
+    if later and is_daily and (overwrite or _last_file(output, access) != MANIFEST_NAME):
+        what = f"is of a later day, and was made without {output}"
+        remedy = f"give --date {later[-1][0]} or a later one, or delete the later data sets"
         raise _out_of_turn(later[0][1], what, remedy)
     return finished
 
 
 def _last_file(uri: str, access: Access) -> str:
-    """Return the manifest's name, or the plan's for an unfinished data set, or nothing."""
+    """Return the manifest's name, or the plan's for an unfinished data set, or an empty text."""
     storage = open_storage(uri, access)
     names = (MANIFEST_NAME, PLAN_NAME)
     return next((name for name in names if storage.stat(name) is not None), "")
 
 
 def _read_set(uri: str, access: Access) -> tuple[EarlierSet, Manifest]:
-    """Return a whole data set and its manifest without shards, which may be many."""
+    """Check a data set; return it with its manifest, without the list of shards to save memory."""
     storage = open_storage(uri, access)
     if storage.stat(MANIFEST_NAME) is None:
-        what = f"no {MANIFEST_NAME}, hence no finished data set"
-        raise _refused(uri, what, f"finish it, or give {_FLAG} others")
+        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
+        raise _refused(uri, what, f"finish it, or give {_FLAG} other data sets")
     earlier, manifest = _read_manifest(uri, access)
-    if missing := missing_shards(storage, manifest):  # their records would be in no data set
+    if missing := missing_shards(storage, manifest):  # else their samples would be lost
         what = f"lacks {missing[0]}, one of {counted(len(missing), 'missing shard')}"
-        remedy = f"restore it, run its command again, or give {_FLAG} others"
+        remedy = f"restore it, run its command again, or give {_FLAG} other data sets"
         raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
     return earlier, msgspec.structs.replace(manifest, shards=[])
 
@@ -326,7 +332,7 @@ def _check_alike(
         raise _refused(uri, what, f"give {_FLAG} data sets of one layout")
     theirs = dividing_options(manifest.plan.options)
     if splitting is not None and theirs != splitting:
-        what = f"its samples were split or keyed otherwise: {_as_text(theirs)}, and now"
+        what = f"its samples have other splits or keys: {_as_text(theirs)}; this run's are"
         remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
         raise _refused(uri, f"{what} {_as_text(splitting)}", remedy)
 
@@ -344,7 +350,12 @@ def _out_of_turn(uri: str, what: str, remedy: str) -> RuntimeError:
 
 
 class EarlierTally(msgspec.Struct, frozen=True):
-    """Number of samples left out, and of annotations of these and their rejects."""
+    """Counts of what earlier data sets already hold.
+
+    Attributes:
+        images: number of skipped samples, with rejects of such samples.
+        annotations: number of annotations of these samples.
+    """
 
     images: int = 0
     annotations: int = 0
@@ -355,7 +366,7 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         data_set: URI of the data set.
-        name: name of the index in there.
+        name: name of the index in the data set.
         split: split of the shard.
         records: number of records in the shard.
         bytes: size of the shard.
@@ -369,12 +380,12 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JoinBatch(Batch, frozen=True, array_like=True):
-    """New samples and rejects, or written ones: one type, hence one coder.
+    """Samples, rejects or earlier keys; one type for all three, so that the join has one coder.
 
     Attributes:
         samples: samples of this run.
         rejected: rejects of this run.
-        sources: name of the first source file by key, of samples that were written.
+        sources: name of the first source file of each earlier sample, by key.
     """
 
     samples: list[Sample] = msgspec.field(default_factory=list)
@@ -388,13 +399,18 @@ _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTa
 def list_indexes(
     earlier: EarlierSet, splits: Collection[str], access: Access = DEFAULT_ACCESS
 ) -> list[EarlierIndex]:
-    """Return the indexes of a data set's shards, of those splits that a run has.
+    """Return the indexes of an earlier data set's shards.
+
+    Args:
+        earlier: the data set.
+        splits: splits of the run; shards of others are left out.
+        access: credentials and limits for stores.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when it is another data set than was found, or gone.
+        RuntimeError: `E-SRC-CHANGED` when the data set was replaced or deleted during the run.
     """
-    found, manifest = _read_manifest(earlier.uri, access)
-    if found != earlier:
+    now, manifest = _read_manifest(earlier.uri, access)
+    if now != earlier:
         where = join_uri(earlier.uri, MANIFEST_NAME)
         raise source_changed(where, "another data set than when the run began")
     return [
@@ -407,21 +423,21 @@ def list_indexes(
 def read_written(
     index: EarlierIndex, access: Access, count: int
 ) -> Iterator[tuple[Partition, JoinBatch]]:
-    """Yield the keys of a shard's records, with the names of their first source files.
+    """Yield the keys of a shard's records by partition, with the names of their first sources.
 
     Args:
-        index: of the shard.
-        access: how stores are reached.
-        count: number of partitions of the split's keys.
+        index: index of the shard.
+        access: credentials and limits for stores.
+        count: number of partitions per split.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the index contradicts the manifest.
     """
     try:
         rows = index_from_parquet(open_storage(index.data_set, access).read(index.name))
-        found = len(rows), sum(row.size for row in rows)
-        if found != (index.records, index.bytes):
-            what = f"{found[0]} records of {found[1]} bytes, the manifest says"
+        records, size = len(rows), sum(row.size for row in rows)
+        if (records, size) != (index.records, index.bytes):
+            what = f"{records} records of {size} bytes, the manifest says"
             raise ValueError(f"{what} {index.records} of {index.bytes}")
     except ValueError as error:
         where = join_uri(index.data_set, index.name)
@@ -438,13 +454,13 @@ def read_written(
 def leave_out_earlier(
     grouped: tuple[Partition, Iterable[JoinBatch]],
 ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
-    """Yield the new samples of a partition, their rejects, and a tally of what is left out.
+    """Yield the new samples of a partition, the new rejects, and a tally of the skipped ones.
 
-    A reject of a sample that was written before is left out like any other.
+    A reject is skipped if an earlier data set holds its sample.
 
     Raises:
-        RuntimeError: `E-SET-DUPLICATE` when a key has another file than it had: ids that begin
-            again would silently leave out new images.
+        RuntimeError: `E-SET-DUPLICATE` when a key belongs to another file than before. Otherwise
+            new images with reused ids would be skipped silently.
     """
     (split, _), batches = grouped
     samples: list[Sample] = []
@@ -464,7 +480,7 @@ def leave_out_earlier(
             yield sample
     for reject in rejected:
         if reject.key and reject.key in sources:
-            images += reject.scope is Scope.SAMPLE  # it was whole when it was written
+            images += reject.scope is Scope.SAMPLE  # an earlier run has written it
             annotations += len(reject.annotation_ids)
         else:
             yield RejectedOutput("rejected", reject)
@@ -476,13 +492,13 @@ def _check_source(sample: Sample, source: str) -> None:
     name = sample.blobs[0].name if sample.blobs else ""
     if name != source:
         where = f"sample {sample.key} of {sample.split}"
-        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
-        remedy = "give new images ids of their own, and old ones the names they had"
+        what = f"its file is {name!r}, but {source!r} in an earlier data set"
+        remedy = "give new images new ids, and keep the names of old ones"
         raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
 def count_earlier(source: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
-    """Return what the sources of a split held, with the numbers of what was left out."""
+    """Return a split's source counts, with the numbers of samples in earlier data sets."""
     parts = [tally for split, tally in tallies if split == source.split]
     return msgspec.structs.replace(
         source,
@@ -492,13 +508,13 @@ def count_earlier(source: SplitSource, tallies: Iterable[tuple[str, EarlierTally
 
 
 class NewSamples(NamedTuple):
-    """What `LeaveOutEarlier` returns.
+    """Output of `LeaveOutEarlier`.
 
     Attributes:
-        samples: samples that no earlier data set holds.
-        rejected: rejects, without those of samples left out.
-        sources: one `SplitSource` a split, with numbers of what was left out.
-        skipped_tallies: of samples left out, per root name; None for none.
+        samples: samples that are not in an earlier data set.
+        rejected: rejects, without those of skipped samples.
+        sources: counts of the sources, one `SplitSource` per split.
+        skipped_tallies: counts of skipped samples, by root name; None without earlier data sets.
     """
 
     samples: beam.PCollection[Sample]
@@ -509,18 +525,18 @@ class NewSamples(NamedTuple):
 
 @dataclass(eq=False)
 class LeaveOutEarlier(beam.PTransform):
-    """Samples -> those whose (split, key) is in no earlier data set, each once, in any order.
+    """Samples -> samples that earlier data sets do not hold, in any order.
 
-    Without earlier data sets everything passes unchanged.
+    The join compares split and key. Without earlier data sets everything passes unchanged.
 
     Attributes:
-        earlier: the data sets.
+        earlier: earlier data sets.
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
-        sources: what the sources held, one `SplitSource` a split.
-        access: how stores are reached.
-        root: name of the root of all samples; empty where each split has its own.
-        spool: where both sides wait at the group-by; None where they travel.
+        sources: counts of the sources, one `SplitSource` per split.
+        access: credentials and limits for stores.
+        root: name of the common root of all samples; empty if each split has its own.
+        spool: file that holds the batches during the group-by; None on a cluster.
     """
 
     earlier: tuple[EarlierSet, ...]
@@ -532,7 +548,7 @@ class LeaveOutEarlier(beam.PTransform):
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
-        """Join samples with the keys of what was written."""
+        """Join the samples with the keys of the earlier data sets."""
         if not self.earlier:
             return NewSamples(samples, self.rejected, self.sources)
         pipeline = samples.pipeline
@@ -569,7 +585,7 @@ def _batch_of(items: list) -> JoinBatch:
 
 
 def _name_of(item: Sample | Rejected) -> tuple[str, str]:
-    # An annotation without a sample has no key: its id spreads it.
+    # A rejected annotation without a sample has no key; its ids choose the partition.
     return item.split, item.key or str(item.annotation_ids)
 
 

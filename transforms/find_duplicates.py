@@ -1,8 +1,8 @@
-"""Find sources of the same bytes in several splits, by the shards' indexes.
+"""Find source files with equal bytes in several splits, from the shards' indexes.
 
-A photo that is in train and in test makes a model look better than it is. Indexes hold the SHA-256
-of every source, so nothing is read again: references are joined on it in partitions. Of a record of
-several sources the first one counts, since masks may well be equal.
+A photo in both train and test makes a model look better than it is. Indexes hold the SHA-256 of
+every source, so no image is read again: a join in partitions compares the hashes. If a record has
+several sources, only the first is compared, since masks of different photos may be equal.
 """
 
 import itertools
@@ -21,27 +21,27 @@ from beam_tfrec.transforms.shuffle.elements import num_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
 MAX_LINES = 10_000
-"""Most lines of `duplicates.jsonl`; the manifest has the exact counts."""
+"""Maximum number of lines of `duplicates.jsonl`; the manifest has the exact counts."""
 MAX_SAMPLES = 10
-"""Most samples a split that a line names."""
+"""Maximum number of samples per split that a line names."""
 
-_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
+_PARTITIONS = 4096  # partitions of the join on a cluster; a worker holds one in memory
 
 
 class RecordOf(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A record: name of its first source, and its key."""
+    """A record, by the name of its first source and its key."""
 
     name: str
     key: str
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """Bytes that several splits have: one line of `duplicates.jsonl`.
+    """A content that several splits share: one line of `duplicates.jsonl`.
 
     Attributes:
-        sha256: digest of the bytes, hex.
-        records: number of records made of them, per split.
-        samples: the first of these by name and key, at most `MAX_SAMPLES` a split.
+        sha256: digest of the content, hex.
+        records: number of records with this content, by split.
+        samples: first records by name and key, at most `MAX_SAMPLES` per split.
     """
 
     sha256: str
@@ -50,11 +50,11 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """What splits have in common; parts of it add up.
+    """Contents that several splits share; `add_duplicates` adds parts.
 
     Attributes:
-        pairs: of splits that share contents, by name.
-        lines: contents, by SHA-256; the first `MAX_LINES` of all.
+        pairs: pairs of splits that share contents, sorted by name.
+        lines: shared contents, sorted by SHA-256; at most `MAX_LINES`.
     """
 
     pairs: list[SharedContents] = []
@@ -65,14 +65,14 @@ NO_DUPLICATES = Duplicates()
 
 
 Contents = tuple[str, bytes, str, str]
-"""A record: its split, the SHA-256 and the name of its first source, and its key."""
+"""A record: its split, SHA-256 and name of its first source, its key."""
 
 
 def find_duplicates(records: Iterable[Contents]) -> Duplicates:
-    """Return what splits have in common.
+    """Return the contents that several splits share.
 
     Args:
-        records: in any order. All records of a SHA-256 must be among them; few of them are held.
+        records: records in any order, including all records of each SHA-256 that occurs.
     """
     counts: dict[bytes, Counter[str]] = {}
     firsts: dict[tuple[bytes, str], list[RecordOf]] = {}
@@ -95,7 +95,7 @@ def find_duplicates(records: Iterable[Contents]) -> Duplicates:
 
 
 def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
-    """Return the sum of parts of different contents."""
+    """Add parts; no content may be in two of them."""
     pairs: dict[tuple[str, str], SharedContents] = {}
     lines: list[Duplicate] = []
     for part in parts:
@@ -117,7 +117,7 @@ def _pairs(line: Duplicate) -> Iterator[SharedContents]:
 
 
 def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
-    """Return the names of two records, with their keys where the names are equal."""
+    """Return the names of two records; equal names are followed by the records' keys."""
     if one.name == other.name != one.key:
         return f"{one.name} (key {one.key})", f"{other.name} (key {other.key})"
     return one.name, other.name
@@ -129,20 +129,20 @@ def _first_lines(lines: list[Duplicate]) -> list[Duplicate]:
 
 @dataclass(eq=False)
 class FindDuplicates(beam.PTransform):
-    """Shard infos -> what splits have in common, one element.
+    """Shard infos -> contents that several splits share, one element.
 
-    A group-by of references on SHA-256, from the indexes of all shards, written or kept.
+    Groups the rows of all shards' indexes by SHA-256.
 
     Attributes:
         output: URI of the data set.
-        access: how stores are reached.
+        access: credentials and limits for stores.
     """
 
     output: str
     access: Access = DEFAULT_ACCESS
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Duplicates]:
-        """Join the shards' indexes on their sources' SHA-256."""
+        """Read the indexes, group their rows by SHA-256, and add up."""
         count = num_groups(infos.pipeline, _PARTITIONS)
         return (
             infos
@@ -156,7 +156,7 @@ class FindDuplicates(beam.PTransform):
 def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
 ) -> Iterator[tuple[int, list[Contents]]]:
-    """Yield what each partition gets of a shard's records, by their first sources."""
+    """Yield a shard's records by the partition of their first sources' SHA-256."""
     name, _ = index_names(index_stem(info.file))
     parts: dict[int, list[Contents]] = {}
     for row in read_index(name, open_storage(output, access)):

@@ -1,8 +1,7 @@
-"""What a worker process shares: its gate, and the counts of its work.
+"""Limits of a worker process: its gate bounds the shards, readers and image bytes in flight.
 
-The gate says how many shards, readers and image bytes are in flight.
-Whatever the number of bundles a runner gives to a process at once, they share its gate, so that
-memory is bounded by the process and not by the data set or by the runner's threads.
+All bundles that a runner gives to a process share its gate. So memory does not depend on the size
+of the data set or on the runner's threads.
 """
 
 import contextlib
@@ -18,26 +17,26 @@ from beam_tfrec.transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READER
 
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
-_PIXELS_A_WORKER = 1 << 25  # decoded at once: 128 MB, and as much again while they are turned
-_BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
+_PIXELS_A_WORKER = 1 << 25  # pixels decoded at once: 128 MB, and twice that while turned
+_BATCHES_BYTES = 2 << 20  # size of the batches of all readers together
 
 T = TypeVar("T")
 R = TypeVar("R")
 _Batch: TypeAlias = tuple[list[T], int, Future[list[R]] | None]
-"""Items, the bytes reserved for them, and their results; None if the caller makes these itself."""
+"""Items, bytes reserved for them, and the future of their results; None for the caller's own."""
 
 
 @dataclass(frozen=True)
 class GateLimits:
-    """The limits of a worker process, or of several that share them on one machine.
+    """Limits of a worker process, or of several processes that share them on one machine.
 
     Attributes:
-        shards_in_flight: shards built at once; as many more may be on their way to a store.
-        bytes_in_flight: image bytes read or being read; one larger image goes alone.
-        readers: images read at once; None for a number that suits where they lie.
-        workers: images checked and encoded at once; None for the cores of the worker's machine.
-        processes: that build shards side by side; each has its part of all these.
-        process_index: of this process among them; the first ones get what is left over.
+        shards_in_flight: shards built at once; the same number may be uploading.
+        bytes_in_flight: image bytes held or being read; an image above the limit is read alone.
+        readers: images read at once; None for a default, which depends on local or remote images.
+        workers: images checked and encoded at once; None for the number of usable cores.
+        processes: number of processes that share the limits above.
+        process_index: index of this process; the remainder of each division goes to the first.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
@@ -48,14 +47,14 @@ class GateLimits:
     process_index: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could run."""
+        """Refuse limits below 1."""
         for name in ("shards_in_flight", "bytes_in_flight", "readers", "workers", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}: give a larger number")
 
     def part(self, of: int) -> int:
-        """Return a process's part of a number, at least one.
+        """Return this process's part of a number, at least one.
 
         >>> GateLimits(processes=2).part(64), GateLimits(processes=2).part(1)
         (32, 1)
@@ -66,28 +65,28 @@ class GateLimits:
         return max(1, whole + (self.process_index < left_over))
 
     def shards_at_once(self, *, uploads_aside: bool) -> int:
-        """Return how many shards may be built or uploaded at once, hence wait in spools."""
+        """Return how many shards may be built or uploaded at once; each has a spool file."""
         return self.shards_in_flight * (2 if uploads_aside else 1)
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class ByteBudget:
-    """A semaphore of bytes, or of pixels; what exceeds the whole budget is let in alone."""
+    """A semaphore of bytes or pixels; a request above the whole budget is granted alone."""
 
     def __init__(self, limit: int) -> None:
-        """Take the limit in bytes."""
+        """Store the limit, in bytes or pixels."""
         self._limit = limit
         self._used = 0
         self._freed = threading.Condition()
 
     def acquire(self, size: int, *, wait: bool) -> bool:
-        """Reserve bytes; without `wait`, False when they are not free now."""
+        """Reserve bytes, and return True; without `wait`, return False if they are not free."""
         with self._freed:
             while self._used and self._used + size > self._limit:
                 if not wait:
@@ -97,33 +96,33 @@ class ByteBudget:
             return True
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Return reserved bytes to the budget."""
         with self._freed:
             self._used -= size
             self._freed.notify_all()
 
 
 class WorkerGate:
-    """The pools and the budget that all shards of a process share.
+    """Thread pools, semaphores and budgets that all shards of a process share.
 
     Attributes:
-        readers: images read at once.
-        working: held while an image is checked and encoded.
-        shards: built or made durable at once.
-        building: held while a shard is built, not while it is uploaded.
-        shard_threads: the pool whose threads build shards and make them durable.
+        readers: number of images read at once.
+        working: semaphore held while an image is checked and encoded.
+        shards: number of shards built or uploaded at once.
+        building: semaphore held while a shard is built, but not while it is uploaded.
+        shard_threads: pool of threads that build and upload shards.
     """
 
     def __init__(
         self, limits: GateLimits, *, far: bool = False, uploads_aside: bool = False
     ) -> None:
-        """Start nothing yet; threads come with the first work.
+        """Make pools; their threads start with the first work.
 
         Args:
-            limits: of the run; this process has its part of them.
-            far: images lie in a store that answers many requests at once, each of them late.
-            uploads_aside: as many more shards may be uploaded while others are built. Without it,
-                shards that share the readers end at the same time, and readers idle meanwhile.
+            limits: limits of the run; this process gets its part.
+            far: whether images are remote: high latency, many requests at once.
+            uploads_aside: whether shards are uploaded while others are built. Otherwise all shards
+                end at the same time, and the readers idle until they are uploaded.
         """
         workers = limits.part(limits.workers or usable_cores())
         usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
@@ -134,7 +133,7 @@ class WorkerGate:
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
-        self._reading = threading.BoundedSemaphore(self.readers)  # held by callers that read, too
+        self._reading = threading.BoundedSemaphore(self.readers)  # callers that read hold it too
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
         self._consumers = 0
@@ -142,9 +141,9 @@ class WorkerGate:
 
     @contextlib.contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels may be decoded; a larger picture goes alone.
+        """Reserve pixels for the context; an image above the whole budget is decoded alone.
 
-        Called with `working` held: whoever holds pixels has that already, and goes on.
+        Callers must hold `working`. Then the threads that hold pixels never wait for `working`.
         """
         self._pixels.acquire(pixels, wait=True)
         try:
@@ -155,12 +154,12 @@ class WorkerGate:
     def in_order(
         self, items: Iterable[T], size_of: Callable[[T], int], make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
-        """Yield every item with its result of `make`, in order; threads make results ahead.
+        """Yield every item with its result of `make`, in order; reader threads work ahead.
 
-        Bytes are reserved before they are read and given back when the consumer has moved on. A
+        Bytes are reserved before an item is read, and released after the consumer has used it. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
 
-        Where as many shards are being built as there are readers, each caller makes its own items,
+        If as many shards are being built as there are readers, callers call `make` themselves,
         which takes a tenth less CPU.
         """
 
@@ -174,7 +173,7 @@ class WorkerGate:
             self._consumers += 1
         try:
             for batch, size in _batches(items, size_of, batch_bytes):
-                # A batch that the caller makes itself is made before more bytes are reserved.
+                # Finish the caller's own batches before reserving more bytes.
                 while pending and pending[0][2] is None:
                     yield from self._take_first(pending, make)
                 while len(pending) >= 2 * self.readers or not self._budget.acquire(
@@ -182,7 +181,7 @@ class WorkerGate:
                 ):
                     yield from self._take_first(pending, make)
                 pending.append((batch, size, None))
-                if self._consumers != self.readers:  # else as many callers as may read
+                if self._consumers != self.readers:  # else each caller reads for itself
                     made = self._pool.submit(make_all, batch)
                     pending[-1] = (batch, size, made)
             while pending:
@@ -190,9 +189,9 @@ class WorkerGate:
         finally:
             with self._counting:
                 self._consumers -= 1
-            for _, size, left in pending:  # an error elsewhere ended the shard
+            for _, size, left in pending:  # not empty only after an error
                 if left is not None and not left.cancel():
-                    left.exception()  # waits until no reader is left
+                    left.exception()  # wait until the reader has ended
                 self._budget.release(size)
 
     def _take_first(
@@ -211,10 +210,7 @@ class WorkerGate:
 def _batches(
     items: Iterable[T], size_of: Callable[[T], int], batch_bytes: int
 ) -> Iterator[tuple[list[T], int]]:
-    """Yield items in runs of so many bytes: handing over each alone costs more than its read.
-
-    Where readers are many, since a read takes long, the runs are short.
-    """
+    """Yield items in batches of a size; submitting each item alone costs more than reading it."""
     batch: list[T] = []
     total = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""Files of an output: names that are ours, create-only writes, and deletion by `--overwrite`."""
+"""Files of an output: names that a run may create, create-only writes, and `--overwrite`."""
 
 import contextlib
 import hashlib
@@ -48,10 +48,10 @@ SIDE_FILES = (
     *LABEL_FILES.values(),
 )
 DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
-"""Documents. A user's own file of such a name is left alone."""
+"""Names of the documents. A user's own file with such a name is never replaced."""
 
 SOURCES_NOTE = b"{}\n"
-"""Content of each note of a finished run; only its name matters."""
+"""Content of a finished run's note; the information is in its name."""
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 _LOG = logging.getLogger(__name__)
@@ -59,38 +59,38 @@ _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
 
 def sources_name(job: str) -> str:
-    """Return the name of the note that a job with this digest is complete."""
+    """Return the name of the note that the run with this `job_digest` is complete."""
     return f"{SOURCES_DIR}/{job}.json"
 
 
 def create_or_compare(output: Storage, name: str, data: bytes) -> None:
-    """Create a small file, or find it there with the same bytes.
+    """Create a small file, or check that an existing one has the same bytes.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when it has others.
+        RuntimeError: `E-OUT-CONFLICT` when it has other bytes.
     """
     if not output.create(name, data) and output.read(name) != data:
-        raise conflict(join_uri(output.root, name), "has other content than this run's")
+        raise conflict(join_uri(output.root, name), "has other content than this run would write")
 
 
 def create_or_leave(output: Storage, name: str, data: bytes) -> None:
-    """Create a document where there is none; another file there is left alone."""
+    """Create a document, unless a file with its name exists; that file is kept."""
     if output.create(name, data):
         return
     there = output.stat(name)
     if there is None or there.size_bytes != len(data) or output.read(name) != data:
         where = printable(join_uri(output.root, name))
-        _LOG.info("%s is another than this run's, and is left as it is", where)
+        _LOG.info("%s exists with other content: keeping it", where)
 
 
 def conflict(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file with other content than this run makes."""
+    """Return the fault of an existing file with other content than the run's."""
     remedy = "give another --output, or --overwrite"
     return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
 
 
 def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeError:
-    """Return the fault of an output with files that are not of this run."""
+    """Return the fault of an output with files that this run has not written."""
     remedy = "give another --output, or move it away"
     if replaceable:
         remedy = (
@@ -100,10 +100,10 @@ def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeE
 
 
 def check_claim(output: Storage, plan: str) -> None:
-    """Check that an output is still claimed by this run's plan: `--overwrite` may have deleted it.
+    """Check that the output still has this run's plan, since `--overwrite` may have replaced it.
 
     Args:
-        output: of the run.
+        output: output of the run.
         plan: digest of the plan, hex.
 
     Raises:
@@ -112,67 +112,71 @@ def check_claim(output: Storage, plan: str) -> None:
     there = output.stat(PLAN_NAME) is not None
     if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan:
         return
-    what = f"{PLAN_NAME} is {'of another run' if there else 'gone'} since this run began"
-    what += ": a run with --overwrite has taken the output"
-    remedy = "let it end, or stop it and run again with --overwrite"
+    change = "belongs to another run" if there else "was deleted"
+    what = f"{PLAN_NAME} {change} since this run began: a run with --overwrite has taken the output"
+    remedy = "wait until that run ends, or stop it and run again with --overwrite"
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
 def names_of_ours(output: Storage, names: ShardNames) -> set[str]:
-    """Return the files of our names that only a data set, and thus a plan, explains."""
+    """Return the names of files that only a run can have written, except the plan."""
     own = {MANIFEST_NAME, *_OWN_NAMES}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
     return ours | {*indexes(output, names), *receipts(output)}
 
 
 def refuse_foreign(output: Storage, found: Collection[str]) -> None:
-    """Refuse an output that has no plan, but files of our names.
+    """Refuse an output that has files of a run, but no plan.
+
+    Args:
+        output: output of the run.
+        found: `names_of_ours` of an output without a plan.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN`, naming the first of them.
+        RuntimeError: `E-OUT-FOREIGN`, naming the first file.
     """
     if found:
-        what = f"{min(found)} is there, but no {PLAN_NAME} that names it"
+        what = f"{min(found)} is there, but no {PLAN_NAME}"
         of_a_run = any(name.startswith((MANIFEST_NAME, f"{RECEIPTS_DIR}/")) for name in found)
         raise foreign(output, what, replaceable=of_a_run)
 
 
 def top_level(output: Storage) -> dict[str, Entry]:
-    """Return the files that lie in the output itself, by name."""
+    """Return the files directly in the output, without those in folders, by name."""
     return {e.name: e for e in output.list(recursive=False) if e.kind == "file"}
 
 
 def receipts(output: Storage) -> list[str]:
-    """Return the names of the receipts that are there."""
+    """Return the names of existing receipts: a JSON file per finished shard."""
     return _names_in(RECEIPTS_DIR, _is_receipt_name, output)
 
 
 def source_notes(output: Storage) -> list[str]:
-    """Return the names of the notes by which finished runs recognise themselves."""
+    """Return the names of existing notes of finished runs."""
     return _names_in(SOURCES_DIR, _SOURCES_NAME.fullmatch, output)
 
 
 def indexes(output: Storage, names: ShardNames) -> list[str]:
-    """Return the names of the indexes that are there, of older data sets too."""
+    """Return the names of existing shard indexes, including those of older versions."""
     return _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
 
 
 def companions_of(info: ShardInfo) -> tuple[str, ...]:
-    """Return the names of the files that a shard comes with: its receipt and indexes."""
+    """Return the names of a shard's receipt and indexes."""
     return (receipt_name(info.name), *index_names(index_stem(info.file)))
 
 
 def is_shard(found: Entry, wanted: ShardInfo | ShardEntry) -> bool:
-    """Return whether a listed file has a shard's size, and its checksum where that is listed."""
+    """Return whether a listed file has a shard's size, and its checksum if the listing has one."""
     same = found.crc32c is None or f"{found.crc32c:08x}" == wanted.crc32c
     return same and found.size_bytes == wanted.bytes
 
 
 def missing_shards(output: Storage, manifest: Manifest) -> list[str]:
-    """Return the shards that a data set lacks, by one listing.
+    """Return the names of a data set's missing shards, from one listing.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when a shard is not the one that was committed.
+        RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
     there, missing = top_level(output), []
     for shard in manifest.shards:
@@ -180,15 +184,15 @@ def missing_shards(output: Storage, manifest: Manifest) -> list[str]:
         if found is None:
             missing.append(shard.file)
         elif not is_shard(found, shard):
-            what = f"has {found.size_bytes} bytes or a checksum that {MANIFEST_NAME} does not name"
-            remedy = "restore it, or delete it and run its command again, which builds it anew"
+            what = f"has {found.size_bytes} bytes, or another checksum than in {MANIFEST_NAME}"
+            remedy = "restore it, or delete it and run its command again, which builds it again"
             where = join_uri(output.root, shard.file)
             raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
     return missing
 
 
 def missing_files(output: Storage, manifest: Manifest) -> list[str]:
-    """Return the shards, receipts and indexes that a data set lacks, by three listings.
+    """Return the names of missing shards, receipts and indexes, from three listings.
 
     Raises:
         RuntimeError: as `missing_shards`.
@@ -201,28 +205,31 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
 
 
 def split_of(name: str, names: ShardNames) -> str | None:
-    """Return the split of a shard file of this or a standard grammar, None for any other file."""
+    """Return the split in a shard file's name; None for any other file.
+
+    Names of the given scheme and of the standard schemes are recognised.
+    """
     grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
     return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
 def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> bool:
-    """Delete a data set of ours, manifest first, so that none is ever there in part.
+    """Delete a data set, if the output holds one or a part of one.
 
-    Deleted are the files that receipts and manifest name, shards of our names for these splits,
-    indexes of our names, the side files, and the documents without edits; anything else
-    stays. The plan goes last: until then a rerun knows what this was.
+    The manifest is deleted first, so that a half-deleted data set never looks complete. The plan is
+    deleted last, so that a rerun after a crash still recognises the output. `removed_names` says
+    which files are deleted; all others are kept.
 
     Args:
-        output: what holds the data set.
-        names: how its shard files are called.
-        splits: whose.
+        output: output of the run.
+        names: naming scheme of shard files.
+        splits: splits of the run.
 
     Returns:
-        Whether there was a data set of ours, or a part of one.
+        Whether anything was deleted.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
+        RuntimeError: `E-OUT-FOREIGN` when the plan or the manifest was not written by beam-tfrec.
     """
     doomed = removed_names(output, names, splits)
     for name in doomed:
@@ -231,10 +238,14 @@ def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
 
 
 def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> list[str]:
-    """Return what `remove_output` deletes, in that order; none where there is no data set of ours.
+    """Return the names of the files that `remove_output` deletes, in its order.
+
+    These are files named by receipts and manifest, files named like shards of these splits or like
+    indexes, side files, notes, and documents without edits. Without a plan, manifest or receipt
+    the list is empty.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
+        RuntimeError: `E-OUT-FOREIGN` when the plan or the manifest was not written by beam-tfrec.
     """
     manifest, infos = _find_manifest(output), []
     for name in receipts(output):
@@ -275,7 +286,7 @@ def _has_plan(output: Storage) -> bool:
     try:
         from_json(output.read(PLAN_NAME), JobPlan)
     except ValueError:
-        raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+        raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
     return True
 
 

@@ -1,4 +1,4 @@
-"""Join samples with what their roots hold: each is pinned to the bytes that the listing saw."""
+"""Join samples with the listing, and pin each blob to its listed size, generation or mtime."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,15 +24,15 @@ from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Entry
 
 PHOTO, PANOPTIC = 0, 1
-"""Places of a sample's blobs; a panoptic image is the second one."""
+"""Indexes of a sample's photo and its panoptic image in `Sample.blobs`."""
 
-_NO_ROOT = ""  # root of samples that have no blob at a place
+_NO_ROOT = ""  # join scope of samples without a blob at an index
 
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
 
 class _JoinBatch(Batch, frozen=True, array_like=True):
-    """Samples that name blobs, or listed files: one type, hence one coder."""
+    """Samples, or listed files; one type for both, so that the join has one coder."""
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     entries: list[Entry] = msgspec.field(default_factory=list)
@@ -42,12 +42,12 @@ _KeyedBatch = tuple[Partition, _JoinBatch]
 
 
 class PinnedSamples(NamedTuple):
-    """What `PinBlobs` returns.
+    """Output of `PinBlobs`.
 
     Attributes:
-        samples: those whose blobs can be read, with sizes and pins.
-        rejected: the others.
-        tallies: one per root name.
+        samples: samples with listed blobs, with sizes and pins.
+        rejected: rejects of samples with a missing or unreadable blob.
+        tallies: counts, one tally per root name.
     """
 
     samples: beam.PCollection[Sample]
@@ -58,17 +58,16 @@ class PinnedSamples(NamedTuple):
 def refuse_mostly_missing(
     tallies: Iterable[tuple[str, PinTally]], budget: RejectBudget = NO_REJECTS
 ) -> None:
-    """Stop where more than half of a root's images are missing: the root must be wrong.
+    """Refuse a root if more than half of its images are missing, since the root is probably wrong.
 
-    They are rejects like others where the budget allows so many, and the root has no other file
-    that would hint at a wrong root.
+    Missing images are accepted if the budget allows them and samples use every file of the root.
 
     Args:
-        tallies: what pinning saw, per root name.
-        budget: how many images may be missing.
+        tallies: counts of named and listed files, by root name.
+        budget: limit of missing images.
 
     Raises:
-        RuntimeError: `E-SET-MISSING`, with a missing name and what listed names look like.
+        RuntimeError: `E-SET-MISSING`, with examples of a missing and a listed name.
     """
     for root, tally in tallies:
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
@@ -80,10 +79,10 @@ def refuse_mostly_missing(
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
         elif tally.missing < tally.named:
-            listed = "all listed files are wanted"
+            listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
         what = (
-            f"{tally.missing} of {tally.named} images are not there, the first"
+            f"{tally.missing} of {tally.named} images are missing, the first is"
             f" {tally.first_missing!r}; {listed}"
         )
         raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
@@ -91,16 +90,16 @@ def refuse_mostly_missing(
 
 @dataclass(eq=False)
 class PinBlobs(beam.PTransform):
-    """Samples -> samples pinned to the listed bytes of the blobs that each names.
+    """Samples -> samples with the listed sizes and pins of their blobs, in any order.
 
-    A join on (root, name), one for each place of a blob. A blob may serve several samples. Samples
-    come out in any order, each once. A sample is rejected at its first blob that cannot be read.
+    One join on (root, name) pins the photos, another one the panoptic images. Several samples may
+    use one blob. A sample is rejected at its first blob that cannot be read.
 
     Attributes:
         listing: output of `ListBlobs`.
-        skipped_tallies: of samples that were pinned or left out before; None for none.
-        panoptic: whether samples may have a panoptic image besides their photo.
-        spool: where both sides wait at the group-by; None where they travel.
+        skipped_tallies: counts of samples pinned or skipped before; None without such samples.
+        panoptic: whether samples may have a panoptic image.
+        spool: file that holds the batches during the group-by; None on a cluster.
     """
 
     listing: beam.PCollection[ListedFile]
@@ -112,8 +111,8 @@ class PinBlobs(beam.PTransform):
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
         tallies = [] if self.skipped_tallies is None else [self.skipped_tallies]
-        for place in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
-            pinned = self._pin_place(samples, place)
+        for index in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
+            pinned = self._pin(samples, index)
             samples = pinned.samples
             rejected.append(pinned.rejected)
             tallies.append(pinned.tallies)
@@ -123,33 +122,34 @@ class PinBlobs(beam.PTransform):
             tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_pin_tallies),
         )
 
-    def _pin_place(self, samples: beam.PCollection[Sample], place: int) -> PinnedSamples:
+    def _pin(self, samples: beam.PCollection[Sample], index: int) -> PinnedSamples:
+        """Pin one blob of each sample."""
         listing = self.listing
         if self.panoptic:
-            listing |= f"OfPlace{place}" >> beam.Filter(_is_at, place)
-        name_of = functools.partial(_name_of, place=place)
+            listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
+        name_of = functools.partial(_name_of, index=index)
         by_name = BatchByName(name_of, _samples_batch, _KeyedBatch)
         listed_by_name = BatchByName(_name_of_listed, _entries_batch, _KeyedBatch)
         pinned = (
             (
-                samples | f"BatchSamples{place}" >> by_name,
-                listing | f"BatchEntries{place}" >> listed_by_name,
+                samples | f"BatchSamples{index}" >> by_name,
+                listing | f"BatchEntries{index}" >> listed_by_name,
             )
-            | f"JoinOnName{place}" >> GroupBatches(_JoinBatch, self.spool)
-            | f"Pin{place}"
-            >> beam.ParDo(_Pin(place)).with_outputs("rejected", "tallies", main="samples")
+            | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
+            | f"Pin{index}"
+            >> beam.ParDo(_Pin(index)).with_outputs("rejected", "tallies", main="samples")
         )
         return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
 
 
-def _is_at(listed: ListedFile, place: int) -> bool:
-    return is_panoptic_root(listed.root) == (place == PANOPTIC)
+def _is_at(listed: ListedFile, index: int) -> bool:
+    return is_panoptic_root(listed.root) == (index == PANOPTIC)
 
 
-def _name_of(sample: Sample, place: int) -> tuple[str, str]:
-    if place >= len(sample.blobs):
+def _name_of(sample: Sample, index: int) -> tuple[str, str]:
+    if index >= len(sample.blobs):
         return _NO_ROOT, sample.key
-    return sample.blobs[place].root, sample.blobs[place].name
+    return sample.blobs[index].root, sample.blobs[index].name
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:
@@ -165,10 +165,13 @@ def _entries_batch(listed: list[ListedFile]) -> _JoinBatch:
 
 
 class _Pin(beam.DoFn):
-    """Pins the samples of a partition, and tallies them."""
+    """Pins one blob of each sample in a partition, and counts them.
 
-    def __init__(self, place: int) -> None:
-        self._place = place
+    The argument is the blob's index in `Sample.blobs`.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
 
     def process(
         self, element: tuple[Partition, Iterable[_JoinBatch]]
@@ -182,10 +185,10 @@ class _Pin(beam.DoFn):
         if root == _NO_ROOT:
             yield from samples
             return
-        names = [sample.blobs[self._place].name for sample in samples]
+        names = [sample.blobs[self._index].name for sample in samples]
         read: list[Entry] = []
         for sample, name in zip(samples, names, strict=True):
-            pinned = pin_sample(sample, entries.get(name), self._place)
+            pinned = pin_sample(sample, entries.get(name), self._index)
             if isinstance(pinned, Rejected):
                 yield RejectedOutput("rejected", pinned)
             else:

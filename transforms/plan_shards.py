@@ -1,9 +1,11 @@
-"""Plan the shards: exact counts and a global order, from references alone.
+"""Plan the shards: exact counts and a global order, without reading images.
 
-Samples fall into buckets of the order. A bucket's samples rank after all smaller buckets, and the
-rank gives the shard. No step sees more than a bucket or a shard of samples; the only global
-value is a table of counts. Output bytes depend on every function here: changing a recipe is a
-breaking change and raises the format version.
+Each sample has an order key. The range of keys is divided into buckets, and the samples of every
+bucket are counted. From these counts follow the rank and the shard of each sample. A step holds at
+most one bucket or one shard of samples, and the table of counts.
+
+Output bytes depend on every function in this file. A change of a formula is a breaking change, and
+needs a new format version.
 """
 
 import functools
@@ -50,18 +52,18 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
 from beam_tfrec.transforms.storage import source_changed
 
-_POSITIONS_PER_BUCKET = 512  # held in memory with their payloads
-_RUN_BYTES = 2_000_000  # packed and read in the processor's caches
-_BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
+_POSITIONS_PER_BUCKET = 512  # few, since a bucket is in memory with its payloads
+_RUN_BYTES = 2_000_000  # small enough for the processor's caches
+_BUCKETS = 16_384  # on a cluster; of a billion samples, a bucket in memory has 61,000
 
 
 class BucketBatch(Batch, frozen=True, array_like=True):
-    """Samples of one bucket with their tally: what was counted of them goes wherever they go.
+    """Samples of one bucket with their tally, so that a later step can check its samples.
 
     Attributes:
-        samples: packed, as they stay until their shard is planned.
-        keys: what each is sorted by: to be ranked, a sample is not opened.
-        tally: of them.
+        samples: packed samples; `make_shard_plan` unpacks them.
+        keys: order keys of the samples, so that ranking needs no unpacking.
+        tally: counts of the samples.
     """
 
     samples: list[msgspec.Raw]
@@ -70,20 +72,20 @@ class BucketBatch(Batch, frozen=True, array_like=True):
 
 
 class KeyBatch(Batch, frozen=True, array_like=True):
-    """Keys of samples with their positions, to find keys that come twice.
+    """Keys of samples, to find repeated ones.
 
     Attributes:
-        keys: (key, position).
+        keys: pairs of a key and its sample's position in the source.
     """
 
     keys: list[tuple[str, int]]
 
 
 class ShardRun(Batch, frozen=True, array_like=True):
-    """Neighbours in a shard's order.
+    """Consecutive samples of a shard.
 
     Attributes:
-        first_place: place of the first sample in its shard.
+        first_place: index of the first sample in its shard.
         samples: packed samples, at least one.
     """
 
@@ -92,29 +94,32 @@ class ShardRun(Batch, frozen=True, array_like=True):
 
 
 def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -> list[bytes]:
-    """Return what a split's samples are sorted by: `ORDER_BYTES` of place, then the key."""
+    """Return the order keys of a split's samples.
+
+    An order key has `ORDER_BYTES` of the input position or of a keyed hash, then the sample's key.
+    """
     members = list(samples)
     if order is Order.INPUT:
-        places = [sample.position.to_bytes(ORDER_BYTES) for sample in members]
+        prefixes = [sample.position.to_bytes(ORDER_BYTES) for sample in members]
     else:
-        places = shuffle_keys(split, [sample.key for sample in members], seed)
-    return [place + sample.key.encode() for place, sample in zip(places, members, strict=True)]
+        prefixes = shuffle_keys(split, [sample.key for sample in members], seed)
+    return [prefix + sample.key.encode() for prefix, sample in zip(prefixes, members, strict=True)]
 
 
 def bucket_of(key: bytes, order: Order, num_buckets: int) -> int:
-    """Return the bucket of an order key; buckets sort as their keys do.
+    """Return the bucket of an order key; a larger key never has a smaller bucket.
 
-    The plan does not depend on their number. Input orders have as many as they need.
+    The plan does not depend on the number of buckets. Input order ignores `num_buckets`.
 
     >>> [bucket_of(bytes([n] * 16), Order.SHUFFLED, 100) for n in (0, 255)]
     [0, 99]
     >>> bucket_of((4096).to_bytes(16), Order.INPUT, 100)
     8
     """
-    place = int.from_bytes(key[:ORDER_BYTES])
+    prefix = int.from_bytes(key[:ORDER_BYTES])
     if order is Order.INPUT:
-        return place // _POSITIONS_PER_BUCKET
-    return place * num_buckets >> 8 * ORDER_BYTES
+        return prefix // _POSITIONS_PER_BUCKET
+    return prefix * num_buckets >> 8 * ORDER_BYTES
 
 
 def make_bucket_batches(
@@ -123,7 +128,7 @@ def make_bucket_batches(
     record_bytes: Callable[[Sample], int],
     num_buckets: int,
 ) -> Iterator[tuple[Bucket, BucketBatch]]:
-    """Yield samples by the bucket that they fall into."""
+    """Yield the samples of each bucket as one batch."""
     by_bucket: dict[Bucket, list[tuple[bytes, Sample]]] = {}
     for split, neighbours in itertools.groupby(samples, operator.attrgetter("split")):
         members = list(neighbours)
@@ -141,19 +146,22 @@ def make_bucket_batches(
 
 
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
-    """Return a 256-bit digest of a set of samples, the same in any order; digests of parts add."""
+    """Return a 256-bit digest of samples, independent of their order.
+
+    The digest of a union is the sum of the digests, modulo `DIGEST_MODULUS`.
+    """
     return add_content_digests(samples, with_position=order is Order.INPUT) % DIGEST_MODULUS
 
 
 def rank_bucket(
     grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable
 ) -> Iterator[tuple[Shard, ShardRun]]:
-    """Yield a bucket's samples as runs, each with its shard and its place there.
+    """Sort a bucket's samples, and yield them as runs with their shards.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when the bucket is not what was counted, which happens when
-            a runner executes a step again and a source has changed; `E-SET-DUPLICATE` when two
-            samples share a key.
+        RuntimeError: `E-SRC-CHANGED` when the samples differ from those counted: a runner has
+            repeated a step, and a source has changed in between;
+            `E-SET-DUPLICATE` when two samples share a key.
     """
     (split, number), batches = grouped
     ranks = table.splits[split]
@@ -164,17 +172,17 @@ def rank_bucket(
         members += zip(batch.keys, batch.samples, strict=True)
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
-        what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
-        raise source_changed(f"split {split}", f"{what} others came")
+        what = f"bucket {number} had {counted.samples} samples, and now has {len(members)} others"
+        raise source_changed(f"split {split}", what)
     _refuse_duplicates(members)
     yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
 
 
 def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
-    """Return a shard's plan, its samples in order.
+    """Return a shard's plan, with its samples in order.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when the samples are not as many as planned.
+        RuntimeError: `E-SRC-CHANGED` when samples are missing or superfluous.
     """
     (split, index), runs = grouped
     ranks = table.splits[split]
@@ -187,7 +195,8 @@ def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable
     planned = ranks.shard_samples(index)
     where = shard_stem(split, index, ranks.planned.shards)
     if gaps or len(samples) != planned:
-        raise source_changed(where, f"{planned} samples are planned, {len(samples)} came")
+        what = f"{planned} samples were planned, and there are {len(samples)} now"
+        raise source_changed(where, what)
     return ShardPlan(split, index, ranks.planned.shards, samples)
 
 
@@ -212,7 +221,7 @@ def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
 
 
 def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str]:
-    """Stop the run at keys that come twice; return an empty list otherwise.
+    """Refuse repeated keys, or return an empty list.
 
     Raises:
         RuntimeError: `E-SET-DUPLICATE`.
@@ -221,8 +230,8 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     in_order = sorted(pair for batch in batches for pair in batch.keys)
     for (key, position), (other, second) in itertools.pairwise(in_order):
         if key == other:
-            what = f"key {key!r} stands for two samples (at {position} and {second})"
-            where, remedy = f"split {split}", "give every sample a key of its own"
+            what = f"two samples have the key {key!r} (at positions {position} and {second})"
+            where, remedy = f"split {split}", "give every sample its own key"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
     return []
 
@@ -236,11 +245,11 @@ def _key_batch(samples: list[Sample]) -> KeyBatch:
 
 
 class PlannedShards(NamedTuple):
-    """What `PlanShards` returns.
+    """Output of `PlanShards`.
 
     Attributes:
-        shards: every shard once, in any order.
-        table: one element, the plan without its samples.
+        shards: plans of all shards, in any order.
+        table: counts of the plan, one element.
     """
 
     shards: beam.PCollection[ShardPlan]
@@ -249,17 +258,17 @@ class PlannedShards(NamedTuple):
 
 @dataclass(eq=False)
 class PlanShards(beam.PTransform):
-    """Samples -> shard plans: exact counts per shard, a global order, references only.
+    """Samples -> shard plans.
 
-    Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
-    samples and on `sharding` alone. Each sample comes out once, or the run stops.
+    Groups samples by bucket, then by shard. The plans depend only on the samples and `sharding`.
+    Every sample is in exactly one plan, or the run stops.
 
     Attributes:
-        sharding: number of shards and order.
-        record_bytes: estimated size of a sample's record; a named function or bound method.
-        pin_tallies: what pinning saw, by root. With it a run stops when most images are missing.
-        budget: how many images may be missing.
-        spool: where samples wait at both group-bys; None where they travel.
+        sharding: number of shards, and order.
+        record_bytes: function that estimates the size of a sample's record; pickled by name.
+        pin_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
+        budget: limit of missing images.
+        spool: file that holds the batches during both group-bys; None on a cluster.
     """
 
     sharding: Sharding
@@ -285,7 +294,7 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         twice: Any = []
-        if Order.INPUT in self.sharding.order.values():  # equal keys fall into distant buckets
+        if Order.INPUT in self.sharding.order.values():  # equal keys may be in different buckets
             keys = samples | "BatchKeys" >> BatchByName(
                 _split_and_key, _key_batch, tuple[Partition, KeyBatch]
             )
@@ -327,7 +336,7 @@ def _make_table(
     _: bytes,
     tallies: list[tuple[Bucket, Tally]],
     pin_tallies: list[tuple[str, PinTally]],
-    twice: list[str],  # always empty: it is awaited, so that equal keys end the run first
+    twice: list[str],  # always empty; this input makes the table wait for `refuse_equal_keys`
     sharding: Sharding,
     budget: RejectBudget,
 ) -> ShardTable:

@@ -1,20 +1,20 @@
-"""How far a run is, counted in each process, for people to read."""
+"""Counts of finished work in each process, for the progress display."""
 
 import threading
 from typing import NamedTuple
 
 COUNTERS = "beam_tfrec"
-"""Namespace of a job's counters in Beam, which a runner elsewhere shows."""
+"""Namespace of the Beam counters of a run, which a remote runner displays."""
 
 
 class Counts(NamedTuple):
-    """Work that was done.
+    """Finished work.
 
     Attributes:
-        done: samples written or rejected, those of kept shards too.
-        rejected: samples rejected.
-        bytes: bytes written to shards.
-        shards_done: shards written or kept.
+        done: number of samples written or rejected, including those of kept shards.
+        rejected: number of samples rejected.
+        bytes: number of bytes written to shards.
+        shards_done: number of shards written or kept.
     """
 
     done: int = 0
@@ -24,13 +24,14 @@ class Counts(NamedTuple):
 
 
 class Progress:
-    """Counts of a run in this process, with the attributes of `Counts`; a display may read them.
+    """Counts of a run in this process; it has the attributes of `Counts`, too.
 
-    They are for people. The manifest's sums come from receipts, which no retry can count twice.
+    The counts are for display only. A retry may count work twice here, but not in the shards'
+    receipts, where the manifest's sums come from.
 
     Attributes:
-        planned: samples planned; 0 until the plan is published.
-        shards_planned: shards of the run.
+        planned: number of samples planned; 0 until the plan is published.
+        shards_planned: number of shards planned.
     """
 
     def __init__(self) -> None:
@@ -39,16 +40,16 @@ class Progress:
         self.reset()
 
     def reset(self) -> None:
-        """Go back to zero, for a new run."""
+        """Set all counts to zero, for a new run."""
         self.plan(0, 0)
         self.take()
 
     def plan(self, samples: int, shards: int) -> None:
-        """Note what is to be done."""
+        """Set the planned numbers."""
         self.planned, self.shards_planned = samples, shards
 
     def add(self, counts: Counts) -> None:
-        """Add work that this or another process has done."""
+        """Add work of this or another process."""
         with self._lock:
             self.done += counts.done
             self.rejected += counts.rejected
@@ -56,7 +57,7 @@ class Progress:
             self.shards_done += counts.shards_done
 
     def take(self) -> Counts:
-        """Return the counts, and count from zero again: another process adds them to its own."""
+        """Return the counts and set them to zero; another process adds them to its own."""
         with self._lock:
             counts = Counts(*(getattr(self, name, 0) for name in Counts._fields))
             self.done = self.rejected = self.bytes = self.shards_done = 0
@@ -64,4 +65,4 @@ class Progress:
 
 
 PROGRESS = Progress()
-"""The counts of this process; one in-process run at a time shows them."""
+"""Counts of this process; only one in-process run at a time displays them."""

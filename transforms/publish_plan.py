@@ -1,7 +1,7 @@
-"""Publish the plan before the first shard: `_plan.json` claims an output for one plan.
+"""Publish the plan: create `_plan.json` before the first shard, and so claim the output.
 
-The budgets of rejects and drops are checked here, before the first shard and again at the end.
-`--plan` looks at an output with the same eyes, and writes nothing.
+The limits of rejects and dropped annotations are checked here, and again by `commit`. `--plan`
+makes the same checks without writing.
 """
 
 import errno
@@ -63,7 +63,7 @@ _SHOWN_REJECTS = 10
 
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
-"""What an output can be found to be: see `RunPlan.state`."""
+"""States of an output before a run: see `RunPlan.state`."""
 
 
 def make_job_plan(
@@ -73,18 +73,18 @@ def make_job_plan(
     job: DataSetJob,
     label_file: bytes | None = None,
 ) -> JobPlan:
-    """Return the plan of a run, when its samples and their rejects so far allow one.
+    """Check samples and rejects, and return the plan of a run.
 
     Args:
-        table: how many samples the shards get.
-        sources: what the sources held.
-        rejected: rejects so far.
-        job: the run.
-        label_file: what `job.label_file` holds; None where there is none.
+        table: numbers of samples and shards.
+        sources: counts of the sources, one `SplitSource` per split.
+        rejected: rejects of all steps before the shards.
+        job: configuration of the run.
+        label_file: content of `job.label_file`; None without such a file.
 
     Raises:
-        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` where the files do not
-            hold what the layout asks for.
+        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` if the sources lack
+            features that the layout needs.
     """
     columns = [column for source in sources for column in source.columns]
     known = {name for source in sources for name in source.found}
@@ -92,7 +92,7 @@ def make_job_plan(
     found = sorted(known)
     _refuse_without_samples(sources, job)
     check_budget_aloud(rejected, sources, job, "rejected")
-    _check_found(found, job)  # where all rows are rejects, nothing is: these tell why
+    _check_found(found, job)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(sources, job, label_file)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
@@ -108,10 +108,11 @@ def make_job_plan(
 def publish_plan(
     plan: JobPlan, output: Storage, names: ShardNames, *, replaces: bool = False
 ) -> None:
-    """Claim an output for a plan, or find it claimed by the same one.
+    """Claim the output for a plan, or check that the same plan has claimed it.
 
-    A run that replaces a data set claims first and looks second. Whatever a run that was still at
-    work left there then has a plan, so that the next `--overwrite` knows it as ours.
+    With `replaces` the plan is created before the output is searched for other files. A run that
+    was replaced by `--overwrite` may still write files there. Since the output then has a plan,
+    the next `--overwrite` can delete them.
 
     Raises:
         RuntimeError: as `is_claimed`.
@@ -128,14 +129,14 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
     """Return True if `_plan.json` holds this plan, False if the output is unclaimed.
 
     Raises:
-        RuntimeError: `E-OUT-PLAN` naming the first difference to the plan there; `E-OUT-FOREIGN`
-            when there is none but files of our names are.
+        RuntimeError: `E-OUT-PLAN` for another plan, naming the first difference; `E-OUT-FOREIGN`
+            when the output has files of a run, but no plan.
     """
     if output.stat(PLAN_NAME) is None:
         found = names_of_ours(output, names)
         if not found:
             return False
-        if output.stat(PLAN_NAME) is None:  # else a run that began just now has written them
+        if output.stat(PLAN_NAME) is None:  # else another run has just begun to write
             refuse_foreign(output, found)
     _refuse_other(plan, output)
     return True
@@ -147,12 +148,12 @@ def _refuse_other(plan: JobPlan, output: Storage) -> None:
         try:
             other = from_json(data, JobPlan)
         except ValueError:
-            raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+            raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
         raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
 
 def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
-    """Return in words the first thing in which a plan differs from the wanted parts of one."""
+    """Describe the first difference between a plan and the given parts of another."""
     other, mine = msgspec.to_builtins(plan), wanted
     for part in ("format_version", "options", "splits", "labels"):
         if part not in mine or other[part] == mine[part]:
@@ -160,7 +161,7 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
         if not isinstance(mine[part], dict):
             return f"the output was made with other {part}"
         names = sorted({*other[part], *mine[part]})
-        for name in sorted(names, key=lambda name: not mine[part].get(name)):  # what is asked first
+        for name in sorted(names, key=lambda name: not mine[part].get(name)):  # given values first
             theirs, ours = other[part].get(name), mine[part].get(name)
             if theirs != ours:
                 return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"
@@ -170,14 +171,13 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
 def check_budget_aloud(
     rejects: Iterable[Rejected], sources: Sequence[SplitSource], job: DataSetJob, remedy: str
 ) -> None:
-    """Stop when more samples are rejected, or annotations of a split dropped, than accepted.
+    """Check the numbers of rejected samples and of dropped annotations against their limits.
 
-    Their numbers are compared with those of the samples that earlier data sets lack, and of the
-    annotations to be written: those that are listed, without those that are excluded, filtered out
-    or in earlier data sets. The first of the rejects that are too many are logged.
+    Percentages are of new samples, and of the annotations of new samples that were neither
+    excluded nor filtered out. Above a limit, the first rejects are logged.
 
     Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts them.
+        RuntimeError: `E-BUDGET`, with the command that accepts these rejects.
     """
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
@@ -197,7 +197,7 @@ def check_budget_aloud(
         of_split = [reject for reject in dropped if reject.split == source.split]
         left_out = source.excluded_annotations + sum(source.skipped_annotations.values())
         listed = source.annotations - source.earlier_annotations - left_out
-        if job.drop_budget is None:  # 1 %, rounded up, and never all
+        if job.drop_budget is None:  # 1 %, rounded up, but never all
             allowed = min(-(-listed // 100), max(listed - 1, 0))
         else:
             allowed = job.drop_budget.allowed(listed)
@@ -227,7 +227,7 @@ def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeEr
 
 
 def reject_text(reject: Rejected, remedy: str) -> str:
-    """Return a reject as a line of the log."""
+    """Return the log line of a reject."""
     of_sample = reject.scope is Scope.SAMPLE
     where = reject.file_name or ("sample" if of_sample else "annotation")
     ids = f"key {reject.key}" if of_sample else f"id {reject.annotation_ids[0]}"
@@ -235,7 +235,7 @@ def reject_text(reject: Rejected, remedy: str) -> str:
 
 
 def other_plan(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output that another plan has claimed."""
+    """Return the fault of an output with another plan."""
     remedy = "give the same options and sources, another --output, or --overwrite"
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
@@ -251,7 +251,7 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
             what = f"no {job.layout.sample_noun}s in its sources"
             remedy = "check them, or give --allow_empty"
             if split_by := job.options().get("split_by"):
-                what = f"no sample is of it by {split_by}"
+                what = f"{split_by} gives it no sample"
                 remedy = "give a larger share, correct --splits, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
@@ -259,7 +259,7 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
 def _numbered(
     sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
 ) -> list[Label]:
-    """Return the labels: by the label file, by the sources, or by the names of their classes."""
+    """Return the labels from the label file, else from the sources' ids or class names."""
     first_id = job.layout.first_label_id
     names = {name for source in sources for name in source.class_names}
     if label_file is not None:
@@ -287,10 +287,10 @@ def _show(value: object) -> str:
 
 
 def refuse_no_place(output: Storage) -> None:
-    """Refuse an output that cannot be written, as far as that can be seen without trying.
+    """Check without writing that the output can probably be written.
 
     Raises:
-        RuntimeError: `E-IO-…` as `Storage.probe` would.
+        RuntimeError: `E-IO-…`, the fault that `Storage.probe` would raise.
     """
     if not is_local(output.root):
         if not is_beams(output.root):
@@ -307,7 +307,7 @@ def refuse_no_place(output: Storage) -> None:
 
 
 def free_bytes(output: Storage) -> int | None:
-    """Return how much room this user has where a local output lies; None where it is elsewhere."""
+    """Return the free bytes of a local output's disk for this user; None for a remote output."""
     if not is_local(output.root):
         return None
     disk = os.statvfs(_nearest(output.root))
@@ -317,17 +317,17 @@ def free_bytes(output: Storage) -> int | None:
 def look_at_output(
     plan: JobPlan, output: Storage, names: ShardNames, splits: Sequence[str], *, overwrite: bool
 ) -> tuple[str, int]:
-    """Return what an output is to a run, and how many of its shards are finished there.
+    """Return the state of the output, and the number of finished shards in it.
 
     Args:
-        plan: of the run.
-        output: of the run.
-        names: how its shard files are called.
-        splits: of the run.
-        overwrite: whether the run deletes a data set there first.
+        plan: plan of the run.
+        output: output of the run.
+        names: naming scheme of shard files.
+        splits: splits of the run.
+        overwrite: whether the run first deletes a data set in the output.
 
     Raises:
-        RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would.
+        RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would raise.
     """
     if overwrite:
         gone = removed_names(output, names, splits)
@@ -337,11 +337,11 @@ def look_at_output(
         return FREE, 0
     claimed = len(receipts(output))
     files = sum(split_of(name, names) is not None for name in top_level(output))
-    return OURS, min(claimed, files)  # a shard's file is the last of it
+    return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 
 def _nearest(path: str) -> str:
-    """Return a path, or the nearest one above it that is there."""
+    """Return the path, or its nearest parent that exists."""
     path = os.path.abspath(path)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
@@ -350,16 +350,16 @@ def _nearest(path: str) -> str:
 
 @dataclass(eq=False)
 class PublishPlan(beam.PTransform):
-    """The shard table -> the run's `JobPlan`, one element, once the output is claimed for it.
+    """Shard table -> the published `JobPlan`, one element.
 
-    Stops the run before its first shard when the samples, their rejects so far or the output do not
-    allow it. Counters `samples_planned` and `shards_planned` in the namespace `beam_tfrec` are for
+    Checks samples, rejects and output, so that a run that must fail stops before its first shard.
+    The counters `samples_planned` and `shards_planned` in the namespace `beam_tfrec` are for
     display.
 
     Attributes:
-        job: what the run is.
-        sources: what the sources held, one `SplitSource` a split.
-        rejected: rejects so far.
+        job: configuration of the run.
+        sources: counts of the sources, one `SplitSource` per split.
+        rejected: rejects of all steps before the shards.
     """
 
     job: DataSetJob
@@ -367,7 +367,7 @@ class PublishPlan(beam.PTransform):
     rejected: beam.PCollection[Rejected]
 
     def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
-        """Publish the plan."""
+        """Make the plan and publish it."""
         sources, rejected = beam.pvalue.AsList(self.sources), beam.pvalue.AsList(self.rejected)
         return table | "Publish" >> beam.Map(_publish, sources, rejected, self.job)
 
@@ -391,8 +391,8 @@ def _publish(
 
 
 def warn_of_splits(sources: Sequence[SplitSource]) -> None:
-    """Tell of classes that are called like splits: a folder too far up looks like that."""
+    """Log a warning if classes have names of splits: `--images` is probably one level too high."""
     names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         given = ",".join(names)
-        _LOG.warning("the classes are called %s: for splits, give --images SPLIT=DIR", given)
+        _LOG.warning("the class names are %s; if these are splits, give --images SPLIT=DIR", given)

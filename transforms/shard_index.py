@@ -1,4 +1,4 @@
-"""The index of a shard: one row a record, as Parquet, and in the text form that DALI reads."""
+"""The index of a shard: one row per record, as Parquet, and as text for NVIDIA DALI."""
 
 import io
 from collections.abc import Sequence
@@ -31,11 +31,14 @@ INDEX_SCHEMA = pa.schema(
 
 _SEAL = b"beam-tfrec-crc32c:"
 _BLANK_SEAL = _SEAL + b"0" * 8
-"""Placeholder of an index's own CRC-32C while that is computed."""
+"""Placeholder of an index's own CRC-32C while it is computed."""
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
-    """A blob of a record: name under its root, bytes, pin when read, hex SHA-256."""
+    """A source file of a record: name below its root, size in bytes, pin, SHA-256 in hex.
+
+    The pin is the file's modification time or generation when it was read.
+    """
 
     name: str
     size: int
@@ -44,17 +47,17 @@ class Source(msgspec.Struct, frozen=True, gc=False):
 
 
 class IndexRow(msgspec.Struct, frozen=True, gc=False):
-    """One record.
+    """Index row of one record.
 
     Attributes:
-        key: the sample's key.
-        offset: of the record's frame in the file, in bytes.
-        size: of the record with its 16 bytes of framing.
-        sources: what it was made from.
-        labels: its class labels.
-        image_height: of its first picture, in px; None where it has none.
-        image_width: likewise.
-        objects: number of its objects; None where its layout has none.
+        key: key of the sample.
+        offset: offset of the record's frame in the shard file, in bytes.
+        size: size of the record with its 16 bytes of framing.
+        sources: source files of the record.
+        labels: class labels of the record.
+        image_height: height of the first image, in px; None without images.
+        image_width: width of the first image, in px; None without images.
+        objects: number of objects; None if the layout has no objects.
     """
 
     key: str
@@ -68,10 +71,10 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
-    """Return the rows as a Parquet file, its bytes equal for equal rows and pyarrow.
+    """Return the rows as a Parquet file; equal rows and pyarrow versions give equal bytes.
 
-    The file holds its own CRC-32C. The manifest cannot hold it: an index has the times of local
-    sources, and a manifest is the same for the same data.
+    The file holds its own CRC-32C. The manifest cannot hold it, since an index has modification
+    times of local sources, and the manifest must not depend on these.
     """
     out = io.BytesIO()
     table = table_of_rows(rows).replace_schema_metadata({"seal": _BLANK_SEAL})
@@ -80,14 +83,14 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
 
 
 def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
-    """Return the rows as columns."""
+    """Return the rows as a table with `INDEX_SCHEMA`."""
     columns = {name: [getattr(row, name) for row in rows] for name in INDEX_SCHEMA.names}
     columns["sources"] = msgspec.to_builtins(columns["sources"])
     return pa.Table.from_pydict(columns, schema=INDEX_SCHEMA)
 
 
 def index_to_text(rows: Sequence[IndexRow]) -> bytes:
-    """Return DALI's `tfrecord2idx` form: a line `offset size` a record.
+    """Return the format of DALI's `tfrecord2idx`: a line `offset size` per record.
 
     >>> index_to_text([IndexRow("1", 0, 20, [], []), IndexRow("2", 20, 36, [], [])])
     b'0 20\\n20 36\\n'
@@ -102,38 +105,39 @@ def is_index_as_written(data: bytes) -> bool:
 
 
 def index_columns(data: bytes, names: Sequence[str], records: int | None = None) -> pa.Table:
-    """Return columns of a Parquet index, without those that older data sets lack.
+    """Return columns of a Parquet index; optional columns that an older index lacks are left out.
 
     Args:
-        data: of the index.
-        names: of the columns.
-        records: their number, if it is known.
+        data: content of the index.
+        names: names of the columns.
+        records: expected number of records; None to skip this check.
 
     Raises:
-        ValueError: when it is no index, or one of another number of records.
-        MemoryError: when it does not fit, which says nothing about the file.
+        ValueError: when the data is not an index, or has another number of records.
+        MemoryError: when memory is too small; the index may be fine.
     """
     try:
-        # Not `pq.read_table`: its threads outlive it, and now and then abort Python as it ends.
+        # Not `pq.read_table`: its threads stay alive, and sometimes abort Python on exit.
         file = pq.ParquetFile(pa.BufferReader(data))
         if records not in (None, file.metadata.num_rows):
-            raise ValueError(f"index must be of {records} records, got {file.metadata.num_rows}")
-        there = set(file.schema_arrow.names)
+            raise ValueError(f"index must have {records} records, got {file.metadata.num_rows}")
+        stored = set(file.schema_arrow.names)
         fields = [INDEX_SCHEMA.field(name) for name in names]
-        fields = [field for field in fields if field.name in there or not field.nullable]
+        fields = [field for field in fields if field.name in stored or not field.nullable]
         table = file.read([field.name for field in fields], use_threads=False)
         table.validate(full=True)
         table = table.combine_chunks()
         columns = [table[field.name].combine_chunks() for field in fields]
-    except MemoryError:  # pyarrow's is an ArrowException too
+    except MemoryError:  # pyarrow's MemoryError is also an ArrowException
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
     for field, column in zip(fields, columns, strict=True):
         if column.type != field.type or (not field.nullable and _has_null(column)):
-            raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
+            what = f"index must have {field.name} in every row, as {field.type}"
+            raise ValueError(f"{what}, got {column.type}")
     if records not in (None, table.num_rows):
-        raise ValueError(f"index must be of {records} records, got {table.num_rows}")
+        raise ValueError(f"index must have {records} records, got {table.num_rows}")
     return table
 
 
@@ -141,8 +145,8 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     """Return the rows of a Parquet index.
 
     Raises:
-        ValueError: when it is none.
-        MemoryError: when it does not fit, which says nothing about the file.
+        ValueError: when the data is not an index.
+        MemoryError: when memory is too small; the index may be fine.
     """
     columns = [column.to_pylist() for column in index_columns(data, INDEX_SCHEMA.names).columns]
     return [
@@ -152,7 +156,7 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
 
 
 def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:
-    """Return whether two indexes describe the same records, whenever their sources were touched."""
+    """Return whether two indexes describe the same records; pins of sources may differ."""
     return [_without_pins(row) for row in rows] == [_without_pins(row) for row in others]
 
 

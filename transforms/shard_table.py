@@ -1,7 +1,7 @@
-"""How many shards a split has, and what of its order is in each: from counts alone.
+"""Compute from counts alone how many shards a split has, and which ranks each shard gets.
 
-Output bytes depend on every function here: changing a recipe is a breaking change and raises the
-format version.
+Output bytes depend on every function in this file. A change of a formula is a breaking change, and
+needs a new format version.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 
 Bucket = tuple[str, int]
-"""A split and a stretch of its order."""
+"""A split, and the number of a range of its order keys."""
 Shard = tuple[str, int]
 """A split and the index of one of its shards."""
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How many shards, and in which order; per split where a mapping has it, else for all (`""`).
+    """Number of shards, and order of records. The mappings are by split; `""` is for all others.
 
     Attributes:
-        num_shards: shards per split; a multiple of `hosts`.
-        records_per_shard: records of every shard but the last; excludes the others.
-        shard_bytes: output bytes to aim at, where neither of them is given; None for the default,
-            which comes with a least number of shards.
-        hosts: hosts that will read `files[h::hosts]`.
-        order: order per split.
-        seed: of the shuffle.
+        num_shards: number of shards; a multiple of `hosts`.
+        records_per_shard: records of every shard except the last; instead of `num_shards`.
+        shard_bytes: target size of a shard, used without the two attributes above; None for the
+            default size, with at least `MIN_SHARDS` shards.
+        hosts: number of hosts that read; host `h` reads `files[h::hosts]`.
+        order: order of the records.
+        seed: seed of the shuffle.
     """
 
     num_shards: Mapping[str, int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Sharding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values that could not be planned."""
+        """Refuse values that contradict each other or are out of range."""
         numbers = [("num_shards", n) for n in self.num_shards.values()]
         numbers.append(("hosts", self.hosts))
         if self.shard_bytes is not None:
@@ -64,8 +64,8 @@ class Sharding:
             raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
         if self.records_per_shard is not None and self.hosts > 1:
             raise ValueError(
-                f"records_per_shard {self.records_per_shard} fills shards one by one, which gives"
-                f" no multiple of hosts {self.hosts}: give num_shards instead"
+                f"records_per_shard {self.records_per_shard} cannot promise a number of shards that"
+                f" is a multiple of hosts {self.hosts}: give num_shards instead"
             )
         for number in self.num_shards.values():
             if number % self.hosts:
@@ -85,13 +85,13 @@ class Sharding:
         return self.order.get(split, self.order.get("", Order.SHUFFLED))
 
     def options(self) -> dict[str, str]:
-        """Return the options that decide bytes, for the plan."""
+        """Return the options that decide output bytes, for the plan."""
         orders = {"all": self.order_of("").value}
         orders |= {split: order.value for split, order in self.order.items() if split}
         shards = {split or "all": number for split, number in self.num_shards.items()}
         by_size = not shards and self.records_per_shard is None
         size = f"{DEFAULT_SHARD_BYTES}"
-        if self.shard_bytes is not None:  # the same number, given, may make fewer shards
+        if self.shard_bytes is not None:  # then MIN_SHARDS does not apply
             size = f"{self.shard_bytes} as given"
         return {
             "hosts": str(self.hosts) if by_size else "",
@@ -104,7 +104,7 @@ class Sharding:
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """The samples of a bucket: their number, estimated output bytes, `members_digest` in hex."""
+    """Counts of samples: their number, estimated output bytes, `members_digest` in hex."""
 
     samples: int
     bytes: int
@@ -112,13 +112,13 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Where a split's buckets stand in its order.
+    """Ranks of a split's buckets.
 
     Attributes:
-        planned: samples and shards of the split.
-        full: records of a full shard where shards are filled one by one, else 0 for equal shares.
-        buckets: rank of the first sample, and what is held, of each bucket with samples, by its
-            number as text: a coder of dicts asks for that.
+        planned: numbers of samples and shards of the split.
+        full: `records_per_shard`, if given; 0 for shards of equal size (±1).
+        buckets: rank of the first sample, and tally, of each bucket with samples. The keys are the
+            buckets' numbers as text, since coders of dicts need text keys.
     """
 
     planned: PlannedSplit
@@ -126,18 +126,18 @@ class Ranks(msgspec.Struct, frozen=True):
     buckets: dict[str, tuple[int, Tally]]
 
     def shard_of(self, rank: int) -> tuple[int, int]:
-        """Return (shard, place in it) of a rank."""
+        """Return the shard of a rank, and the record's index in it."""
         if self.full:
             return divmod(rank, self.full)
         base, extra = divmod(self.planned.samples, self.planned.shards)
-        larger = extra * (base + 1)  # samples of the first shards, which hold one more
+        larger = extra * (base + 1)  # samples in the first shards, which have one more each
         if rank < larger:
             return divmod(rank, base + 1)
-        shard, place = divmod(rank - larger, base)
-        return extra + shard, place
+        shard, index = divmod(rank - larger, base)
+        return extra + shard, index
 
     def shard_samples(self, index: int) -> int:
-        """Return how many samples a shard holds."""
+        """Return the number of samples of a shard."""
         if self.full:
             return min(self.full, self.planned.samples - index * self.full)
         base, extra = divmod(self.planned.samples, self.planned.shards)
@@ -145,27 +145,32 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 class ShardTable(msgspec.Struct, frozen=True):
-    """The plan without its samples: ranks per split, and the digest of all samples, hex."""
+    """The plan without samples.
+
+    Attributes:
+        splits: ranks by split.
+        digest: digest of all samples, hex.
+    """
 
     splits: dict[str, Ranks]
     digest: str
 
     def planned(self, split: str) -> PlannedSplit:
-        """Return a split's samples and shards; none when no sample of it is left."""
+        """Return a split's numbers of samples and shards; zeros if it has no samples."""
         return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
 
 
 def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) -> int:
-    """Return a split's number of shards; log it where the default's least number decides.
+    """Return a split's number of shards; log it if `MIN_SHARDS` decides.
 
     Args:
-        split: its name.
-        total: its samples, at least 1.
-        output_bytes: estimated size of all its records.
-        sharding: what was asked for.
+        split: name of the split.
+        total: number of samples, at least 1.
+        output_bytes: estimated size of all records.
+        sharding: options that the user gave.
 
     Raises:
-        ValueError: `E-ARG` when more shards are asked for than there are samples.
+        ValueError: `E-ARG` when there would be more shards than samples.
 
     >>> count_shards("train", 118_287, 19_000_000_000, Sharding(hosts=8))
     128
@@ -181,7 +186,7 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         asked = -(-wanted // sharding.hosts) * sharding.hosts
         what = f"--shard_size {shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
         if wanted > by_size:
-            text = "split %s: %d shards, the least by default; for fewer give --shard_size"
+            text = "split %s: %d shards, the default minimum; for fewer give --shard_size"
             _LOG.info(text, split, asked)
     else:
         what = f"--num_shards {asked}"
@@ -194,7 +199,7 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
 
 
 def add_tallies(tallies: Iterable[Tally]) -> Tally:
-    """Return the sum of tallies."""
+    """Add tallies."""
     parts = list(tallies)
     digest = sum(int(part.digest, 16) for part in parts) % DIGEST_MODULUS
     counts, sizes = (part.samples for part in parts), (part.bytes for part in parts)
@@ -202,10 +207,10 @@ def add_tallies(tallies: Iterable[Tally]) -> Tally:
 
 
 def make_shard_table(tallies: Collection[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
-    """Return the plan of all splits from the tallies of their buckets.
+    """Compute the ranks of all buckets from their tallies.
 
     Raises:
-        ValueError: `E-ARG` when more shards are asked for than there are samples.
+        ValueError: `E-ARG` when a split would have more shards than samples.
     """
     by_split: dict[str, dict[int, Tally]] = {}
     for (split, bucket), tally in sorted(tallies):

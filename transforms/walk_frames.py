@@ -1,8 +1,9 @@
-"""Walk through a TFRecord file of any origin: every frame with both checksums, a piece at a time.
+"""Read a TFRecord file of any origin in pieces, and check both checksums of every frame.
 
-No length is believed: it is compared with what is left of the file, and a record beyond
-`MAX_RECORD_BYTES` is checksummed in pieces and not kept. Where a frame's header is damaged the walk
-goes on if an index says where the next frame begins.
+The length in a frame's header is compared with the rest of the file before it is used. A record
+above `MAX_RECORD_BYTES` is checksummed in pieces and not kept. After a damaged header, reading
+continues only if an index has the offset of the next frame.
+
 Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -27,31 +28,31 @@ from beam_tfrec.schemas.tfrecord import (
 from beam_tfrec.transforms.storage import Entry, Storage
 
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
-"""Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
+"""Suffixes of TFRecord files; a dash with more text may follow, and `.gz`."""
 MAX_RECORD_BYTES = 512 << 20
-"""A larger record is checksummed, but its bytes are not returned."""
+"""Maximum size of a record that is returned; larger ones are only checksummed."""
 UNKNOWN_SIZE = 2**63
-"""Size of a file whose end is not known."""
+"""Size of a compressed file's content, which is unknown until its end."""
 
 _PIECE_BYTES = 2 << 20
 _INFLATED_BYTES = 1 << 20
 _ZLIB_METHOD = 8
-_ANY_HEADER = 32 + zlib.MAX_WBITS  # of gzip or zlib
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # accepts gzip and zlib
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
 ReadSpan = Callable[[int, int], bytes]
-"""Returns a file's bytes from the first number to before the second, fewer where it ends."""
+"""Returns a file's bytes from a start offset to an end offset, fewer at the end of the file."""
 
 
 class Record(NamedTuple):
-    """A whole record.
+    """An undamaged record.
 
     Attributes:
-        number: its place in the file, from 0.
-        offset: of its frame, in bytes.
-        size: of the record without framing, in bytes.
-        data: its bytes; None of one that is larger than `MAX_RECORD_BYTES`.
+        number: index of the record in the file, from 0.
+        offset: offset of its frame, in bytes.
+        size: size of the record without framing, in bytes.
+        data: the record's bytes; None if there are more than `MAX_RECORD_BYTES`.
     """
 
     number: int
@@ -61,13 +62,13 @@ class Record(NamedTuple):
 
 
 class BadFrame(NamedTuple):
-    """A frame that is damaged.
+    """A damaged frame.
 
     Attributes:
-        number: its place in the file, from 0.
-        offset: where it begins, in bytes.
-        code: `E-VER-FRAME` where its header is damaged or its end missing, else `E-VER-CRC`.
-        what: is wrong.
+        number: index of the frame in the file, from 0.
+        offset: offset of the frame, in bytes.
+        code: `E-VER-FRAME` for a damaged header or a missing end, else `E-VER-CRC`.
+        what: description of the damage.
     """
 
     number: int
@@ -77,7 +78,7 @@ class BadFrame(NamedTuple):
 
 
 def is_record_file(name: str) -> bool:
-    """Return whether a file is named like TFRecords: those of TFDS end in `-00000-of-00016`.
+    """Return whether a name is that of a TFRecord file; TFDS appends `-00000-of-00016`.
 
     >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
     (True, False)
@@ -87,10 +88,16 @@ def is_record_file(name: str) -> bool:
 
 
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
-    """Return the bytes of the record whose frame an index describes.
+    """Read one record at an offset from an index.
+
+    Args:
+        storage: storage of the file.
+        file: listed file; None if it is missing.
+        offset: offset of the record's frame.
+        size: size of the record with framing.
 
     Raises:
-        ValueError: if it is not there, damaged or too large.
+        ValueError: if the record is missing, damaged or too large.
         RuntimeError: `E-IO-…` if the store fails.
     """
     if file is None or file.kind != "file":
@@ -110,44 +117,44 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
 def walk_frames(
     pieces: Iterable[bytes], size_bytes: int, starts: Sequence[int] = ()
 ) -> Iterator[Record | BadFrame]:
-    """Yield every record, and every frame that is none.
+    """Yield every record and every damaged frame, in the file's order.
 
     Args:
-        pieces: bytes of the file, in their order.
+        pieces: consecutive pieces of the file.
         size_bytes: size of the file, or `UNKNOWN_SIZE`.
-        starts: offsets of its frames by an index, ascending, to go on at after a damaged one.
+        starts: offsets of all frames from an index, ascending, to continue after a damaged one.
     """
     file = _Forward(iter(pieces))
     offset = number = 0
     while head := file.read(offset, HEADER_BYTES):
-        found, following = _read_frame(file, head, size_bytes, offset, number)
+        frame, following = _read_frame(file, head, size_bytes, offset, number)
         if following is None:
-            place = bisect.bisect_right(starts, offset)
-            if place == len(starts) or starts[place] >= size_bytes:
-                assert isinstance(found, BadFrame)
+            next_number = bisect.bisect_right(starts, offset)
+            if next_number == len(starts) or starts[next_number] >= size_bytes:
+                assert isinstance(frame, BadFrame)
                 left = f"the last {size_bytes - offset} bytes of the file were not read"
                 if size_bytes == UNKNOWN_SIZE:
-                    left = "what follows was not read"
-                yield found._replace(what=f"{found.what}; {left}")
+                    left = "the rest of the file was not read"
+                yield frame._replace(what=f"{frame.what}; {left}")
                 break
-            following, number = starts[place], place - 1
-        yield found
+            following, number = starts[next_number], next_number - 1
+        yield frame
         offset, number = following, number + 1
 
 
 def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
-    """Return a file's bytes in pieces."""
+    """Read a file in pieces of 2 MiB."""
     starts = range(0, size_bytes, _PIECE_BYTES)
     pieces = (read(start, min(start + _PIECE_BYTES, size_bytes)) for start in starts)
     return itertools.takewhile(len, pieces)
 
 
 class OpenedRecords(NamedTuple):
-    """The frames of a file, compressed or not.
+    """The content of a TFRecord file, decompressed if needed.
 
     Attributes:
-        pieces: bytes of the frames.
-        size_bytes: their size, or `UNKNOWN_SIZE`.
+        pieces: consecutive pieces of the content.
+        size_bytes: size of the content, or `UNKNOWN_SIZE`.
         compression: `GZIP` or `ZLIB`; empty for none.
     """
 
@@ -157,7 +164,7 @@ class OpenedRecords(NamedTuple):
 
 
 def open_records(storage: Storage, file: Entry) -> OpenedRecords:
-    """Return a TFRecord file's frames; a compressed file is inflated while it is read."""
+    """Open a TFRecord file; a compressed file is decompressed while it is read."""
 
     def read(start: int, end: int) -> bytes:
         return storage.read(file.name, file, (start, end))
@@ -170,7 +177,7 @@ def open_records(storage: Storage, file: Entry) -> OpenedRecords:
 
 
 def _compression(head: bytes) -> str:
-    """Return how a file that begins so is compressed; not at all if it begins with a frame."""
+    """Return the compression of a file by its first bytes; empty if they are a frame's header."""
     size, crc = head[:8], int.from_bytes(head[8:], "little")
     if len(head) == HEADER_BYTES and crc == length_crc(int.from_bytes(size, "little")):
         return ""
@@ -181,10 +188,10 @@ def _compression(head: bytes) -> str:
 
 
 def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of a compressed file, whose members may be several.
+    """Yield the content of a compressed file, which may have several gzip members.
 
     Raises:
-        zlib.error: if it is damaged or cut off.
+        zlib.error: if the file is damaged or truncated.
     """
     inflate = zlib.decompressobj(_ANY_HEADER)
     for data in pieces:
@@ -196,23 +203,23 @@ def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
             data = inflate.unconsumed_tail or inflate.unused_data
     while not inflate.eof:
         if not (piece := inflate.decompress(b"", _INFLATED_BYTES)):
-            raise zlib.error("the stream is cut off")
+            raise zlib.error("the stream is truncated")
         yield piece
 
 
 class _Forward:
-    """A part of a file that is held; it only moves forward."""
+    """A buffer over consecutive pieces of a file; it only moves forward."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._base, self._held = pieces, 0, b""
 
     @property
     def end(self) -> int:
-        """Where the part ends."""
+        """End of the buffer, as an offset in the file."""
         return self._base + len(self._held)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes from an offset: fewer where the file ends, none before the part."""
+        """Return bytes at an offset: fewer at the file's end, none before the buffer."""
         start = offset - self._base
         if start < 0:
             return b""
@@ -227,7 +234,7 @@ class _Forward:
 def _read_frame(
     file: _Forward, head: bytes, size_bytes: int, offset: int, number: int
 ) -> tuple[Record | BadFrame, int | None]:
-    """Return what is at an offset, and where the next frame begins, None if that is not known."""
+    """Read the frame at an offset, and return it with the next frame's offset; None if unknown."""
 
     def bad(what: str, code: str = "E-VER-FRAME") -> BadFrame:
         return BadFrame(number, offset, code, what)

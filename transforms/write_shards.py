@@ -1,4 +1,4 @@
-"""Write shards: hand each shard to a builder, and yield what was made."""
+"""Write shards: give each shard to a builder, and yield its `ShardInfo`."""
 
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -20,27 +20,26 @@ from beam_tfrec.transforms.progress import COUNTERS
 from beam_tfrec.transforms.sources.read_blobs import UNPACKED
 from beam_tfrec.transforms.storage.retries import THROTTLED
 
-_SIGNAL_S = 10.0  # how often a runner hears of throttling
+_SIGNAL_S = 10.0  # interval of reports of throttling to the runner
 
 
 @dataclass(eq=False)
 class WriteShards(beam.PTransform):
-    """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
+    """Shard plans -> one `ShardInfo` per shard, in any order.
 
-    Shards are built by the worker process and its builder processes
-    (`builders.py`), at most `limits.shards_in_flight` at once. As many are uploaded
-    at the same time. Images are read ahead within `limits.bytes_in_flight`. A shard that an earlier
-    attempt finished is kept. Rejects travel in the infos, so that a retry cannot double or lose
-    them.
+    The worker process and its builder processes (`builders.py`) build at most
+    `limits.shards_in_flight` shards at once, and upload as many at the same time. Images are read
+    ahead, up to `limits.bytes_in_flight`. A shard that an earlier attempt finished is kept. Rejects
+    are part of the infos, so that a retry cannot duplicate or lose them.
 
-    Counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are for
-    display; `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that
-    throttles.
+    The counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are
+    for display. `cumulativeThrottlingSeconds` keeps Dataflow from adding workers while a store
+    throttles requests.
 
     Attributes:
-        job: what all shards have in common.
-        plan: one element, the published plan; no shard is begun before it.
-        limits: of every worker process with its builder processes.
+        job: configuration of all shards.
+        plan: published plan, one element; no shard is started before it.
+        limits: limits of each worker process together with its builder processes.
     """
 
     job: ShardJob
@@ -54,10 +53,9 @@ class WriteShards(beam.PTransform):
 
 
 class _WriteShards(beam.DoFn):
-    """Hands shards to those who build them, and lets their infos out with the bundle.
+    """Gives shards to builders, and yields their infos at the end of the bundle at the latest.
 
-    A bundle of several shards builds them side by side, and one shard is built while another is
-    made durable, whatever number of threads the runner gives.
+    So the shards of a bundle are built and uploaded in parallel, even with one runner thread.
     """
 
     def __init__(self, job: ShardJob, limits: GateLimits, shared: Shared) -> None:
@@ -67,10 +65,10 @@ class _WriteShards(beam.DoFn):
 
     def setup(self) -> None:
         self._builders = self._shared.acquire(lambda: ShardBuilders(self._limits, self._job))
-        # For .npz archives. No builder process unpacks them: the command then starts none.
+        # For .npz archives; with these, the command starts no builder processes.
         UNPACKED.enter(self._job.access.spool_dir)
         self._signaler = ThrottlingSignaler(COUNTERS)
-        THROTTLED.take(1)  # earlier steps have waited for that
+        THROTTLED.take(1)  # discard the throttling of earlier steps
 
     def teardown(self) -> None:
         UNPACKED.leave()
@@ -89,7 +87,7 @@ class _WriteShards(beam.DoFn):
             yield from map(GlobalWindows.windowed_value_at_end_of_window, infos)
 
     def _take_finished(self) -> Iterator[ShardInfo]:
-        """Wait for a shard, and tell the runner how long a throttling store made readers wait."""
+        """Wait for a finished shard; meanwhile report time lost by throttling to the runner."""
         finished: set[Future[ShardInfo]] = set()
         while not finished:
             finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
@@ -98,9 +96,9 @@ class _WriteShards(beam.DoFn):
         return (_counted(self._info_of(future)) for future in finished)
 
     def _info_of(self, future: Future[ShardInfo]) -> ShardInfo:
-        """Return a shard's info. On a fault, first wait for the other shards of the bundle.
+        """Return a shard's info; on a fault, first cancel or await the bundle's other shards.
 
-        They must not run during the bundle's retry, or log after the line of the fault.
+        Otherwise they would run during the retry of the bundle, and log after the fault.
         """
         try:
             return future.result()
@@ -112,7 +110,7 @@ class _WriteShards(beam.DoFn):
 
 
 def _counted(info: ShardInfo) -> ShardInfo:
-    """Count what was made, and return it."""
+    """Add a shard's info to the counters, and return it."""
     rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
     counts = {"records": info.records, "rejected": rejected, "bytes": info.bytes, "shards_done": 1}
     for name, count in counts.items():

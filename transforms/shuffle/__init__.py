@@ -1,1 +1,1 @@
-"""How samples travel between Beam steps: coders, batches, and the spool of a run in process."""
+"""Coders, batches and spools for samples between Beam steps."""

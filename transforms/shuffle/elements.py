@@ -1,7 +1,7 @@
-"""How elements travel between Beam's steps: coders for our structs, and batches for group-bys.
+"""Coders for msgspec structs, and batches for group-bys.
 
-Importing this module gives every msgspec struct a coder. Samples cross a group-by in batches,
-because a runner pays for each element, in process some 20 us: several times the work on a sample.
+Importing this module registers the coder for every msgspec struct. Samples pass a group-by in
+batches: an in-process runner needs about 20 us per element, several times our work on a sample.
 """
 
 import functools
@@ -30,35 +30,35 @@ _CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
     weakref.WeakKeyDictionary()
 )
 
-_HELD_PER_GROUP = 32  # more values at once leave the processor's caches
-_MAX_HELD = 65_536  # some 100 MB of samples, on a cluster alone
+_HELD_PER_GROUP = 32  # more values do not fit into the processor's caches
+_MAX_HELD = 65_536  # about 100 MB of samples; reached only on a cluster
 _MAX_PAYLOAD_BYTES = 64 * 2**20
 _GROUPS_IN_PROCESS = 128
-_PARTITIONS = 16_384  # of a join, on a cluster
+_PARTITIONS = 16_384  # partitions of a join on a cluster
 
 Partition = tuple[str, int]
-"""A part of a join: a scope of names, and a number in it."""
+"""A partition of a join: a scope such as a root or a split, and a number in it."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Base of batches of samples, which travel compressed.
+    """Base class of batches, which are compressed on a cluster.
 
-    Names and pins of neighbours are much alike, so that half the size is left. It takes 7 us a
-    sample and group-by, and a cluster bills what it shuffles by the byte.
+    Compression halves the size, since neighbouring names and pins are similar. It takes 7 us per
+    sample and group-by, and clusters bill shuffled bytes.
     """
 
 
 class StructCoder(coders.Coder):
-    """The compact, deterministic coder of a msgspec struct: MessagePack."""
+    """Compact and deterministic coder of a msgspec struct, as MessagePack."""
 
     def __init__(self, struct: type) -> None:
-        """Take the struct's type."""
+        """Make the coder of a struct's type."""
         self._struct = struct
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(struct).decode
 
     def _create_impl(self) -> coder_impl.CoderImpl:
-        # The codec's own functions: one Python frame less an element than encode and decode below.
+        # msgspec's functions directly: one Python call less per element than `encode`, `decode`.
         return coder_impl.CallbackCoderImpl(self._encode, self._decode)
 
     def encode(self, value: Any) -> bytes:
@@ -66,7 +66,7 @@ class StructCoder(coders.Coder):
         return self._encode(value)
 
     def decode(self, encoded: bytes) -> Any:
-        """Return the value, validated against its type."""
+        """Return the value, checked against its type."""
         return self._decode(encoded)
 
     def is_deterministic(self) -> bool:
@@ -79,17 +79,17 @@ class StructCoder(coders.Coder):
 
     @classmethod
     def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
-        """Return the coder of a struct, which compresses batches.
+        """Return the coder of a struct; that of a `Batch` compresses.
 
         Raises:
-            TypeError: for another type, which Beam finds a coder for.
+            TypeError: for other types; Beam then looks for another coder.
         """
         if not issubclass(typehint, msgspec.Struct):
-            raise TypeError(f"{typehint} is no msgspec struct: Beam knows its coder")
+            raise TypeError(f"{typehint} is not a msgspec struct: Beam has its coder")
         return (_BatchCoder if issubclass(typehint, Batch) else cls)(typehint)
 
     def __reduce__(self) -> tuple:
-        """Pickle by the type: encoders and decoders do not pickle."""
+        """Pickle only the type, since encoders and decoders cannot be pickled."""
         return type(self), (self._struct,)
 
     def __eq__(self, other: object) -> bool:
@@ -102,7 +102,7 @@ class StructCoder(coders.Coder):
 
 
 class _BatchCoder(StructCoder):
-    """The coder of a batch that travels; in the spool of a run in process nothing is compressed."""
+    """Coder of a batch between workers; batches in an in-process run's spool use `StructCoder`."""
 
     def _create_impl(self) -> coder_impl.CoderImpl:
         return coder_impl.CallbackCoderImpl(self.encode, self.decode)
@@ -112,7 +112,7 @@ class _BatchCoder(StructCoder):
         return zlib.compress(super().encode(value), level=1)
 
     def decode(self, encoded: bytes) -> Any:
-        """Return the value, validated against its type."""
+        """Return the value, checked against its type."""
         return super().decode(zlib.decompress(encoded))
 
 
@@ -120,29 +120,29 @@ coders.registry.register_fallback_coder(StructCoder)
 
 
 def is_in_process(root: beam.Pipeline | beam.pvalue.PBegin) -> bool:
-    """Return whether a pipeline runs in this process, one element after the other."""
+    """Return whether a pipeline runs in this process, with Beam's FnApiRunner."""
     pipeline = root.pipeline if isinstance(root, beam.pvalue.PBegin) else root
     return isinstance(pipeline.runner, FnApiRunner)
 
 
 def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
-    """Return how many groups a step divides samples into; only speed depends on it.
+    """Return the number of groups for a group-by; results do not depend on it.
 
-    A cluster's workers hold one group at a time in memory, so there should be many. In process all
-    memory is shared, and every group costs some 50 us.
+    A cluster's worker holds one group in memory, so groups should be small. In process, memory is
+    shared, and every group costs about 50 us.
     """
     return _GROUPS_IN_PROCESS if is_in_process(pipeline) else on_a_cluster
 
 
 @dataclass(eq=False)
 class MakeBatches(beam.PTransform):
-    """Values -> (key, batch). A batch holds values of one bundle, and its size is arbitrary.
+    """Values -> (key, batch).
 
-    A bounded number of values is held, and of bytes of payloads. Results must not depend on how
-    values fall into batches.
+    A batch holds values of one bundle. Batches differ in size, and results must not depend on
+    them. The number of values in memory is bounded, and so are their payload bytes.
 
     Attributes:
-        to_batches: makes a batch a key.
+        to_batches: function that divides values into batches, one per key.
         output: type of key and batch.
         groups: number of keys.
     """
@@ -152,13 +152,13 @@ class MakeBatches(beam.PTransform):
     groups: int
 
     def expand(self, values: beam.PCollection) -> beam.PCollection:
-        """Hold values, and make batches once they are many."""
+        """Collect values, and make batches from many at once."""
         make = beam.ParDo(_MakeBatches(self.to_batches, self.groups))
         return values | "Make" >> make.with_output_types(self.output)
 
 
 class _MakeBatches(beam.DoFn):
-    """Makes batches of a bundle's values. `beam.BatchElements` takes 1.2 times the CPU in all."""
+    """Makes batches of a bundle's values. With `beam.BatchElements` a run takes 1.2 x the CPU."""
 
     def __init__(self, to_batches: Callable[[list], Iterable], groups: int) -> None:
         self._to_batches = to_batches
@@ -184,11 +184,11 @@ class _MakeBatches(beam.DoFn):
 
 @dataclass(eq=False)
 class BatchByName(beam.PTransform):
-    """Values -> (partition, batch of its values), to be joined with others by their names.
+    """Values -> (partition, batch of its values), for a join on names.
 
     Attributes:
-        name_of: gives a value's name, and its scope: names of other scopes do not meet.
-        to_batch: makes a batch of values.
+        name_of: function that returns a value's scope and name; only equal scopes are joined.
+        to_batch: function that makes a batch of values.
         output: type of partition and batch.
     """
 
@@ -197,7 +197,7 @@ class BatchByName(beam.PTransform):
     output: Any
 
     def expand(self, values: beam.PCollection) -> beam.PCollection:
-        """Divide names into partitions."""
+        """Divide values into partitions by their names."""
         count = num_partitions(values.pipeline)
         to_batches = functools.partial(
             _by_partition, name_of=self.name_of, to_batch=self.to_batch, count=count
@@ -206,12 +206,12 @@ class BatchByName(beam.PTransform):
 
 
 def num_partitions(pipeline: beam.Pipeline) -> int:
-    """Return how many partitions a join has; a worker holds one in memory."""
+    """Return the number of partitions per scope in a join; a worker holds one in memory."""
     return num_groups(pipeline, _PARTITIONS)
 
 
 def partition_of(scope: str, name: str, count: int) -> Partition:
-    """Return the partition, one of `count` in its scope, that a name falls into."""
+    """Return the partition of a name, one of `count` in its scope."""
     return scope, zlib.crc32(name.encode()) % count
 
 
@@ -229,14 +229,14 @@ def _by_partition(
 
 @dataclass(eq=False)
 class GroupBatches(beam.PTransform):
-    """Several of (key, batch) -> (key, batches of that key), in any order.
+    """Several collections of (key, batch) -> (key, all batches of the key), in any order.
 
-    In process, batches wait on disk until they are read: FnApiRunner holds several copies of all
-    that crosses a group-by.
+    In process, batches are stored on disk during the group-by, since FnApiRunner holds several
+    copies of its input in memory.
 
     Attributes:
         batch: type of the batches, a struct.
-        spool: file where batches wait, of a run in this process; None to let them travel.
+        spool: file that holds the batches; None on a cluster, where Beam shuffles the batches.
     """
 
     batch: type
@@ -248,8 +248,8 @@ class GroupBatches(beam.PTransform):
             return sides | "Together" >> beam.Flatten() | "Travel" >> beam.GroupByKey()
         coder = StructCoder(self.batch)
         put = [
-            side | f"Put{place}" >> beam.Map(_put, coder, self.spool)
-            for place, side in enumerate(sides)
+            side | f"Put{number}" >> beam.Map(_put, coder, self.spool)
+            for number, side in enumerate(sides)
         ]
         waiting = put | "Together" >> beam.Flatten() | "Wait" >> beam.GroupByKey()
         return waiting | "Get" >> beam.Map(_get, coder, self.spool)
@@ -257,12 +257,12 @@ class GroupBatches(beam.PTransform):
 
 @dataclass(frozen=True)
 class _SpooledBatches:
-    """Batches in a spool, each read on demand.
+    """Batches in a spool; iteration reads one at a time.
 
     Attributes:
-        places: where the batches lie.
-        coder: the batches' coder.
-        spool: file that holds them.
+        places: positions of the batches in the spool, as `RunSpool.put` returned them.
+        coder: coder of the batches.
+        spool: file that holds the batches.
     """
 
     places: tuple[bytes, ...]
@@ -279,12 +279,12 @@ def _put(keyed: tuple[K, Any], coder: StructCoder, spool: RunSpool) -> tuple[K, 
 
 
 def _get(grouped: tuple[K, Iterable[bytes]], coder: StructCoder, spool: RunSpool) -> tuple[K, Any]:
-    key, places = grouped  # the value is declared as anything: Beam may encode it to know its size
+    key, places = grouped  # returned as Any, since Beam may encode the value to estimate its size
     return key, _SpooledBatches(tuple(places), coder, spool)
 
 
 def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
-    """Return a spool that lives as long as a pipeline; None where its steps share no memory."""
+    """Return a spool that lives as long as the pipeline; None if steps run in other processes."""
     if not is_in_process(pipeline) or not shares_memory(pipeline.options):
         return None
     spool = RunSpool(next(_NUMBERS), folder)
@@ -294,11 +294,11 @@ def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
 
 
 def shares_memory(options: PipelineOptions) -> bool:
-    """Return whether an in-process run starts no other processes."""
+    """Return whether all steps of an in-process run are in this process."""
     return bool(options.view_as(DirectOptions).direct_running_mode != "multi_processing")
 
 
 def close_spools(pipeline: beam.Pipeline) -> None:
-    """Delete a pipeline's spools now: garbage collection of the pipeline may come much later."""
+    """Delete a pipeline's spools now, since it may be garbage-collected much later."""
     for closer in _CLOSERS.pop(pipeline, []):
         closer()

@@ -1,8 +1,8 @@
-"""The spool of a run in this process: data waits in a file on disk, not in memory.
+"""The spool of an in-process run: a temporary file that holds data instead of memory.
 
-A runner in process holds some six copies of all that crosses a group-by. So batches of samples,
-and payloads until their shard is built, lie in an unnamed file. It goes with the process or the
-run.
+An in-process runner holds about six copies of the input of a group-by. So batches of samples wait
+in an unnamed file, and payloads wait there until their shard is built. The file is deleted with
+the run or the process.
 """
 
 import os
@@ -18,24 +18,26 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Sample, digest_payload
 from beam_tfrec.transforms.storage.disk import ELSEWHERE, FileSpool, coding, open_temporary
 
-_PLACE = struct.Struct(">QQI")  # offset, length, and CRC-32C of what lies there
+_PLACE = struct.Struct(">QQI")  # offset, length and CRC-32C of stored data
 _BUFFER_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class RunSpool:
-    """Names a run's file; steps that are pickled find the same one in this process.
+    """Handle of a run's file; a pickled copy refers to the same file in this process.
+
+    A *place* is the position of data in the file: `put` returns it, and `get` takes it.
 
     Attributes:
-        number: of the run in this process.
-        folder: that the file lies in; empty for the system's.
+        number: number of the spool in this process.
+        folder: folder of the file; empty for the system's temporary folder.
     """
 
     number: int
     folder: str = ""
 
     def put(self, data: bytes) -> bytes:
-        """Return the place of data that lies in the file now.
+        """Store data in the file, and return its place.
 
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be written.
@@ -43,20 +45,20 @@ class RunSpool:
         return _PLACE.pack(self._file().append(data), len(data), google_crc32c.value(data))
 
     def get(self, place: bytes) -> bytes:
-        """Return the data that `put` gave a place.
+        """Return the data at a place.
 
         Raises:
-            RuntimeError: `E-IO-…` when the file cannot be read, or gives something else.
+            RuntimeError: `E-IO-…` when the file cannot be read, or the checksum differs.
         """
         offset, length, crc32c = _PLACE.unpack(place)
         data = self._file().read(offset, length)
         if google_crc32c.value(data) != crc32c:
-            what = f"{length} bytes at {offset} are not what was put there"
-            raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
+            what = f"{length} bytes at {offset} of a temporary file have changed"
+            raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "check the disk"))
         return data
 
     def store_payload(self, sample: Sample) -> Sample:
-        """Return a sample whose payload lies in the file; itself where it has none.
+        """Move a sample's payload to the file; return the sample with the payload's place.
 
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be written.
@@ -74,7 +76,7 @@ class RunSpool:
         """Return a sample with the payload that `store_payload` stored.
 
         Raises:
-            RuntimeError: `E-IO-…` when the file cannot be read, or gives something else.
+            RuntimeError: `E-IO-…` when the file cannot be read, or the checksum differs.
         """
         if not sample.payload_place:
             return sample
@@ -84,7 +86,7 @@ class RunSpool:
         )
 
     def written_file(self) -> int:
-        """Return the descriptor of the file, in which all that was put is now, for `adopt`.
+        """Write buffered data, and return the file's descriptor, for `adopt`.
 
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be written.
@@ -92,7 +94,7 @@ class RunSpool:
         return self._file().written()
 
     def adopt(self, descriptor: int) -> None:
-        """Read from the file of another process, whose spool this one is a copy of."""
+        """Read from the file of the process that made this spool."""
         with _OPENING:
             _OPEN[self.number] = _SpoolFile(os.fdopen(descriptor, "rb", buffering=0), self._where)
 
@@ -108,29 +110,26 @@ class RunSpool:
 
 
 class _SpoolFile(FileSpool):
-    """An unnamed file that several threads append to and read.
-
-    Appended data is buffered: a system call costs more than a sample.
-    """
+    """An unnamed file for several threads. Appended data is buffered, to save system calls."""
 
     def __init__(self, file: IO[bytes], where: str) -> None:
         super().__init__(file, where, ELSEWHERE)
         self._appending = threading.Lock()
 
     def append(self, data: bytes) -> int:
-        """Append data; return its offset."""
+        """Append data, and return its offset."""
         with self._appending, coding(self._where, ELSEWHERE):
             offset = self._file.tell()
             self._file.write(data)
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return what was written there."""
+        """Return the data at an offset."""
         with coding(self._where, ELSEWHERE):
             return os.pread(self.written(), length, offset)
 
     def written(self) -> int:
-        """Return the file's descriptor, once nothing waits."""
+        """Write buffered data, and return the file's descriptor."""
         with self._appending, coding(self._where, ELSEWHERE):
             self._file.flush()
         return self._file.fileno()
@@ -141,12 +140,12 @@ _OPENING = threading.Lock()
 
 
 def payload_bytes(sample: Sample) -> int:
-    """Return how many bytes of a sample's payload are to be read."""
+    """Return the size of a sample's payload in a spool; 0 without one."""
     return _PLACE.unpack(sample.payload_place)[1] if sample.payload_place else 0
 
 
 def close_spool(number: int) -> None:
-    """Give back the disk's room of a run's file, if there is one."""
+    """Close a spool's file, if there is one; this frees its disk space."""
     with _OPENING:
         file = _OPEN.pop(number, None)
     if file is not None:

@@ -1,1 +1,1 @@
-"""Samples from sources: COCO's files, folders, tables, side files, pairs and arrays."""
+"""Readers of samples: COCO files, folders, tables, sidecar files, image pairs and arrays."""

@@ -1,4 +1,4 @@
-"""Join the files of two roots by name: the two images of a pair, an image and its annotations."""
+"""Join files of two roots by name: low and high images, or images and annotation files."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import ListedFile
 
 OTHER_SIDE = 2
+"""Side of a file that belongs to neither root's kind; readers only count it."""
 
 
 class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A listed file under the name that it is joined by.
+    """A listed file with its join name.
 
     Attributes:
-        source: the split that its root is given for.
-        name: equal for files that belong together.
-        side: 0 for a file of the first root, 1 for one of the second, 2 for one of neither kind,
-            which is passed on for its reader to count.
-        file: as listed.
+        source: split that the user gave the file's root for.
+        name: join name, equal for files that belong together.
+        side: 0 for a file of the first root, 1 for the second, `OTHER_SIDE` for other files.
+        file: the listed file.
     """
 
     source: str
@@ -31,19 +31,19 @@ class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def second(self) -> list[ListedFile]:
-        """The file if it is one of the second root, else none, as in `JoinedFiles`."""
+        """The file if it is of the second root, else an empty list, as in `JoinedFiles`."""
         return [self.file] if self.side == 1 else []
 
 
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All files of a name, as a rule one a side; at least one in all.
+    """All files with one join name, usually one per side.
 
     Attributes:
-        source: the split that their roots are given for.
-        name: that they are joined by.
-        first: of the first root, by name.
-        second: of the second root, by name.
-        others: of neither kind, which have no partner, by name.
+        source: split that the user gave the files' roots for.
+        name: join name of the files.
+        first: files of the first root, sorted by name.
+        second: files of the second root, sorted by name.
+        others: files of neither kind, sorted by name.
     """
 
     source: str
@@ -60,28 +60,28 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def join_files(source: str, files: Iterable[NamedFile]) -> list[JoinedFiles]:
-    """Return the files of a source by name, in the order of names."""
+    """Group the files of a source by join name, in the order of names."""
     joined: dict[str, JoinedFiles] = {}
     for named in sorted(files, key=lambda named: (named.name, named.file.entry.name)):
-        found = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], []))
-        (found.first, found.second, found.others)[named.side].append(named.file)
+        group = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], []))
+        (group.first, group.second, group.others)[named.side].append(named.file)
     return list(joined.values())
 
 
 @dataclass(eq=False)
 class JoinFiles(beam.PTransform):
-    """Named files -> those of each name together, each name of a source once, in any order.
+    """Named files -> one `JoinedFiles` per source and join name, in any order.
 
-    A group-by on (source, name) in partitions, whose size is all that a worker holds.
+    Groups by source and name in partitions; a worker holds one partition.
 
     Attributes:
-        spool: where files wait at the group-by; None where they travel.
+        spool: file that holds the batches during the group-by; None on a cluster.
     """
 
     spool: RunSpool | None = None
 
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
-        """Join on the name."""
+        """Group by source and join name."""
         batches = files | "BatchFiles" >> BatchByName(_name_of, _Batch, tuple[Partition, _Batch])
         together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
         return together | "Join" >> beam.FlatMap(_join)

@@ -1,4 +1,7 @@
-"""List what source roots hold, and pin blobs of samples to listed files."""
+"""List source roots, and pin the blobs of samples to listed files.
+
+A *pin* identifies a version of a file: its modification time, or its generation in a bucket.
+"""
 
 import hashlib
 import operator
@@ -18,7 +21,7 @@ from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Entry, open_st
 
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
-"""Modulus of digests of sets, which are sums."""
+"""Modulus of digests of sets; such a digest is a sum."""
 _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 HIDDEN = "hidden"
@@ -29,21 +32,21 @@ IMAGE_EXTENSIONS = frozenset(
         "svg",
     }
 )
-"""In lower case. Only a file's content says which format it has, and if TensorFlow reads it."""
+"""Extensions of images, in lower case. The format of an image is decided by its content."""
 
 
 class PinTally(msgspec.Struct, frozen=True):
-    """Counts of a join of samples with a listing; tallies add up.
+    """Counts of listed and pinned files of a root; `add_pin_tallies` adds parts.
 
     Attributes:
-        named: samples that name a blob.
-        missing: of them, those whose blob is not listed.
-        unreferenced: listed files that no sample names.
+        named: number of samples that name a blob.
+        missing: number of samples with a blob that is not listed.
+        unreferenced: number of listed files that no sample names.
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
-        first_unreferenced: smallest listed name that no sample names.
-        read_files: files that samples name, or that a reader takes from the listing.
-        read_bytes: their size.
+        first_unreferenced: smallest name of an unreferenced file.
+        read_files: number of files that are read: for samples, or by the source's reader.
+        read_bytes: size of the files that are read.
     """
 
     named: int = 0
@@ -57,12 +60,12 @@ class PinTally(msgspec.Struct, frozen=True):
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name below a source root, as its listing shows it.
+    """One entry of a source root's listing: a file, a folder or another kind.
 
     Attributes:
         root: name of the root, such as `train`.
-        entry: the name, its size and its pin; not every one is a file.
-        position: place in the root's sorted listing, from 0; -1 where it was not asked for.
+        entry: name, kind, size and pin.
+        position: index in the root's sorted listing, from 0; -1 for no number.
     """
 
     root: str
@@ -71,27 +74,26 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SourcePieces(NamedTuple):
-    """What listing and planning of sources return.
+    """Output of steps that list and divide sources.
 
     Attributes:
-        pieces: all pieces of the sources, such as their files, for workers to read.
-        tallies: digest of every root's listing, and what a reader reads of it; None where all
-            sources are given as files.
+        pieces: pieces of the sources, such as files, for workers to read.
+        tallies: listing digests and counts of read files, by root; None without listed roots.
     """
 
     pieces: beam.PCollection
     tallies: beam.PCollection[tuple[str, PinTally]] | None
 
 
-def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | Rejected:
-    """Return the sample with one of its blobs as listed, or why it cannot be read.
+def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Sample | Rejected:
+    """Set the size and pin of one of a sample's blobs, or reject the sample.
 
     Args:
-        sample: names the blob.
-        entry: what the listing holds under that name; None for nothing.
-        place: of the blob among the sample's.
+        sample: sample with the blob's name.
+        entry: listed entry with this name; None if there is none.
+        blob_index: index of the blob in `Sample.blobs`.
     """
-    blob = sample.blobs[place]
+    blob = sample.blobs[blob_index]
     code, detail = _listing_fault(entry)
     if entry is None or code:
         return Rejected(
@@ -104,29 +106,29 @@ def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | 
             detail=detail,
         )
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
-    blobs = (*sample.blobs[:place], pinned, *sample.blobs[place + 1 :])
+    blobs = (*sample.blobs[:blob_index], pinned, *sample.blobs[blob_index + 1 :])
     return msgspec.structs.replace(sample, blobs=blobs)
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:
-    """Return a digest of a listing, equal when its files' contents must be.
+    """Return a digest of a listing; equal digests mean that the files have not changed.
 
-    A sum modulo 2^256 of a digest an entry, so that parts can be added in any order. Contents are
-    compared by CRC-32C where the store lists it, else by size and pin.
+    The digest is the sum of a digest per file, modulo 2^256, so that parts can be added in any
+    order. A file's digest covers its name, its size, and its CRC-32C if listed, else its pin.
     """
     total = 0
     for entry in entries:
         if entry.kind != "file":
             continue
         content = entry.pin if entry.crc32c is None else entry.crc32c
-        digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
+        digest = _EMPTY_DIGEST.copy()  # a new one takes a quarter longer
         digest.update(pack((entry.name, entry.size_bytes, content)))
         total += int.from_bytes(digest.digest(), "big")
     return total % DIGEST_MODULUS
 
 
 def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
-    """Return the sum of tallies; of the first names the smallest."""
+    """Add tallies; keep the smallest of the first names."""
     parts = list(tallies)
     return PinTally(
         named=sum(part.named for part in parts),
@@ -141,36 +143,36 @@ def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
 
 
 def first_name(names: Iterable[str]) -> str:
-    """Return the smallest name that is not empty, or none."""
+    """Return the smallest name that is not empty, or an empty text."""
     return min(filter(None, names), default="")
 
 
 def number_files(files: Iterable[ListedFile]) -> Iterator[ListedFile]:
-    """Yield the files of a root, each with its place in the sorted listing."""
+    """Yield the files of a root in sorted order, with their positions."""
     in_order = sorted(files, key=lambda file: file.entry.name)
     for position, file in enumerate(in_order):
         yield msgspec.structs.replace(file, position=position)
 
 
 def is_file(listed: ListedFile) -> bool:
-    """Return whether a listed name is a file."""
+    """Return whether a listed entry is a file."""
     return listed.entry.kind == "file"
 
 
 def is_folder(entry: Entry) -> bool:
-    """Return whether a listed name is a folder; one of another kind could not be listed itself."""
+    """Return whether an entry is a folder, including folders that could not be listed."""
     return entry.kind.startswith("directory")
 
 
 def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is read: one that can be meant as an image."""
+    """Return whether a listed file is read as an image, by its name, kind and size."""
     entry = file.entry
     readable = entry.kind == "file" and 0 < entry.size_bytes <= MAX_IMAGE_BYTES
     return readable and not why_skipped(entry.name)
 
 
 def why_skipped(name: str) -> str:
-    """Return why a file cannot be meant as an image, nothing where it can.
+    """Return why a file is not an image by its name, or an empty text if it is one.
 
     >>> why_skipped("cat/.thumbs/1.jpg"), why_skipped("cat/Thumbs.db"), why_skipped("cat/1.JPG")
     ('hidden', 'not_called_an_image', '')
@@ -183,7 +185,7 @@ def why_skipped(name: str) -> str:
 
 
 def _listing_fault(entry: Entry | None) -> tuple[str, str]:
-    """Return why a listed file cannot be read, as code and detail; empty where it can."""
+    """Return code and detail if an entry cannot be read, else two empty texts."""
     if entry is None:
         return "E-IMG-MISSING", "not in the listing"
     if entry.kind == "dangling link":
@@ -205,18 +207,18 @@ def _list_root(named: tuple[str, str], access: Access) -> Iterator[ListedFile]:
 
 @dataclass(eq=False)
 class ListBlobs(beam.PTransform):
-    """Nothing -> everything that the roots hold, in any order.
+    """Pipeline root -> all entries of the source roots, in any order.
 
     Attributes:
-        roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
-        access: how stores are reached.
+        roots: URIs by root name, such as `{"train": "gs://b/train2017"}`.
+        access: credentials and limits for stores.
     """
 
     roots: Mapping[str, str]
     access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[ListedFile]:
-        """List every root, each by one worker."""
+        """List each root on one worker."""
         roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
         if not is_in_process(root.pipeline):
             roots |= "Spread" >> beam.Reshuffle()
@@ -225,16 +227,16 @@ class ListBlobs(beam.PTransform):
 
 @dataclass(eq=False)
 class ListFiles(beam.PTransform):
-    """Nothing -> everything that source roots hold, in any order, with digests of the listings.
+    """Pipeline root -> all entries of source roots, in any order, with digests of the listings.
 
-    Files and digests are of one listing, whatever is executed twice.
+    Entries and digests come from the same listing, even if a runner repeats a step.
 
     Attributes:
-        roots: URI per root name.
-        access: how stores are reached.
-        numbered: give every file its place in the sorted listing, which one worker sorts in memory,
-            a root at a time.
-        is_read: whether a reader reads a file, for what that costs; a named function or method.
+        roots: URIs by root name.
+        access: credentials and limits for stores.
+        numbered: whether to set positions. For this, one worker sorts each root in memory.
+        is_read: function that returns whether the reader reads a file, for `--plan`'s counts; a
+            named function or method.
     """
 
     roots: Mapping[str, str]
@@ -246,7 +248,7 @@ class ListFiles(beam.PTransform):
         """List every root."""
         listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
         if not is_in_process(root.pipeline):
-            # One listing for both, where a runner may list again for each.
+            # Otherwise a runner could list again for each of the two uses.
             listing |= "Keep" >> beam.Reshuffle()
         parts = listing | "Digest" >> beam.ParDo(_Digest(self.is_read)).with_output_types(
             tuple[str, PinTally]
@@ -269,7 +271,7 @@ class ListFiles(beam.PTransform):
 
 
 class _Digest(beam.DoFn):
-    """Adds up the digests of a bundle, and what is read."""
+    """Adds the digests of a bundle's entries, and the counts of read files."""
 
     def __init__(self, is_read: Callable[[ListedFile], bool]) -> None:
         self._is_read = is_read

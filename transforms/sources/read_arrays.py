@@ -1,4 +1,10 @@
-"""Samples from arrays: the items along the first axis, as ranges of their files."""
+"""Samples from arrays in `.npy` and `.npz` files: one sample per item along the first axis.
+
+`PlanArrays` reads headers (`open_file`) and divides arrays into pieces (`plan_pieces`).
+`ArrayReader` makes the samples of a piece. A sample's blob is the range of its values in the file.
+
+A *side array* holds the label or a feature of each image.
+"""
 
 import math
 import operator
@@ -59,17 +65,17 @@ MAX_PIECE_ROWS = 16_384
 MAX_PIECE_SIDE_BYTES = 16 << 20
 
 USUAL_NAMES = ("x", "images", "image")
-"""Names of image arrays, where an archive has several arrays and none is asked for."""
+"""Names of the image array in an archive with several arrays, without `--image_array`."""
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):
-    """An array and where it lies.
+    """An array, and its position in a file.
 
     Attributes:
-        folder: URI of the folder that its file is in.
-        entry: its file, as listed.
-        header: of the array; where its values lie in the file or, if packed, in the member.
-        packed: name of the compressed member that it is; empty for none.
+        folder: URI of the file's folder.
+        entry: listed file.
+        header: header of the array; its offsets are in the file, or in the unpacked member.
+        packed: name of the compressed member with the array; empty if it is not compressed.
     """
 
     folder: str
@@ -79,39 +85,42 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rows(self) -> int:
-        """The length of its first axis; one value alone is one row."""
+        """Length of the first axis; 1 for a scalar."""
         return self.header.shape[0] if self.header.shape else 1
 
     @property
     def where(self) -> str:
-        """The name of the file, and of the member in it, for messages."""
+        """URI of the file, with the name of the member, for messages."""
         where = join_uri(self.folder, self.entry.name)
         return f"{where}:{self.packed}" if self.packed else where
 
     def part(self, start: int, rows: int) -> "StoredArray":
-        """Return the array of some of its rows, at most so many."""
+        """Return a slice of at most `rows` rows."""
         shape = (min(rows, self.rows - start), *self.header.shape[1:])
         begin = self.header.start + start * self.header.item_bytes
         header = msgspec.structs.replace(self.header, start=begin, shape=shape)
         return msgspec.structs.replace(self, header=header)
 
     def blob(self, root: str, row: int, rows: int = 1) -> Blob:
-        """Return some of its rows as a blob of a root."""
+        """Return a slice of rows as a blob."""
         file, item_bytes = self.entry, self.header.item_bytes
-        place = (self.header.start + row * item_bytes, rows * item_bytes, self.packed)
-        return Blob(root, file.name, file.size_bytes, file.pin, file.crc32c, *place)
+        span = (self.header.start + row * item_bytes, rows * item_bytes, self.packed)
+        return Blob(root, file.name, file.size_bytes, file.pin, file.crc32c, *span)
 
 
 class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
-    """Some rows of an image array, and what belongs to them; before planning, all of a file.
+    """Rows of an image array with the same rows of its side arrays.
+
+    `open_file` makes one piece per file, and `plan_pieces` divides it.
 
     Attributes:
-        root: name of the root that its file is in.
-        images: the rows; a file that is one sample is one row.
-        prefix: of the rows' keys, whose numbers follow; the whole key of such a file.
-        sides: the rows of arrays that belong to it, by their names.
+        root: name of the file's root.
+        images: rows of the image array; a single row with `--one_sample_per_file`.
+        prefix: start of the samples' keys, before the row number; the whole key with
+            `--one_sample_per_file`.
+        sides: rows of the side arrays, by name.
         start: number of the first row in the file.
-        position: of the first row among those of the source.
+        position: number of the first row in the source.
     """
 
     root: str
@@ -124,12 +133,12 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class ArrayReader:
-    """Reads a piece of an array as the samples that its rows are.
+    """Makes the samples of a piece.
 
     Attributes:
-        splitting: which split a sample belongs to.
-        sources: by root.
-        access: how stores are reached.
+        splitting: rule that decides the split of a sample.
+        sources: sources by root name.
+        access: credentials and limits for stores.
     """
 
     splitting: Splitting
@@ -137,7 +146,7 @@ class ArrayReader:
     access: Access
 
     def __call__(self, piece: ArrayPiece) -> Iterator[Item]:
-        """Yield the samples of a piece, pinned, and what they hold."""
+        """Yield the pinned samples of a piece, and notes of classes and features."""
         source = self.sources[piece.root]
         UNPACKED.enter(self.access.spool_dir)
         try:
@@ -146,7 +155,7 @@ class ArrayReader:
             UNPACKED.leave()
         images, header = piece.images, piece.images.header
         classes: dict[str, set[str]] = {}
-        found: frozenset[str] = frozenset()  # the same of all rows
+        found: frozenset[str] = frozenset()  # equal for all rows
         for row in range(images.rows):
             features: dict[str, Any] = {name: column[row] for name, column in values.items()}
             fields = ArrayFields(
@@ -181,15 +190,15 @@ class ArrayReader:
 
 @dataclass(frozen=True)
 class ArraySource:
-    """Where the arrays of a split lie.
+    """Arrays of a split, as the user gives them.
 
     Attributes:
-        uri: of a `.npy` or `.npz` file, or of a folder of them.
-        image: name of the image array; empty for the only one, or one of `USUAL_NAMES`.
+        uri: URI of a `.npy` or `.npz` file, or of a folder of such files.
+        image: name of the image array; empty for the only array, or one of `USUAL_NAMES`.
         label: name of the label array, or URI of its `.npy` file; empty for none.
-        features: names of other arrays.
-        dtype: what values of two bytes without a type are; None for no such values.
-        one_sample_per_file: each file of a folder is a sample, and not an array of several.
+        features: names of the feature arrays.
+        dtype: type of two-byte values without a named type (`|V2`); None if there are none.
+        one_sample_per_file: whether each file is one sample instead of an array of samples.
     """
 
     uri: str
@@ -201,39 +210,41 @@ class ArraySource:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is one file."""
+        """Whether the source is a single file."""
         return self.uri.endswith((NPY, NPZ))
 
     @property
     def folder(self) -> str:
-        """URI of the folder that the names of its files are relative to."""
+        """URI of the folder with the source's files."""
         return self.uri.rpartition("/")[0] or "." if self.is_file else self.uri
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Names of what belongs to the image array, its label first."""
+        """Names of the side arrays, the label first."""
         return (*filter(None, [self.label]), *self.features)
 
     @property
     def files(self) -> list[str]:
-        """URIs of single files that it is known to be read from."""
-        all_apart = self.uri.endswith(NPY)
-        apart = [self.side_uri(n) for n in self.sides if all_apart or n.endswith(NPY)]
-        return [*dict.fromkeys([self.uri, *apart] if self.is_file else apart)]
+        """URIs of the files that are known without listing a folder."""
+        all_separate = self.uri.endswith(NPY)
+        separate = [self.side_uri(n) for n in self.sides if all_separate or n.endswith(NPY)]
+        return [*dict.fromkeys([self.uri, *separate] if self.is_file else separate)]
 
     def side_uri(self, name: str) -> str:
-        """Return the URI of an array's `.npy` file next to the images."""
+        """Return the URI of a side array's `.npy` file in the folder of the images."""
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
 def open_file(
     file: ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
-    """Yield a source's file as one piece with the arrays inside; none if it holds no images.
+    """Yield a file as one piece, with the side arrays in the same file.
+
+    Yields nothing for files without images, such as the `.npy` file of a side array.
 
     Raises:
-        RuntimeError: `E-ARR-…` when it cannot be read, `E-ARG` when an array is not there, or a
-            storage fault.
+        RuntimeError: `E-ARR-…` when the file cannot be read, `E-ARG` when an array is missing, or
+            a storage fault.
     """
     source, entry = sources[file.root], file.entry
     name = entry.name
@@ -242,9 +253,9 @@ def open_file(
     where = join_uri(source.folder, name)
     sides: dict[str, StoredArray] = {}
     if name.endswith(NPY):
-        apart = {source.side_uri(side) for side in source.sides}
+        side_uris = {source.side_uri(side) for side in source.sides}
         is_image = not source.image or name.removesuffix(NPY) == source.image
-        if not source.is_file and (where in apart or not is_image):
+        if not source.is_file and (where in side_uris or not is_image):
             return
         images = _open_npy(source, open_storage(source.folder, access), entry)
     else:
@@ -265,31 +276,36 @@ def plan_pieces(
     sources: Mapping[str, ArraySource],
     access: Access,
 ) -> Iterator[ArrayPiece]:
-    """Yield the pieces of a source's files, in the order of their names.
+    """Divide a source's files into pieces, in the order of their names.
+
+    Args:
+        group: root name of the source, and its files as `open_file` yields them.
+        sources: sources by root name.
+        access: credentials and limits for stores.
 
     Raises:
-        RuntimeError: `E-ARR-COUNT` when labels or features are more or fewer than the images,
-            `E-ARG` when there is no such file, another `E-ARR-…` when it cannot be read.
+        RuntimeError: `E-ARR-COUNT` when a side array has not one row per image; `E-ARG` when its
+            file is missing; another `E-ARR-…` when it cannot be read.
     """
     source = sources[group[0]]
     files = sorted(group[1], key=lambda file: file.images.entry.name)
     if len({file.images.entry.name.rpartition(".")[2] for file in files}) > 1:
-        what = "it holds both .npy and .npz files"
-        raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
+        what, remedy = "it holds both .npy and .npz files", "give a folder with one kind only"
+        raise RuntimeError(fault_line("E-ARG", source.uri, what, remedy))
     for file in files:
         _check_images(file.images, source)
-    apart: dict[str, StoredArray] = {}
+    separate: dict[str, StoredArray] = {}
     for name in source.sides if files else ():
         if name not in files[0].sides:
             storage, entry = find_uri(source.side_uri(name), access)
-            apart[name] = _open_npy(source, storage, entry)
-            _check_side(source, name, apart[name], sum(file.images.rows for file in files))
+            separate[name] = _open_npy(source, storage, entry)
+            _check_side(source, name, separate[name], sum(file.images.rows for file in files))
     position = 0
     for file in files:
         rows = file.images.rows
         for name, side in file.sides.items():
             _check_side(source, name, side, rows)
-        sides = file.sides | {name: side.part(position, rows) for name, side in apart.items()}
+        sides = file.sides | {name: side.part(position, rows) for name, side in separate.items()}
         widest = max((side.header.item_bytes for side in sides.values()), default=0)
         at_once = max(1, min(MAX_PIECE_ROWS, MAX_PIECE_SIDE_BYTES // max(widest, 1)))
         for start in range(0, rows, at_once):
@@ -304,7 +320,7 @@ def plan_pieces(
 
 
 def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
-    """Return the values of an array of single values, numbers or text.
+    """Read a side array, and return one number or text per row.
 
     Raises:
         RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
@@ -319,9 +335,9 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
         try:
             return [text.decode(codec).rstrip("\0") for text in texts]
         except ValueError as error:
-            what, remedy = f"text that cannot be decoded ({error})", "convert it"
+            what, remedy = f"text that cannot be decoded ({error})", "save it as Unicode text"
             raise RuntimeError(fault_line("E-ARR-TYPE", stored.where, what, remedy)) from None
-    import numpy  # which costs a tenth of a second
+    import numpy  # late: the import takes 0.1 s
 
     dtype = numpy.dtype(header.dtype).newbyteorder(">" if header.big_endian else "<")
     values = numpy.frombuffer(data, dtype)
@@ -329,13 +345,13 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
 
 
 def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is one of arrays, by its name."""
+    """Return whether a listed file is a `.npy` or `.npz` file that is not hidden."""
     name = file.entry.name
     return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
 def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) -> None:
-    """Refuse an array that is not one value for each of so many rows.
+    """Check that a side array has one value per row, and the expected number of rows.
 
     Raises:
         RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
@@ -344,17 +360,17 @@ def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) ->
     number = "whole number" if name == source.label else "number"
     is_real_label = name == source.label and dtype.startswith("float")
     if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or is_real_label:
-        what = f"{dtype} of shape {shape}, and not one {number} or text a row"
-        remedy = "convert it, or give labels that are no whole numbers as --feature_arrays"
+        what = f"{dtype} of shape {shape}, instead of one {number} or text per row"
+        remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
         raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
     if side.rows != rows:
         what = f"{side.rows} rows, the images have {rows}"
-        remedy = "give the array that belongs to them"
+        remedy = "give the array of these images"
         raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
 
 
 def _check_images(images: StoredArray, source: ArraySource) -> None:
-    """Refuse an array that holds no images.
+    """Check the type and shape of an image array.
 
     Raises:
         RuntimeError: `E-ARR-TYPE`.
@@ -362,12 +378,12 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
     header = images.header
     has_items = header.shape and (header.item_bytes or not images.rows)
     if source.dtype is not None and header.dtype != source.dtype:
-        what = f"values of {header.dtype}, and --dtype {source.dtype}"
-        remedy = "leave --dtype out: it says what two bytes without a type are"
+        what = f"values of {header.dtype}, but --dtype is {source.dtype}"
+        remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:
         what, remedy = "text", "name the image array with --image_array"
-    elif not (has_items or source.one_sample_per_file):  # a short header may name endless rows
-        what = f"no items with values along a first axis, its shape is {header.shape}"
+    elif not (has_items or source.one_sample_per_file):  # rows of 0 bytes could be endless
+        what = f"no items with values along the first axis, its shape is {header.shape}"
         remedy = "give --one_sample_per_file if it is one sample, or save it again"
     else:
         return
@@ -375,7 +391,7 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
 
 
 def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
-    """Return (code, detail) of a row that no Example can hold."""
+    """Return (code, detail) of a row that does not fit into an Example, else None."""
     if fields.label == "":
         return "E-SRC-LABEL", "its label is an empty text"
     for name, value in fields.features.items():
@@ -391,29 +407,30 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
 
 
 def _is_meant(file: ListedFile, folder: str) -> bool:
-    """Return whether what a folder holds is meant as a file of arrays, by its name.
+    """Return whether an entry of a folder is read.
 
     Raises:
-        RuntimeError: when it is, and cannot be read as one: none may be missed.
+        RuntimeError: `E-ARR-HEADER` for an entry that looks like an array file but cannot be read.
+            Skipping it would lose data silently.
     """
     entry, name = file.entry, file.entry.name
     is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
     if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
         return is_read(file)
-    what = f"a {entry.kind}, not a file that ends in .npy or .npz, in small letters"
-    where, remedy = join_uri(folder, name), "rename it, mend it, or take it out of the folder"
+    what = f"a {entry.kind}: only files that end in .npy or .npz, in lower case, can be read"
+    where, remedy = join_uri(folder, name), "rename it, repair it, or remove it from the folder"
     raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
 
 
 def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
-    """Return the names of the image array in an archive, and of those that belong to it."""
+    """Return the names of an archive's image array and of its side arrays, in this order."""
     sides = [side for side in source.sides if not side.endswith(NPY)]
     others = [name for name in members if name not in sides]
     usual = [name for name in USUAL_NAMES if name in others]
     images = [source.image] if source.image else others if len(others) == 1 else usual
     if len(images) != 1 or not {*images, *sides}.issubset(members):
         wanted = ", ".join([source.image or "one of images", *sides])
-        what = f"wanted are the arrays {wanted}, it has {', '.join([*members][:20]) or 'none'}"
+        what = f"it needs the arrays {wanted}, it has {', '.join([*members][:20]) or 'none'}"
         remedy = "name them with --image_array and --label_array"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy))
     return [*images, *sides]
@@ -428,7 +445,7 @@ def _open_npy(source: ArraySource, storage: Storage, entry: Entry) -> StoredArra
 def _array_of(
     source: ArraySource, folder: str, entry: Entry, member: Member, name: str = ""
 ) -> StoredArray:
-    """Return the array of a file, or of the named member of an archive."""
+    """Parse the header of a file or of an archive's member, and check its size."""
     where = join_uri(folder, entry.name) + (f":{name}" if name else "")
     try:
         header = parse_npy_header(member.head, source.dtype)
@@ -437,7 +454,7 @@ def _array_of(
         code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
         raise RuntimeError(fault_line(code, where, what, remedy)) from None
     size_bytes = member.end - member.start
-    # All of a packed member would be unpacked.
+    # A compressed member must not be longer, since all of it is unpacked.
     if header.end > size_bytes or (member.packed and header.end != size_bytes):
         what = f"{size_bytes} bytes, its header says {header.end}"
         remedy = "copy the file again, or save it again"
@@ -448,18 +465,18 @@ def _array_of(
 
 @dataclass(eq=False)
 class PlanArrays(beam.PTransform):
-    """Root -> the pieces of sources' arrays, in any order; only headers are read.
+    """Pipeline root -> pieces of arrays, in any order; only headers are read.
 
     Attributes:
-        sources: by the name of the root that each is.
-        access: how stores are reached.
+        sources: sources by root name.
+        access: credentials and limits for stores.
     """
 
     sources: Mapping[str, ArraySource]
     access: Access
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
-        """List folders, open files and divide arrays."""
+        """List folders, read headers and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
         files = (
             root

@@ -1,4 +1,4 @@
-"""Read the bytes that a blob stands for: a file, a span of one, or of a compressed member."""
+"""Read the bytes of a blob: a file, a range of it, or a range of an archive's member."""
 
 import errno
 import os
@@ -18,22 +18,22 @@ from beam_tfrec.transforms.storage.disk import coded
 
 NPY, NPZ = ".npy", ".npz"
 
-_LENGTHS_OFFSET = 26  # in a member's own header, of the lengths of its name and extra field
+_LENGTHS_OFFSET = 26  # offset of the lengths of name and extra field in a member's header
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _DIRECTORY_BUFFER_BYTES = 64 << 10
 
-_PIECE_BYTES = 8 << 20  # each is asked of the store alone
+_PIECE_BYTES = 8 << 20  # size of a request to the store
 
 _SAVE_AGAIN = "save it again with numpy.savez or numpy.savez_compressed"
 
 
 class UnpackedMembers:
-    """The compressed members that a process has unpacked, for as long as anyone may read them."""
+    """Cache of unpacked archive members in a process; it is emptied when its last user leaves."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Make an empty cache."""
         self._lock = threading.Lock()
         self._users = 0
         self._folder = ""
@@ -41,13 +41,13 @@ class UnpackedMembers:
         self._files: dict[tuple, IO[bytes]] = {}
 
     def enter(self, folder: str = "") -> None:
-        """Begin to use them; new ones go into this folder, if it is given."""
+        """Add a user; unpack new members into this folder if it is given."""
         with self._lock:
             self._users += 1
             self._folder = folder or self._folder
 
     def leave(self) -> None:
-        """End to use them; with its last user each is gone."""
+        """Remove a user; after the last one, delete all unpacked members."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -57,11 +57,10 @@ class UnpackedMembers:
             file.close()
 
     def bytes_of(self, storage: Storage, entry: Entry, member: str, span: Span) -> bytes:
-        """Return a span of a member, which is unpacked if it is not yet.
+        """Return a range of a member's bytes; unpack the member on first use.
 
         Raises:
-            RuntimeError: `E-ARR-ZIP` when its bytes are not those that the archive names, or a
-                storage fault.
+            RuntimeError: `E-ARR-ZIP` when the member's size or CRC-32 is wrong, or a storage fault.
         """
         key = (storage.root, entry.name, entry.pin, member)
         with self._lock:
@@ -78,17 +77,17 @@ class UnpackedMembers:
 
 
 UNPACKED = UnpackedMembers()
-"""Of this process."""
+"""The cache of this process."""
 
 
 class Member(NamedTuple):
-    """An array of an archive.
+    """Position of an array in a `.npy` file or a `.npz` archive.
 
     Attributes:
-        packed: name of the member where it is compressed; empty where its bytes are the file's.
-        start: where its bytes begin: in the file's, or where it is compressed in its own.
-        end: where they end.
-        head: its first bytes, for its header.
+        packed: name of the compressed member; empty if the file holds the bytes uncompressed.
+        start: start offset in the unpacked member, or in the file if it is uncompressed.
+        end: end offset, relative to the same start.
+        head: first bytes of the array, with its header.
     """
 
     packed: str
@@ -98,7 +97,7 @@ class Member(NamedTuple):
 
 
 def read_blob(storage: Storage, blob: Blob) -> bytes:
-    """Return a blob's bytes, those of the file that was listed.
+    """Read a blob, and check that its file has not changed since the listing.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED`, `E-ARR-ZIP`, or a storage fault.
@@ -111,10 +110,10 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
 
 
 def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
-    """Return where each array of an archive lies, and how it begins, by its name.
+    """Return the position of each array in an archive, by the array's name.
 
     Raises:
-        RuntimeError: `E-ARR-ZIP` when it cannot be read, or a storage fault.
+        RuntimeError: `E-ARR-ZIP` when the archive cannot be read, or a storage fault.
     """
     members: dict[str, Member] = {}
     with _archive(storage, entry) as (archive, file):
@@ -123,10 +122,10 @@ def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
                 continue
             name = info.filename.removesuffix(NPY)
             if name in members:
-                raise zipfile.BadZipFile(f"several arrays {name}")
-            if info.flag_bits & 1 or info.compress_type not in _METHODS:  # 1: encrypted
-                raise zipfile.BadZipFile(f"{name} is encrypted, or packed by another method")
-            with archive.open(info) as member:  # after a look at the member's own header
+                raise zipfile.BadZipFile(f"several arrays have the name {name}")
+            if info.flag_bits & 1 or info.compress_type not in _METHODS:  # bit 0: encrypted
+                raise zipfile.BadZipFile(f"{name} is encrypted, or compressed with another method")
+            with archive.open(info) as member:  # also checks the member's own header
                 head = member.read(HEAD_BYTES)
             if info.compress_type == zipfile.ZIP_DEFLATED:
                 members[name] = Member(info.filename, 0, info.file_size, head)
@@ -140,7 +139,7 @@ def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
-    """Return an unnamed file with a member's bytes, after checking their number and CRC-32."""
+    """Unpack a member into an unnamed file; `zipfile` checks its size and CRC-32."""
     where = folder or tempfile.gettempdir()
     try:
         file = tempfile.TemporaryFile(dir=folder or None)
@@ -149,20 +148,20 @@ def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[byte
                 file.write(piece)
         file.flush()
     except OSError as error:
-        raise coded(error, where, "give a --spool_dir with room, then run again") from error
+        raise coded(error, where, "give a --spool_dir with enough space, then run again") from error
     return file
 
 
 @contextmanager
 def _archive(storage: Storage, entry: Entry) -> Iterator[tuple[zipfile.ZipFile, IO[bytes]]]:
-    """Open an archive; whatever is wrong with it becomes its fault."""
+    """Open an archive; errors of its content are raised as `E-ARR-ZIP`."""
     try:
         with (
             open_stored(storage, entry, _DIRECTORY_BUFFER_BYTES) as file,
             zipfile.ZipFile(file) as archive,
         ):
             yield archive, file
-    except Exception as error:  # whatever zipfile makes of damaged bytes
+    except Exception as error:  # zipfile raises many types for damaged bytes
         is_fault = type(error) in (RuntimeError, MemoryError)
         if is_fault or getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise

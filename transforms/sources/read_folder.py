@@ -1,4 +1,4 @@
-"""Samples from folders of images: folders of classes, and pairs of a low and a high image."""
+"""Samples from folders of images: one folder per class, or pairs of a low and a high image."""
 
 import posixpath
 from collections.abc import Iterator
@@ -19,25 +19,25 @@ from beam_tfrec.transforms.sources.list_blobs import (
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
 
 FOLDER = "folder"
-"""The field of a sample that splits may go by: its folders, without the one of its class."""
+"""Field for `--split_by`: the path of an image's folder, without its class folder."""
 LOW, HIGH = "low", "high"
-"""Sides of a pair; the root of a source's side is `{source}/{side}`."""
+"""Sides of a pair; the root of a source's side has the name `{source}/{side}`."""
 
 
 @dataclass(frozen=True)
 class FolderReader:
-    """Reads a file of a folder of classes, `label/name.jpg` with any folders between.
+    """Reads images below class folders: `label/name.jpg`, with any folders in between.
 
     Attributes:
-        splitting: which split a sample belongs to.
+        splitting: rule that decides the split of a sample.
     """
 
     splitting: Splitting
 
     def __call__(self, file: ListedFile) -> Iterator[Item]:
-        """Yield the file's sample, pinned as listed, and its class; or why there is none.
+        """Yield the file's pinned sample and its class, or a reject.
 
-        Hidden files, and those not called like an image, are counted and left out.
+        Hidden files, and files without an image's extension, are counted and skipped.
         """
         name = file.entry.name
         if file.entry.kind == "directory":
@@ -68,17 +68,17 @@ class FolderReader:
 
 @dataclass(frozen=True)
 class PairNames:
-    """Names files by what the two images of a pair have in common.
+    """Computes join names: the part of the name that both images of a pair share.
 
     Attributes:
-        low_suffix: what names of low images end in, before their extension, such as `x4`.
+        low_suffix: suffix of low images' names, before the extension, such as `x4`.
     """
 
     low_suffix: str = ""
 
     def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
-        """Yield a listed file under its pair's name; nothing for a folder."""
-        if file.entry.kind == "directory":  # one that could be listed
+        """Yield a listed file with its join name; nothing for a folder."""
+        if file.entry.kind == "directory":  # a folder that could be listed
             return
         name = file.entry.name
         source, _, side = file.root.rpartition("/")
@@ -93,19 +93,19 @@ class PairNames:
 
 @dataclass(frozen=True)
 class PairReader:
-    """Reads the files of a name as the pair that they are.
+    """Reads pairs of images.
 
     Attributes:
-        splitting: which split a sample belongs to.
+        splitting: rule that decides the split of a sample.
     """
 
     splitting: Splitting
 
     def __call__(self, joined: JoinedFiles) -> Iterator[Item]:
-        """Yield the sample of a pair, whose key is the high image's name, or why there is none.
+        """Yield the sample of a pair, with the high image's name as its key, or rejects.
 
-        A file that has no partner, or several, is a reject of its own. What is hidden or not called
-        like an image is counted, and left out.
+        Each file with no partner or several partners is rejected. Hidden files, and files without
+        an image's extension, are counted and skipped.
         """
         for file in joined.others:
             yield note_skipped(self.splitting, joined.source, file.entry.name)
@@ -123,7 +123,7 @@ class PairReader:
             yield self._rejected(joined.source, file, twice)
 
     def _rejected(self, source: str, file: ListedFile, twice: str) -> Rejected:
-        """Return the reject of a file; of a low one the key cannot be a pair's."""
+        """Return the reject of a file; a low image gets a key that no pair can have."""
         name = file.entry.name
         is_high = file.root.endswith(HIGH)
         key = name if is_high else f"{LOW}:{name}"

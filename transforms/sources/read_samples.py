@@ -1,4 +1,8 @@
-"""Run a reader over all pieces of its sources."""
+"""Run a reader of a source, count its samples per split, and skip excluded ones.
+
+A source such as a table or a folder has a *reader*, a function in a module of this folder. A reader
+takes a piece of the source, such as a file, and yields `Item`s. `ReadSamples` calls it.
+"""
 
 import functools
 import operator
@@ -21,34 +25,35 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_s
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
-"""The second output of a step that rejects."""
+"""Side output of rejects."""
 
 
 class SplitSource(msgspec.Struct, frozen=True):
-    """What the sources of one split hold besides their samples; parts of it add up.
+    """Counts and facts of one split's sources, without samples; `add_split_sources` adds parts.
 
     Attributes:
-        split: the split that it describes.
-        identity: sizes and CRC-32C, to recognise the files again.
-        listed: samples that the sources list.
-        annotations: listed annotations; those that became one of two files count once.
-        excluded_images: samples left out on request.
-        excluded_annotations: their annotations.
-        repeated_annotation_ids: annotations whose id an earlier one has; they are kept.
-        labels: their categories, where sources number these.
-        earlier_images: samples that earlier data sets hold, once they are counted.
-        earlier_annotations: their annotations.
-        found: names of what they hold, by which a layout is resolved.
-        images: listed images, where samples are objects; None where each image is a sample.
-        images_without_samples: of these, images without a usable object.
-        skipped: samples left out by a filter, by filter.
-        skipped_annotations: annotations left out by a filter, by filter.
-        repairs: what was mended, with counts.
-        sources: the files, where there are several.
-        class_names: names of their classes, sorted, where these have no numbers.
-        columns: what was seen of a table's columns, by name.
-        rows: number of rows it was seen in.
-        licenses: licenses that they name, whether or not any image has them.
+        split: name of the split.
+        identity: sizes and CRC-32C of the source files, for a rerun to compare.
+        listed: number of samples in the sources.
+        annotations: number of annotations in the sources; an annotation merged from two files
+            counts once.
+        excluded_images: number of samples skipped by `--exclude`.
+        excluded_annotations: number of annotations of these samples.
+        repeated_annotation_ids: number of annotations with the id of an earlier one; they are kept.
+        labels: labels, if the sources have numeric category ids.
+        earlier_images: number of samples in earlier data sets; 0 until `LeaveOutEarlier`.
+        earlier_annotations: number of annotations of these samples.
+        found: names of optional features in the sources, for `Layout.resolved`.
+        images: number of images, if samples are objects; None if each image is a sample.
+        images_without_samples: number of images without a usable object.
+        skipped: number of samples skipped by each filter.
+        skipped_annotations: number of annotations skipped by each filter.
+        repairs: number of repairs, by kind.
+        sources: source files, if there are several.
+        class_names: sorted class names, if the sources have no numeric ids.
+        columns: facts of a table's columns, by name.
+        rows: number of rows that `columns` describes.
+        licenses: licenses in the sources, used or not.
     """
 
     split: str
@@ -82,9 +87,12 @@ class SplitSource(msgspec.Struct, frozen=True):
 SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitSource]
 
 Item = Sample | Rejected | SplitSource
-"""What readers yield: samples; a `Rejected` for a listed sample that yields none, or for a dropped
-annotation; a `SplitSource` as a note on anything else. `SplitCounter` counts samples and rejects
-with their annotations, so notes hold only what neither shows."""
+"""Output of readers.
+
+A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dropped annotation. A
+`SplitSource` is a note with other facts, such as class names. `SplitCounter` counts samples,
+rejects and their annotations, so a note must not count these again.
+"""
 
 _NOTHING_EXCLUDED: Mapping[str, str] = {}
 
@@ -92,18 +100,18 @@ _MAX_NOTES = 4096
 
 _MAX_CLASS_NAMES = 1_000_000
 
-_MAX_HASHED_BYTES = 2**30  # a larger file is known by its pin, rather than read for its checksum
+_MAX_HASHED_BYTES = 2**30  # a larger file is compared by its pin instead of its checksum
 
 
 class SourceSamples(NamedTuple):
-    """What a reader's transform returns; `plan_data_set` takes it.
+    """Output of a source's transform, and input of `plan_data_set`.
 
     Attributes:
-        samples: every sample once, in any order.
-        rejected: samples that cannot be planned, and annotations dropped.
-        sources: one `SplitSource` a split.
-        listing: what samples' blobs are to be pinned by; None where they come pinned.
-        tallies: digests of listings that the reader made itself, per root; None for none.
+        samples: samples, in any order.
+        rejected: rejected samples and dropped annotations.
+        sources: one `SplitSource` per split.
+        listing: listed files, for `PinBlobs`; None if the samples are pinned.
+        tallies: digests of the listings that the reader has used, by root; None without listings.
     """
 
     samples: beam.PCollection[Sample]
@@ -114,25 +122,26 @@ class SourceSamples(NamedTuple):
 
 
 def note_skipped(splitting: Splitting, source: str, name: str) -> SplitSource:
-    """Return the note of a listed file that cannot be meant as an image."""
+    """Return the note of a listed file that is not an image by its name."""
     split = splitting.split_of_other(source, name)
     return SplitSource(split, listed=1, skipped={why_skipped(name): 1})
 
 
 class SplitCounter:
-    """Counts what readers yield, and passes on what is not excluded."""
+    """Counts the items of readers, and drops excluded ones."""
 
     def __init__(self, excluded: Mapping[str, Mapping[str, str]]) -> None:
-        """Take the keys of samples to leave out, per split, as `excluded_keys` gives them."""
+        """Store the keys of excluded samples, as `excluded_keys` returns them."""
         self._excluded = excluded
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._notes: list[SplitSource] = []
 
     def admit(self, items: Iterable[Item]) -> Iterator[Sample | Rejected]:
-        """Yield the samples and rejects that are not left out, each counted.
+        """Count items, and yield the samples and rejects that are not excluded.
 
         Raises:
-            RuntimeError: `E-ARG` when a sample is of another file than the excluded one of its key.
+            RuntimeError: `E-ARG` when an excluded sample has another file than in
+                `rejected.jsonl`.
         """
         for item in items:
             if isinstance(item, SplitSource):
@@ -152,7 +161,7 @@ class SplitCounter:
                 yield item
 
     def split_sources(self) -> list[SplitSource]:
-        """Return what was seen of each split since the last call."""
+        """Return counts and notes of each split since the last call."""
         parts: dict[str, list[SplitSource]] = {}
         counted = (
             msgspec.structs.replace(SplitSource(split), **counts)
@@ -164,21 +173,21 @@ class SplitCounter:
         return [add_split_sources(parts[split]) for split in sorted(parts)]
 
     def _check_excluded(self, item: Sample | Rejected) -> None:
-        """Refuse to leave out a sample for a file that it does not have."""
+        """Check that an excluded sample still has the file that was rejected."""
         name = self._excluded[item.split][item.key]
         if isinstance(item, Sample) and name and name not in [blob.name for blob in item.blobs]:
-            is_of = item.blobs[0].name if item.blobs else "no file"
-            what = f"it was rejected for {name!r}, and is of {is_of!r} now"
-            remedy = "give --exclude the file of a run of these sources"
+            now = repr(item.blobs[0].name) if item.blobs else "no file"
+            what = f"it was rejected with file {name!r}, and has {now} now"
+            remedy = "give --exclude the rejected.jsonl of a run of these sources"
             where = f"sample {item.key} of {item.split}"
             raise RuntimeError(fault_line("E-ARG", where, what, remedy))
 
 
 def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
-    """Return the sum of the parts of a split's sources.
+    """Add parts of one split's sources.
 
     Raises:
-        RuntimeError: `E-ANN-LABELS` when labels contradict, or class names are too many for labels.
+        RuntimeError: `E-ANN-LABELS` when labels contradict each other, or class names are too many.
     """
     several = list(parts)
     first = several[0]
@@ -189,7 +198,7 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
     names = added["class_names"]
     if len(names) > _MAX_CLASS_NAMES:
         what = f"more than {_MAX_CLASS_NAMES} classes, such as {names[0]!r} and {names[-1]!r}"
-        remedy = "give labels that are shared, not an id of each sample"
+        remedy = "give labels that samples share, not an id of each sample"
         raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
     return msgspec.structs.replace(
         SplitSource(first.split),
@@ -203,15 +212,15 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
 
 
 def is_there(source: SplitSource, splitting: Splitting) -> bool:
-    """Return whether a split is one of the data set, even without samples."""
+    """Return whether the data set has a split: one with samples, or one that is not optional."""
     return not source.is_empty or source.split not in splitting.optional_splits
 
 
 def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
-    """Return the numbered labels of all splits, by id.
+    """Return the labels of all splits, sorted by id.
 
     Raises:
-        RuntimeError: `E-ANN-LABELS` when two contradict.
+        RuntimeError: `E-ANN-LABELS` when labels contradict each other.
     """
     return unite_labels(
         (label for source in sources for label in source.labels), "all annotation files"
@@ -219,25 +228,25 @@ def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
 
 
 def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
-    """Return the text by which a rerun recognises a split's source files and its exclusions.
+    """Return a text that identifies the contents of a split's source files and of `--exclude`.
 
-    Sizes and CRC-32C, whatever the order of the files. Files over 1 GiB are known by their pins,
-    where the store does not tell the checksum.
+    It consists of sizes and CRC-32C, and does not depend on the order of the files. If the listing
+    has no checksum, a file above 1 GiB is identified by its pin.
 
     Raises:
-        RuntimeError: `E-ARG` when one of them is not there.
+        RuntimeError: `E-ARG` when a file does not exist.
     """
     files = " and ".join(sorted(_identity_at(uri, access) for uri in uris))
     return f"{files} without {_identity_at(exclude, access)}" if exclude else files
 
 
 def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
-    """Return the keys of the samples that a `rejected.jsonl` names, with their files, per split.
+    """Parse a `rejected.jsonl`; return each split's rejected keys with their file names.
 
-    Lines about single annotations are passed over: their samples were written.
+    Lines of dropped annotations are ignored, since their samples were written.
 
     Raises:
-        RuntimeError: `E-ARG` when a line is no reject.
+        RuntimeError: `E-ARG` when a line is not a reject.
     """
     keys: dict[str, dict[str, str]] = {}
     for number, line in enumerate(data.splitlines(), start=1):
@@ -245,10 +254,9 @@ def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
             rejected = from_json(line, Rejected)
             scope = rejected.scope
         except (ValueError, KeyError) as error:
-            what = f"line {number} is no line of rejected.jsonl ({error})"
-            raise RuntimeError(
-                fault_line("E-ARG", where, what, "give --exclude the file of an earlier run")
-            ) from None
+            what = f"line {number} is not a line of a rejected.jsonl ({error})"
+            remedy = "give --exclude the rejected.jsonl of an earlier run"
+            raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
         if scope is Scope.SAMPLE:
             keys.setdefault(rejected.split, {})[rejected.key] = rejected.file_name
     return keys
@@ -284,7 +292,7 @@ _ADDED_BY = {
     for field in msgspec.structs.fields(SplitSource)
     if field.type in _ADDERS
 }
-"""Function that adds up a field of several parts; the field's type decides."""
+"""Function that adds the values of a field, by the field's name; chosen by the field's type."""
 
 
 def _identity_at(uri: str, access: Access) -> str:
@@ -296,15 +304,13 @@ def _identity_at(uri: str, access: Access) -> str:
 
 @dataclass(eq=False)
 class ReadSamples(beam.PTransform):
-    """Pieces of sources -> their samples, rejects, and one `SplitSource` a split.
-
-    Every sample comes out once, in any order; those that `exclude` names are counted alone.
+    """Pieces of sources -> samples in any order, rejects, and one `SplitSource` per split.
 
     Attributes:
-        read: the reader, a named function or a picklable value; it opens the piece itself.
-        source_files: URIs of files that the sources are recognised by, for every split there is.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        access: how stores are reached.
+        read: reader of a piece, a named function or a value that can be pickled.
+        source_files: URIs of source files whose contents a rerun compares, for every split.
+        exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
+        access: credentials and limits for stores.
     """
 
     read: Callable[[Any], Iterable[Item]]
@@ -334,11 +340,11 @@ class ReadSamples(beam.PTransform):
 
 
 class _Read(beam.DoFn):
-    """Runs a reader; its counts leave once a bundle.
+    """Runs a reader; yields its counts at the end of a bundle.
 
-    The side input `known` is there for order alone: sources are recognised before any is read. A
-    file that changes in between is refused by its pin, or makes the next run look again.
-    Recognised later, a new file would be taken for the one that was read.
+    The side input `known` is unused, but delays reading until all source files are hashed. If a
+    file changes after that, its pin differs and the run stops, or the next run plans again. If
+    files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
     def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
@@ -352,7 +358,8 @@ class _Read(beam.DoFn):
             self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
 
     def start_bundle(self) -> None:
-        self._counter = SplitCounter(self._excluded)  # anew, whatever became of the bundle before
+        # A new counter, since the last bundle may have failed.
+        self._counter = SplitCounter(self._excluded)
 
     def process(
         self, piece: Any, known: list[SplitSource]

@@ -1,4 +1,10 @@
-"""Samples of images that have a JSON file of annotations each."""
+"""Samples from images with sidecar files: one JSON annotation file per image.
+
+`SideNames` gives images and annotation files the same join name. With `--join_by`, `ReadTexts` and
+`name_by_field` replace it by the name in a field. `JoinFiles` joins on this name, `ReadTexts` reads
+the annotation files, and `SideReader` makes the samples. `read_objects` and `read_values` parse an
+annotation file, for layouts of objects and for the layout of tables.
+"""
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
@@ -43,16 +49,16 @@ from beam_tfrec.transforms.storage import (
 
 _SUFFIX = ".json"
 _MAX_HELD_BYTES = 32 << 20
-_BYTES_EACH = 64 << 10  # at most 512 are held
+_BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
 
 
 class SideSample(msgspec.Struct, frozen=True):
-    """What an annotation file gives.
+    """Content of an annotation file.
 
     Attributes:
-        sample: without its split, key, position and image.
-        bad: annotations that are dropped, with the reasons.
-        note: on what else the file holds, without its split.
+        sample: sample without split, key, position and image.
+        bad: dropped annotations, with reasons.
+        note: note with class names and other facts, without split.
     """
 
     sample: Sample
@@ -63,14 +69,14 @@ class SideSample(msgspec.Struct, frozen=True):
 def read_objects(
     text: bytes | None, format: SideFormat | None = None, *, segmentations: bool = False
 ) -> SideSample | Fault:
-    """Return the objects of a file, for layouts of these.
+    """Parse an annotation file for layouts of objects.
 
     Args:
-        text: the file's bytes; None for an image without a file.
-        format: of the file; None to see it by its content.
-        segmentations: the sample carries them.
+        text: content of the file; None for an image without a file.
+        format: format of the file; None to detect it from the content.
+        segmentations: whether the sample needs segmentations.
     """
-    # Without a file, an image of any size without objects.
+    # An image without a file has no objects, and any size.
     side = SideFile(0, 0, [], []) if text is None else parse_side_file(text, format)
     if isinstance(side, str):
         return "E-ANN-FILE", side
@@ -86,11 +92,11 @@ def read_objects(
 
 
 def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | Fault:
-    """Return the values of chosen fields of a file, for the layout of tables.
+    """Read fields of an annotation file, for the layout of tables.
 
     Args:
-        text: the file's bytes; None for an image without a file.
-        types: of the fields, by their paths: keys with dots between.
+        text: content of the file; None for an image without a file.
+        types: types of the fields, by path; a path has keys with dots in between.
     """
     cells = {} if text is None else cells_at(text, types.keys())
     if isinstance(cells, str):
@@ -98,7 +104,7 @@ def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSamp
     row: dict[str, Any] = {}
     for path, wanted in types.items():
         try:
-            kind_of_value(cells.get(path))  # what no feature could hold
+            kind_of_value(cells.get(path))  # raises for values that no feature can hold
             values = values_of(cells.get(path), wanted)
         except ValueError as error:
             return "E-ROW-TYPE", f"field {path!r} is {wanted} and holds {error}"
@@ -114,13 +120,13 @@ def _sample(fields: bytes, payload: bytes, annotation_ids: tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class SideReader:
-    """Reads an image with its annotation file as a sample.
+    """Makes the samples of images and their annotation files.
 
     Attributes:
-        splitting: which split a sample belongs to.
-        read: returns what a sample carries of its annotation file's bytes, or of None.
-        allow_unannotated: an image without a file is a sample without annotations.
-        join_by: the field by which files name their images; empty where their own names do.
+        splitting: rule that decides the split of a sample.
+        read: parser of an annotation file; gets None for an image without one.
+        allow_unannotated: whether an image without a file is a sample instead of a reject.
+        join_by: field with the image's name; empty if the files' own names are compared.
     """
 
     splitting: Splitting
@@ -129,10 +135,10 @@ class SideReader:
     join_by: str = ""
 
     def __call__(self, piece: tuple[JoinedFiles, list[bytes]]) -> Iterator[Item]:
-        """Yield the samples of the files of a name, and why there are none of others.
+        """Yield the sample of an image and its annotation file, or rejects.
 
         Args:
-            piece: the files, and the bytes of each annotation file.
+            piece: files with one join name, and the content of each annotation file.
         """
         joined, texts = piece
         source, images = joined.source, joined.first
@@ -161,7 +167,7 @@ class SideReader:
         opened: SideSample | Fault,
         text: bytes | None = None,
     ) -> Iterator[Item]:
-        """Yield the sample of an image as listed, and its dropped annotations."""
+        """Yield the pinned sample of an image, its dropped annotations and its note."""
         if isinstance(opened, tuple):
             yield self._rejected(source, image, *opened)
             return
@@ -184,7 +190,7 @@ class SideReader:
     def _imageless(
         self, source: str, file: ListedFile, text: bytes, code: str, detail: str
     ) -> Rejected:
-        """Return the reject of an annotation file, with the annotations that are lost with it."""
+        """Return the reject of an annotation file without an image, with all its annotations."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
             return self._rejected(source, file, *opened)
@@ -194,7 +200,7 @@ class SideReader:
         return self._rejected(source, file, code, detail, ids)
 
     def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
-        """Return what an annotation file says, or why it says nothing."""
+        """Parse an annotation file, or return why it cannot be read."""
         why = _why_unread(file.entry)
         opened = ("E-ANN-FILE", why) if why else self.read(text)
         if isinstance(opened, tuple):
@@ -225,24 +231,24 @@ class SideReader:
 
 @dataclass(frozen=True)
 class SideNames:
-    """Names images and annotation files by their names below their roots, extensions aside.
+    """Computes join names: the names of images and annotation files without their extensions.
 
-    A source's images are of the root of its name, its annotation files of `{source}/annotations`.
+    The images' root has the name of the source, the annotation files' root `{source}/annotations`.
 
     Attributes:
-        globs: of annotation files' names per source; empty for all that end in `.json`, in upper or
-            lower case.
-        whole: image names are whole, as annotation files have them in a field.
+        globs: globs of annotation files' names, by source; empty for all names that end in
+            `.json`, in any case.
+        whole: whether to keep images' extensions, since a field has them.
     """
 
     globs: Mapping[str, str]
     whole: bool = False
 
     def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
-        """Yield a listed file under its name; nothing for what is no source."""
+        """Yield a listed file with its join name; nothing for folders and unused files."""
         name = file.entry.name
         source, _, is_annotation = file.root.partition("/")
-        if file.entry.kind == "directory":  # one that could be listed
+        if file.entry.kind == "directory":  # a folder that could be listed
             return
         if is_annotation:
             glob = self.globs[source]
@@ -250,7 +256,7 @@ class SideNames:
             if (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
                 yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
         elif why_skipped(name) and not is_folder(file.entry):
-            if not name.lower().endswith(_SUFFIX):  # which may be its annotations, in one folder
+            if not name.lower().endswith(_SUFFIX):  # annotation files may be in the same folder
                 yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
         else:
             yield NamedFile(source, name if self.whole else posixpath.splitext(name)[0], 0, file)
@@ -261,10 +267,14 @@ class SideNames:
 
 
 def named_image(side_name: str, value: str) -> str:
-    r"""Return the name of the image that an annotation file names.
+    r"""Return the name, below the image root, of the image in an annotation file's field.
 
-    A bare name is that of a file in the annotation file's sub-folder, and so is the last part of a
-    path that leads out of the image root: folders of another machine say nothing here.
+    A name without a folder means the annotation file's own sub-folder. A path out of the image
+    root, such as one from another machine, is reduced to its last part.
+
+    Args:
+        side_name: name of the annotation file.
+        value: value of the field.
 
     >>> named_image("a/1.json", "x.jpg"), named_image("a/1.json", "..\\img\\x.jpg")
     ('a/x.jpg', 'a/x.jpg')
@@ -281,23 +291,23 @@ def named_image(side_name: str, value: str) -> str:
 
 
 def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> NamedFile:
-    """Return a file, one of annotations under the name of the image that a field of it names.
+    """Set an annotation file's join name to the image's name in a field; return images unchanged.
 
     Args:
-        piece: the file, and its bytes where it is one of annotations.
-        field_path: keys with dots between.
+        piece: named file; with its content if it is an annotation file.
+        field_path: path of the field; keys with dots in between.
     """
     named, texts = piece
     if not texts:
         return named
     own_name, value = named.file.entry.name, value_at(texts[0], field_path)
-    # A NUL is in no listed name: what names no image meets none.
+    # Listed names have no NUL, so a file without an image's name is joined with nothing.
     name = named_image(own_name, value) if value else f"\0{own_name}"
     return msgspec.structs.replace(named, name=name)
 
 
 def _why_unread(entry: Entry) -> str:
-    """Return why an annotation file is not read, nothing where it is."""
+    """Return why an annotation file cannot be read, or an empty text if it can."""
     if entry.kind != "file":
         return f"a {entry.kind}"
     too_large = f"{entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
@@ -305,20 +315,21 @@ def _why_unread(entry: Entry) -> str:
 
 
 def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
-    """Return how many bytes files count for among those that are read at once."""
+    """Return the weight of files in a batch, in bytes."""
     read = (file.entry for file in files.second if not _why_unread(file.entry))
     return _BYTES_EACH + sum(entry.size_bytes for entry in read)
 
 
 @dataclass(eq=False)
 class ReadTexts(beam.PTransform):
-    """Named or joined files -> each with the bytes of its annotation files, in any order.
+    """Named or joined files -> each with the content of its annotation files, in any order.
 
-    What is read must be what was listed. A file that cannot be read has no bytes.
+    A file that has changed since the listing stops the run. The content of a file that cannot be
+    read, such as a folder or a file above the size limit, is empty.
 
     Attributes:
-        roots: URI per name of the annotation files' roots.
-        access: how stores are reached.
+        roots: URIs of the annotation files' roots, by root name.
+        access: credentials and limits for stores.
     """
 
     roots: Mapping[str, str]
@@ -329,7 +340,7 @@ class ReadTexts(beam.PTransform):
     ) -> beam.PCollection[tuple[Any, list[bytes]]]:
         """Read every annotation file."""
         read = beam.ParDo(_ReadTexts(self.roots, self.access))
-        # As the least size is the largest too, Beam does not adapt it by the clock.
+        # With equal minimum and maximum, Beam does not adapt the size to measured times.
         hold = beam.BatchElements(
             _MAX_HELD_BYTES, _MAX_HELD_BYTES, element_size_fn=_bytes_of_all, record_metrics=False
         )
@@ -337,7 +348,7 @@ class ReadTexts(beam.PTransform):
 
 
 class _ReadTexts(beam.DoFn):
-    """Reads annotation files by several threads: small ones are bound by latency."""
+    """Reads annotation files with several threads, since latency dominates for small files."""
 
     def __init__(self, roots: Mapping[str, str], access: Access) -> None:
         self._roots, self._access = roots, access

@@ -1,4 +1,8 @@
-"""Samples from the rows of tables, with what is seen of their columns."""
+"""Samples from the rows of tables, with facts about their columns.
+
+`PlanTables` finds files (`find_tables`, `pick_table`) and divides them into pieces. `TableReader`
+makes the samples of a piece. `table_rows.py` parses the rows.
+"""
 
 import functools
 import posixpath
@@ -46,22 +50,22 @@ from beam_tfrec.transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
 
-_ROW_BITS = 40  # of a position: a trillion rows a file, eight million files
+_ROW_BITS = 40  # bits of a position for the row: 10^12 rows per file, 8 million files
 
 
 @dataclass(frozen=True)
 class TableReader:
-    """Reads a piece of a table as the samples of its rows.
+    """Makes the samples of a piece of a table.
 
     Attributes:
-        splitting: which split a row belongs to.
-        access: how stores are reached.
-        image_column: names each row's image; empty for none.
-        image_roots: URI per given split that images lie below.
-        label_columns: name each row's classes.
-        key_column: gives the rows' keys; empty for their numbers.
-        sequence_columns: whose lists are steps, and may hold lists.
-        max_cell_bytes: a row with a larger cell is rejected.
+        splitting: rule that decides the split of a row.
+        access: credentials and limits for stores.
+        image_column: column with each row's image; empty for rows without images.
+        image_roots: URIs of the image roots, by the split that the user gave.
+        label_columns: columns with each row's classes.
+        key_column: column with the rows' keys; empty to use row numbers.
+        sequence_columns: columns with lists of steps; steps may be lists.
+        max_cell_bytes: limit of a cell's size; rows with larger cells are rejected.
     """
 
     splitting: Splitting
@@ -74,11 +78,11 @@ class TableReader:
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 
     def __call__(self, file: TableFile) -> Iterator[Item]:
-        """Yield the sample of every row, or why there is none, and what its columns hold.
+        """Yield a sample or a reject for every row, then notes about the columns.
 
         Raises:
-            RuntimeError: `E-TAB-HEADER` when a column is not there that an option names,
-                `E-SRC-SPLIT` when a row does not say its split.
+            RuntimeError: `E-TAB-HEADER` when a column that an option names is missing;
+                `E-SRC-SPLIT` when a row has no split.
         """
         if not file.format:
             split = self.splitting.split_of_other(file.split, file.entry.name)
@@ -94,15 +98,15 @@ class TableReader:
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
             yield self._read_row(row, file, table, notes)
-        for split, found in notes.items():
-            yield found.note(split)
+        for split, column_notes in notes.items():
+            yield column_notes.note(split)
 
     def _read_row(
         self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, "_ColumnNotes"]
     ) -> Sample | Rejected:
-        """Return the sample of a row, or why there is none; notes grow by what it holds."""
+        """Return the sample or the reject of a row, and add the row's values to the notes."""
         number, _, cells = row
-        # A row without a key of its own must not have that of another row: --exclude goes by it.
+        # A rejected row without a key must not get another row's key, since --exclude uses keys.
         prefix = f"{file.entry.name}:" if self.key_column else file.prefix
         key, split = f"{prefix}{number}", file.split if self.splitting.is_given else ""
         code = "E-ROW-KEY"
@@ -137,7 +141,7 @@ class TableReader:
 
     @functools.cached_property
     def _used_up(self) -> frozenset[str]:
-        """Columns that say where a sample goes and what is read for it, and are no features."""
+        """Columns of the image and the split; they do not become features."""
         used = {self.image_column, self.splitting.fields.get("split_by", "")}
         return frozenset(used - {""})
 
@@ -156,7 +160,7 @@ class TableReader:
         return self.splitting.split_for(file.split, key, fields, f"{file.where} {_place_of(row)}")
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
-        """Return the images that a row names: one, or none where there are no images."""
+        """Return the blob of a row's image; none without an image column."""
         if not self.image_column:
             return ()
         cell = cells.get(self.image_column)
@@ -166,7 +170,7 @@ class TableReader:
 
 
 class _ColumnNotes:
-    """What rows have shown of a split's columns."""
+    """Facts about a split's columns, collected row by row."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         self.kinds: dict[str, int] = dict.fromkeys(columns, 0)
@@ -175,7 +179,13 @@ class _ColumnNotes:
         self._class_names: set[str] = set()
 
     def add(self, kept: Mapping[str, Cell], kinds: Mapping[str, int], names: Iterable[str]) -> None:
-        """Add a row: its cells, what they and missing ones are, and its classes."""
+        """Add a row.
+
+        Args:
+            kept: cells with a value.
+            kinds: kinds of cells, including empty ones.
+            names: class names.
+        """
         self._rows += 1
         for name in kept:  # twice as fast as Counter.update
             self._cells[name] += 1
@@ -184,7 +194,7 @@ class _ColumnNotes:
         self._class_names.update(names)
 
     def note(self, split: str) -> SplitSource:
-        """Return what was seen."""
+        """Return the note of all rows."""
         kinds = sorted(self.kinds.items())
         facts = [ColumnFacts(name, of_cells, self._cells[name]) for name, of_cells in kinds]
         names = sorted(self._class_names)
@@ -192,13 +202,13 @@ class _ColumnNotes:
 
 
 def name_in_root(cell: str, root: str) -> str:
-    """Return an image's name below its root: a relative path is one, a full one must lie below.
+    """Return an image's name below its root, from a relative path or from a full path below it.
 
     >>> name_in_root("gs://b/photos/1.jpg", "gs://b/photos"), name_in_root("./2.jpg", "gs://b")
     ('1.jpg', '2.jpg')
 
     Raises:
-        ValueError: when it lies elsewhere, or could be no file's.
+        ValueError: when the path is not below the root, or is not a valid name.
     """
     prefixes = [f"{root.rstrip('/')}/"]
     if is_local(root):
@@ -214,47 +224,57 @@ def name_in_root(cell: str, root: str) -> str:
 
 
 def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[TableFile]:
-    """Yield the files of a split that are given by name, in the order of their names.
+    """Yield the files that the user named one by one, in the order of their names.
+
+    Args:
+        given: split and the URIs of its files.
+        access: credentials and limits for stores.
 
     Raises:
-        RuntimeError: `E-ARG` when one of them is not there.
+        RuntimeError: `E-ARG` when a file does not exist.
     """
     split, uris = given
-    for place, uri in enumerate(sorted(uris, key=lambda uri: split_uri(uri)[1])):
+    for file_number, uri in enumerate(sorted(uris, key=lambda uri: split_uri(uri)[1])):
         storage, entry = find_uri(uri, access)
         prefix = f"{entry.name}:" if len(uris) > 1 else ""
-        yield TableFile(split, storage.root, entry, format_of(uri), prefix, place)
+        yield TableFile(split, storage.root, entry, format_of(uri), prefix, file_number)
 
 
 def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> Iterator[TableFile]:
-    """Yield a listed file that is meant, as a table or to be counted.
+    """Yield a listed file that matches its folder's glob, with its format.
+
+    A file without a table's extension gets no format; readers only count it.
+
+    Args:
+        listed: listed entry.
+        folders: URI and glob of each folder, by root name.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` when it is called a table, and is no file.
+        RuntimeError: `E-TAB-FORMAT` when an entry has a table's extension, but is not a file.
     """
     entry, name = listed.entry, listed.entry.name
     uri, pattern = folders[listed.root]
     if entry.kind == "directory" or not matches(name, pattern):
         return
-    called = "" if why_skipped(name) == HIDDEN else format_of(name)
-    place = max(listed.position, 0)
-    file = TableFile(listed.root.rpartition("/")[0], uri, entry, called, f"{name}:", place)
+    format = "" if why_skipped(name) == HIDDEN else format_of(name)
+    position = max(listed.position, 0)
+    file = TableFile(listed.root.rpartition("/")[0], uri, entry, format, f"{name}:", position)
     if entry.kind == "file":
         yield file
-    elif called:
-        what, remedy = f"a {entry.kind}", "mend it, or take it away"
+    elif format:
+        what, remedy = f"a {entry.kind} instead of a file", "repair it, or remove it"
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
 
 
 def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
-    """Return whether a listed file is one that is read as a table."""
+    """Return whether a listed file is read as a table."""
     return any(file.format for file in pick_table(listed, folders))
 
 
 def _typed(
     cells: Mapping[str, Cell], sequence_columns: Sequence[str]
 ) -> tuple[dict[str, Cell], dict[str, int]]:
-    """Return the typed cells that are there, as MessagePack has them, and what all of them are."""
+    """Return the cells that have a value, ready for MessagePack, and the kinds of all cells."""
     kept: dict[str, Cell] = {}
     kinds: dict[str, int] = {}
     for name, cell in cells.items():
@@ -269,7 +289,7 @@ def _typed(
 
 
 def _without_big(cell: Cell) -> Cell:
-    """Return a cell with whole numbers beyond int64 as text."""
+    """Return a cell with integers beyond int64 as text."""
     if isinstance(cell, list):
         return [_without_big(value) for value in cell]
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
@@ -286,13 +306,13 @@ def _what_is(cell: Cell) -> str:
 
 @dataclass(eq=False)
 class PlanTables(beam.PTransform):
-    """Root -> the pieces of all tables, in any order, for workers to read in parallel.
+    """Pipeline root -> pieces of all tables, in any order, for workers to read in parallel.
 
     Attributes:
-        files: URIs per split whose tables are given as files.
-        folders: URIs of folders and globs of the names in them, by the names of their roots.
-        access: how stores are reached.
-        in_order: whether positions matter.
+        files: URIs of tables that the user named one by one, by split.
+        folders: URI and glob of each folder, by root name.
+        access: credentials and limits for stores.
+        in_order: whether files need positions, for input order.
     """
 
     files: Mapping[str, Sequence[str]]
@@ -301,7 +321,7 @@ class PlanTables(beam.PTransform):
     in_order: bool = False
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
-        """Find and divide the files, one by one on a cluster."""
+        """Find files, and divide each one."""
         files = (
             root
             | "GivenFiles" >> beam.Create(sorted(self.files.items()))

@@ -1,6 +1,6 @@
-"""Files of tables and their rows.
+"""Parse the rows of CSV, TSV, JSON Lines and Parquet files.
 
-A file of lines is read as a stream by one worker; a Parquet file is divided into its row groups.
+One worker reads a text file as a stream. A Parquet file is divided into its row groups.
 """
 
 import codecs
@@ -28,33 +28,33 @@ from beam_tfrec.transforms.storage import (
 
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000
-"""Largest cell of Parquet, and largest row of a file of lines; BigQuery accepts no larger row."""
+"""Maximum size of a cell in Parquet, and of a row in other formats; also BigQuery's row limit."""
 
 _PARQUET_BUFFER_BYTES = 64 << 10
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_PARQUET_BATCH_ROWS = 64  # at most, since all of them may hold one large value of a dictionary
+_PARQUET_BATCH_ROWS = 64  # few, since each row may get a copy of one large dictionary value
 _KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
-"""Types of Parquet's values that stay; no feature can hold the last two."""
+"""Types of Parquet values that are not converted; later, dict and tuple make a row a reject."""
 
 _DECODE_JSON: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
 
-csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
+csv.field_size_limit(sys.maxsize)  # `max_cell_bytes` is the limit here
 
 
 class TableFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a table; once it is divided, one of the row groups of a Parquet file.
+    """A table's file, or a row group of a Parquet file.
 
     Attributes:
-        split: that it is given for.
-        root: URI of its folder.
-        entry: its name below that, size and pin.
-        format: `csv`, `tsv`, `jsonl` or `parquet`; empty for a file that is counted and left out.
-        prefix: of its rows' keys where these are numbers; empty for the only file of a split.
-        place: among the files of its split, or in the listing, in the order of names.
+        split: split that the user gave the file for.
+        root: URI of the folder.
+        entry: name below the folder, size and pin.
+        format: `csv`, `tsv`, `jsonl` or `parquet`; empty for a file that is only counted.
+        prefix: text before the row number in rows' keys; empty for the only file of a split.
+        place: index of the file among the split's files, or in the listing, sorted by name.
         row_group: number of the row group; -1 for a whole file.
-        first_row: number of its first row in the file.
+        first_row: number of the row group's first row in the file.
     """
 
     split: str
@@ -68,29 +68,32 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def where(self) -> str:
-        """Its URI, for messages."""
+        """URI of the file, for messages."""
         return join_uri(self.root, self.entry.name)
 
 
 class BadRow(NamedTuple):
-    """Why a row could not be read: a code of scope SAMPLE, and what is wrong."""
+    """The fault of a row that cannot be read: a code of scope SAMPLE, and a description."""
 
     code: str
     detail: str
 
 
 Row = tuple[int, int, dict[str, Cell] | BadRow]
-"""A row's number in its file, from 0, blank lines counted; its line, from 1, 0 in Parquet; and its
-cells by column. Missing cells are None or not there."""
+"""A row: its number, its line, and its cells by column.
+
+Numbers begin at 0 in each file, and blank lines count. Lines begin at 1; Parquet has line 0. An
+empty cell is None or not in the mapping.
+"""
 
 
 class OpenTable(NamedTuple):
-    """A piece of a table that can be read.
+    """An opened piece of a table.
 
     Attributes:
-        columns: names of the columns of a CSV file, in their order; none for other formats.
-        has_text_cells: whether all cells are text, and none is None; its form decides the type.
-        rows: all rows, in their order; the file is read some megabytes at a time.
+        columns: names of a CSV or TSV file's columns, in order; empty for other formats.
+        has_text_cells: whether all cells are text without a type, as in CSV.
+        rows: all rows, in order; iteration reads some megabytes at a time.
     """
 
     columns: tuple[str, ...]
@@ -99,11 +102,11 @@ class OpenTable(NamedTuple):
 
 
 def divide_file(file: TableFile, access: Access) -> Iterator[TableFile]:
-    """Yield the pieces of a file, in their order: the row groups of a Parquet file.
+    """Yield the row groups of a Parquet file in order, or a file of another format as it is.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT`, `E-TAB-HEADER` for a Parquet file that is none, or whose
-            columns have no different names.
+        RuntimeError: `E-TAB-FORMAT` when the file is not Parquet; `E-TAB-HEADER` when columns have
+            no names or equal names.
     """
     if file.format != "parquet":
         yield file
@@ -119,16 +122,17 @@ def divide_file(file: TableFile, access: Access) -> Iterator[TableFile]:
 def open_table(
     file: TableFile, access: Access, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 ) -> OpenTable:
-    """Return a piece of a table, opened for reading.
+    """Open a piece of a table for reading.
 
     Args:
-        file: or a row group of it.
-        access: how its store is reached.
-        max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
+        file: file, or row group of a Parquet file.
+        access: credentials and limits for stores.
+        max_cell_bytes: limit of a cell in Parquet, and of a row in other formats. A larger one is
+            a `BadRow`.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` when the file is not what it is called, or its rest cannot be
-            split into rows; `E-TAB-HEADER` when its columns have no different names.
+        RuntimeError: `E-TAB-FORMAT` when the content does not match the extension, or cannot be
+            split into rows; `E-TAB-HEADER` when columns have no names or equal names.
     """
     storage = open_storage(file.root, access)
     if file.format == "parquet":
@@ -140,9 +144,9 @@ def open_table(
 
 
 def lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
-    r"""Yield the lines of a file with their ends; None for each of more than `max_bytes`.
+    r"""Yield the lines of a file with their line ends; None for a line above `max_bytes`.
 
-    A byte order mark at the beginning is passed over.
+    A byte order mark at the start is skipped.
 
     >>> import io
     >>> [*lines_of(io.BytesIO(b"a\nbbbb\nc"), 3)]
@@ -161,20 +165,19 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     rows = _csv_rows(lines, file, max_bytes)
     _, _, first = next(rows, (0, 1, list[str]()))
     if isinstance(first, BadRow):
-        what = f"its first line is no header of a {file.format} file ({first.detail})"
-        remedy = "write the file anew, in UTF-8"
+        what = f"its first line is not a header of a {file.format} file ({first.detail})"
+        remedy = "write the file again, in UTF-8"
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
     header_rows, columns = 1, tuple(first)
     read_cells: Callable[[list[str]], Any] = functools.partial(_csv_row, columns=columns)
-    if any(
-        cell.strip().startswith(_SCHEMES) for cell in first[:2]
-    ):  # AutoML Vision's table, which has no header
+    # A table of AutoML Vision has no header.
+    if any(cell.strip().startswith(_SCHEMES) for cell in first[:2]):
         rows = itertools.chain([(0, 1, first)], rows)
         header_rows, columns, read_cells = 0, ("split", "uri", "label"), _automl_row
     separator = "tab" if file.format == "tsv" else "comma"
     if len(columns) == 1 and (others := [other for other in ";\t|" if other in columns[0]]):
-        what = f"has one column, {columns[0]!r}: {others[0]!r} where a {separator} should be"
-        remedy = "write the file anew, or take that out of the column's name"
+        what = f"has one column, {columns[0]!r}, with {others[0]!r} instead of a {separator}"
+        remedy = f"write the file with a {separator}, or change the column's name"
         raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
     _check_names(columns or [""], file.where)
     found = (
@@ -186,10 +189,10 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    for place, name in enumerate(names, start=1):
-        if not name.strip() or names.index(name) + 1 < place:
-            what = f"column {place} of {len(names)} has no name of its own, but {name!r}"
-            remedy = "name each column in the first line"
+    for number, name in enumerate(names, start=1):
+        if not name.strip() or names.index(name) + 1 < number:
+            what = f"column {number} of {len(names)} has no name or a repeated one: {name!r}"
+            remedy = "give each column its own name"
             raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
@@ -227,7 +230,7 @@ def _count_keys(value: Any) -> int:
 
 
 def _flat(cells: dict[str, Any]) -> dict[str, Cell] | BadRow:
-    """Return a row's cells, the members of its objects as columns `object.member`."""
+    """Return a row's cells, with members of objects as columns `object.member`."""
     if not any(type(value) is dict for value in cells.values()):
         return cells
     flat: dict[str, Any] = {}
@@ -247,10 +250,10 @@ def _flat(cells: dict[str, Any]) -> dict[str, Cell] | BadRow:
 def _csv_rows(
     lines: Iterator[bytes | None], file: TableFile, max_bytes: int
 ) -> Iterator[tuple[int, int, list[str] | BadRow]]:
-    """Yield the number, the first line and the texts of each row of a file; none of a blank line.
+    """Yield number, first line and cells of each row; a blank line has no cells.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` when it is not known where a row ends.
+        RuntimeError: `E-TAB-FORMAT` when the end of a row cannot be found.
     """
     first_line, row_bytes = 1, 0
     bad: BadRow | None = None
@@ -260,7 +263,7 @@ def _csv_rows(
         for line in lines:
             row_bytes += len(line or b"")
             if line is None or row_bytes > max_bytes:
-                if file.format != "tsv":  # a quote in it may decide where the row ends
+                if file.format != "tsv":  # quotes in the skipped part may contain line ends
                     what = f"the row of line {first_line} has more than {max_bytes} bytes"
                     remedy = "close its quotes, or raise --max_cell_bytes"
                     raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
@@ -281,8 +284,8 @@ def _csv_rows(
             return
         except csv.Error as error:
             if str(error) == "unexpected end of data":
-                what = f"the quotes that open in line {first_line} or below it are never closed"
-                remedy = "close them, or double those that belong to a cell"
+                what = f"quotes that open in line {first_line} or below are never closed"
+                remedy = "close them, or double quotes that are part of a cell"
                 raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
             bad = BadRow("E-ROW-CSV", str(error))
         yield number, first_line, bad or cells
@@ -295,13 +298,13 @@ def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | BadR
 
 
 def _automl_row(cells: list[str]) -> dict[str, Cell] | BadRow:
-    """Return a row of AutoML Vision's table: a set, which may be left out, a URI, and labels."""
-    found = [cell.strip() for cell in cells]
-    if "://" in found[0]:
-        found.insert(0, "")
-    if len(found) < 2 or "://" not in found[1]:
+    """Return a row of an AutoML Vision table: an optional set, a URI, and labels."""
+    values = [cell.strip() for cell in cells]
+    if "://" in values[0]:
+        values.insert(0, "")
+    if len(values) < 2 or "://" not in values[1]:
         return BadRow("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
-    split, uri, *labels = found
+    split, uri, *labels = values
     split = split.lower()
     split = "train" if split == "training" else split
     labels = [label for label in labels if label]
@@ -311,7 +314,7 @@ def _automl_row(cells: list[str]) -> dict[str, Cell] | BadRow:
 
 @contextlib.contextmanager
 def _parquet_faults(file: TableFile) -> Iterator[None]:
-    """Raise what pyarrow says of a file as its fault, but not the machine's errors."""
+    """Raise pyarrow's errors as faults of the file, except for errors of the machine."""
     import pyarrow
 
     try:
@@ -320,7 +323,7 @@ def _parquet_faults(file: TableFile) -> Iterator[None]:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise
         what = f"cannot be read as Parquet ({str(error).splitlines()[0][:120]})"
-        remedy = "give a Parquet file, or write it anew"
+        remedy = "give a Parquet file, or write it again"
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
 
 
@@ -366,29 +369,29 @@ def _parquet_row(cells: dict[str, Any] | Exception, max_bytes: int) -> dict[str,
 
 
 def _cell_bytes(value: Any) -> int:
-    """Return about how many bytes a cell takes."""
+    """Return the approximate size of a cell in bytes."""
     if isinstance(value, str | bytes):
         return len(value if isinstance(value, bytes) else value.encode())
     return sum(map(_cell_bytes, value)) if isinstance(value, list) else 8
 
 
 def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
-    """Yield the cells of every row of an Arrow batch, or why Python has no such values."""
+    """Yield the cells of each row of an Arrow batch, or the error of their conversion to Python."""
     try:
         yield from _unpacked(batch).to_pylist()
-    except (ValueError, OverflowError) as error:  # no UTF-8, or a date that Python has not
+    except (ValueError, OverflowError) as error:  # not UTF-8, or a date out of Python's range
         if batch.num_rows == 1:
             yield error
             return
-        for place in range(batch.num_rows):
-            yield from _cells_of(batch.slice(place, 1))
+        for row in range(batch.num_rows):
+            yield from _cells_of(batch.slice(row, 1))
 
 
 def _unpacked(batch: Any) -> Any:
-    """Return the table of a batch, its times in microseconds, as Python has them.
+    """Return a batch as a table, with times in microseconds, which is Python's resolution.
 
     Raises:
-        ValueError: when that would round one.
+        ValueError: when a time has a fraction of a microsecond.
     """
     import pyarrow
 
@@ -403,7 +406,7 @@ def _unpacked(batch: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Parquet value as JSON could have it: times, dates and decimals are text."""
+    """Return a Parquet value with times, dates and decimals as text."""
     if type(value) in _KEPT:
         return value
     if type(value) is list:
