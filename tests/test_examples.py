@@ -94,4 +94,4 @@ def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
     assert said.startswith("images (8, 64, 64, 3), ")
-    assert said.endswith("restored behind the first batch: same rest\n")
+    assert said.endswith("restored after the first batch: same rest\n")

@@ -212,7 +212,7 @@ def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
         "E-SRC-CHANGED split train: 3 samples were counted in bucket 0,"
-        f" now {len(now)} others came; run again when the source is at rest"
+        f" now {len(now)} others came; run again when the source no longer changes"
     )
 
 
@@ -241,7 +241,7 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
     came = sum(len(run.samples) for run in runs)
     assert str(raised.value) == (
         f"E-SRC-CHANGED train-00001-of-00002: 3 samples are planned, {came} came;"
-        " run again when the source is at rest"
+        " run again when the source no longer changes"
     )
 
 

@@ -185,12 +185,12 @@ AGAIN = "then run again"
 LINES = {
     "EDQUOT": f"E-IO-NOSPACE a: Disk quota exceeded; raise the quota, {AGAIN} to resume",
     "EFBIG": "E-IO-NOSPACE a: File too large; ask for smaller shards with --shard_size",
-    "ENOENT": "E-IO-READONLY a: No such file or directory; leave the folder there, and run again",
+    "ENOENT": "E-IO-READONLY a: No such file or directory; keep the folder, and run again",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
     "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",
     "ENFILE": "E-IO-LIMIT a: Too many open files in system; raise the system's limit on open files",
     "ENOMEM": f"E-IO-LIMIT a: Cannot allocate memory; free some memory, {AGAIN} to resume",
-    "EXDEV": "E-IO-RETRIES a: Invalid cross-device link; look at the storage",  # any other
+    "EXDEV": "E-IO-RETRIES a: Invalid cross-device link; check the storage",  # any other
 }
 
 
