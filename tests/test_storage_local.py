@@ -277,7 +277,7 @@ def test_bytes_that_cannot_be_made_durable_are_never_shown(
 ) -> None:
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
 
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; look at"):
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; check"):
         storage.create("a", b"1")
 
     assert all_names(folder) == []
@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_synced_is_accepted_and_one_that_fails_is_not(
 
     monkeypatch.setattr(os, "fsync", sync_files_only)
     assert storage.create("a", b"1") is True
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/b: Input/output error; look at"):
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/b: Input/output error; check"):
         storage.create("b", b"1")
 
 

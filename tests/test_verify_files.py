@@ -22,7 +22,7 @@ from tests.test_walk_frames import claiming
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"
-MEND = "make the record again from its image, or leave it out"
+MEND = "write the record again from its image, or leave it out"
 
 
 def valued(values: Sequence) -> tuple[Kind, Sequence]:

@@ -33,7 +33,7 @@ def test_listed_checksums_or_all_bytes(
 ) -> None:
     process = store.start()
     *notes, last = verified(process, capsys, deep=deep)
-    note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
+    note = "sizes and checksums from the store's listing were compared: --deep reads all bytes"
     assert notes == ([] if deep else [note])
     assert last.startswith(f"4 files, 9 records, {'' if deep else '0 B read in '}")
     read = [step.name for step in process.steps if step.operation == "read"]
