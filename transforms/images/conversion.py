@@ -60,9 +60,7 @@ class Conversion:
             wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
         elif mode is not None and (self.resize is None or self.resize.height_px is None):
             got = f"{mode.value} with resize {self.resize}"
-            wrong = (
-                f"resize_mode must come with a box, got {got}: give --resize 512, or leave it out"
-            )
+            wrong = f"resize_mode must come with a box, got {got}: give --resize 512"
         elif quality is not None and self.reencode is Encoding.PNG:
             wrong = f"quality must come with JPEGs, got {quality} with reencode png: leave one out"
         elif quality is not None and not self.changes:

@@ -276,9 +276,7 @@ class GcsStorage(Storage):
             try:
                 with self._rate.request():
                     return operation()
-            except (
-                AttributeError
-            ) as error:  # raised by Google's client if a JSON reply is not an object
+            except AttributeError as error:  # Google's client: a JSON reply is not an object
                 raise requests.exceptions.ContentDecodingError(str(error)) from error
 
         try:

@@ -125,9 +125,7 @@ class RequestRate:
         self._served_per_s = math.inf  # rate at the last throttling
         self._slowed_at_s = -math.inf
         self._next_s = -math.inf  # time when the next request may start
-        self._replies: deque[tuple[float, bool]] = (
-            deque()
-        )  # time of each reply, and whether it was served
+        self._replies: deque[tuple[float, bool]] = deque()  # time, and whether served
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
@@ -158,9 +156,7 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        growth = 4 ** min(
-            max(progress - 1, 0), 32
-        )  # after two recoveries; the cap avoids an overflow
+        growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; cap for overflow
         factor = (1 + _FALL * min(progress, 1) ** 3) * growth
         return min(self._limit_per_s, self._served_per_s * factor)
 

@@ -159,7 +159,7 @@ def read_index(
         except ValueError as error:
             report.find("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
         if rows is not None and has_sum and not is_index_as_written(data):
-            report.find("E-VER-INDEX", parquet_name, "its bytes differ from its own CRC-32C")
+            report.find("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
     text = read_if_there(text_name, storage, report)
     if rows is not None and text is not None and text != index_to_text(rows):
         report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")

@@ -47,7 +47,7 @@
   });
   if (find) byId("class-filter").hidden = false;
 
-  // The enlarged picture is a dialog: it keeps the focus, closes on Escape, and returns the focus.
+  // The enlarged picture is a dialog: it keeps the focus, closes on Escape, and then returns it.
   const box = byId("lightbox");
   if (!box) return;
   const stage = byId("lightbox-picture");
