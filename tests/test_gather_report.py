@@ -97,7 +97,9 @@ def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, repor
     assert found.splits[0].class_records == report.splits[0].class_records
     assert found.pictures == report.pictures
     (note,) = found.notes
-    assert note.startswith("No charts of picture sizes and objects: format version 2 has no such")
+    assert note.startswith(
+        "No charts of picture sizes and objects: the indexes of format version 2 "
+    )
 
 
 # --- damage becomes a note ---
