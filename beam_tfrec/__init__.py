@@ -1,13 +1,13 @@
-"""Images and their annotations to sharded TFRecord files, and readers of these.
+"""Write images with their annotations to sharded TFRecord files, and read them.
 
     import beam_tfrec
 
     dataset = beam_tfrec.load("gs://bucket/coco-tfrec", "train", batch_size=64)  # tf.data
     records = beam_tfrec.open("gs://bucket/coco-tfrec", "train")  # records[42], without TensorFlow
 
-The four packages are links to the project's folders, so that a checkout and a wheel have the same
-names. Import them by these alone: `schemas` instead of `beam_tfrec.schemas` is a second copy.
-Importing this package loads none of them.
+In a checkout, the four subpackages are links to the project's top-level folders. Import them with
+the prefix: `import schemas` would load a second copy of `beam_tfrec.schemas`. The subpackages are
+imported on first use.
 """
 
 import importlib
@@ -22,7 +22,7 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Return a function of `beam_tfrec.readers`, imported by its first use."""
+    """Import `beam_tfrec.readers` on first use and return one of its functions."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("beam_tfrec.readers"), name)

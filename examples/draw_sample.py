@@ -1,8 +1,8 @@
-"""Draw a small COCO data set: photos of shapes in two splits, with what real data has wrong.
+"""Draw a small COCO data set: pictures of shapes in two splits, with the faults of real data.
 
-`python examples/draw_sample.py OUT` makes OUT/{train,val}/ and OUT/{train,val}.json: 200 pictures
-with boxes, polygons and a crowd, a PNG called .jpg, a box over the edge, one outside, and three
-pictures that are truncated, an error page, and missing.
+`python examples/draw_sample.py OUT` makes OUT/{train,val}/ and OUT/{train,val}.json. These hold 200
+pictures with boxes, polygons and a crowd. Each split has a PNG named .jpg, a box over the edge and
+a box outside. In `train` one picture is truncated, one is an HTML page, and one is missing.
 """
 
 import argparse
@@ -20,12 +20,12 @@ Polygon = list[tuple[float, float]]
 
 
 def main() -> None:
-    """Draw both splits, unless they are there."""
+    """Draw both splits, unless they exist."""
     parser = argparse.ArgumentParser(description="Draw a small COCO data set.")
     parser.add_argument("out", type=Path)
     out: Path = parser.parse_args().out
     if (out / "val.json").exists():  # written last
-        print(f"sample data set in {out}: there already")
+        print(f"sample data set in {out}: exists already")
         return
     for split, count in SPLITS.items():
         draw_split(out, split, count)
@@ -55,7 +55,7 @@ def draw_split(out: Path, split: str, count: int) -> None:
 
 
 def background(rng: random.Random) -> Image.Image:
-    """Return a picture of a soft gradient with some grain."""
+    """Return a soft gradient with some grain."""
     low, high = (tuple(rng.randint(40, 200) for _ in range(3)) for _ in range(2))
     ramp = Image.linear_gradient("L").resize((WIDTH, HEIGHT)).rotate(rng.choice([0, 180]))
     picture = Image.composite(
@@ -82,7 +82,7 @@ def draw_shape(picture: Image.Image, label: int, rng: random.Random) -> Polygon:
 
 
 def annotate(number: int, image: int, category: int, polygon: Polygon) -> dict:
-    """Return a COCO annotation of an outline."""
+    """Return the COCO annotation of an outline."""
     xs, ys = zip(*polygon, strict=True)
     x, y, width, height = min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
     corners = zip(polygon, polygon[1:] + polygon[:1], strict=True)
@@ -99,7 +99,7 @@ def annotate(number: int, image: int, category: int, polygon: Polygon) -> dict:
 
 
 def spoil(folder: Path, annotations: list[dict], split: str) -> None:
-    """Give the split what real data has: a crowd, boxes over the edge and outside, broken files."""
+    """Add a crowd, boxes over the edge and outside, and in `train` broken files."""
     first, second, third = annotations[:3]
     first |= {"iscrowd": 1, "segmentation": {"size": [HEIGHT, WIDTH], "counts": [WIDTH * HEIGHT]}}
     second["bbox"][0] = WIDTH - second["bbox"][2] / 2

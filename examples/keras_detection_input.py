@@ -1,10 +1,10 @@
-"""Feed an object detector: batches of images with padded boxes, all of one shape.
+"""Feed an object detector with batches of one shape: resized images and padded boxes.
 
     beam-tfrec coco --images train2017 --annotations instances_train2017.json --output out
     python examples/keras_detection_input.py out
 
-On TPUs this is what is wanted: all shapes are static. Make the model and compile it within
-`strategy.scope()` of a `tf.distribute.TPUStrategy`; with several hosts, give each its share by
+All shapes are static, as TPUs need. On TPUs, make and compile the model within `strategy.scope()`
+of a `tf.distribute.TPUStrategy`. Several hosts get their shares with
 `strategy.distribute_datasets_from_function` and `beam_tfrec.load(..., input_context=context)`.
 """
 
@@ -16,27 +16,27 @@ import tensorflow as tf
 import beam_tfrec
 
 SIZE = (128, 128)  # height and width in px
-OBJECTS = 20  # of an image; it has fewer or is cut
+OBJECTS = 20  # boxes per image; shorter lists are padded, longer ones cut
 EDGES = [f"image/object/bbox/{edge}" for edge in ("ymin", "xmin", "ymax", "xmax")]
 
 
 def to_inputs(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return images, and their boxes as [ymin, xmin, ymax, xmax] in [0, 1]; -1 where none is."""
+    """Return images, and boxes as [ymin, xmin, ymax, xmax] in [0, 1], padded with -1."""
     boxes = tf.stack([record[edge] for edge in EDGES], axis=-1)
     return record["image/encoded"], {"boxes": boxes, "labels": record["image/object/class/label"]}
 
 
 def box_loss(wanted: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
-    """Return the mean squared distance of edges, of those boxes that there are."""
+    """Return the mean squared distance of edges, without the padding."""
     is_box = tf.cast(wanted[..., :1] >= 0, tf.float32)
     distances = is_box * tf.square(wanted - given)
     return tf.reduce_sum(distances) / (4 * tf.maximum(tf.reduce_sum(is_box), 1))
 
 
 def main() -> None:
-    """Print what a batch is, and try a toy of a head on it."""
+    """Print the shapes of a batch, and train a toy head on it."""
     parser = argparse.ArgumentParser(description="Feed an object detector.")
-    parser.add_argument("out", help="what beam-tfrec coco wrote")
+    parser.add_argument("out", help="output of beam-tfrec coco")
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
@@ -45,7 +45,7 @@ def main() -> None:
     batches = dataset.map(to_inputs)
     images, objects = next(iter(batches))
     count = tf.reduce_sum(tf.cast(objects["labels"] >= 0, tf.int32), axis=1).numpy().tolist()
-    print(f"images {images.shape}, boxes {objects['boxes'].shape}, of which there are {count}")
+    print(f"images {images.shape}, boxes {objects['boxes'].shape}, number of boxes {count}")
 
     layers = keras.layers
     head = [layers.Rescaling(1 / 255), layers.Conv2D(8, 3, 4), layers.GlobalAveragePooling2D()]

@@ -4,9 +4,9 @@
         --annotations instances_train2017.json --output out
     python examples/keras_recipe_classifier.py out
 
-A record is an annotation with its photo, as in the recipe: the keys `image` and `category_id`.
-On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
-and say `drop_remainder=True` in `beam_tfrec.load`.
+As in the recipe, a record is an annotation with its photo: the keys `image` and `category_id`.
+On TPUs, make and compile the model within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
+and pass `drop_remainder=True` to `beam_tfrec.load`.
 """
 
 import argparse
@@ -16,14 +16,14 @@ import keras
 import beam_tfrec
 from beam_tfrec.readers.data_sets import find_data_sets
 
-SIZE = (64, 64)  # the recipe has 224 and EfficientNetB0, which take a CPU minutes
+SIZE = (64, 64)  # the recipe uses 224 px and EfficientNetB0, which take minutes on a CPU
 
 
 def main() -> None:
-    """Load, train some steps, and say how far the loss fell."""
+    """Load, train some steps, and print how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train the Keras recipe's classifier.")
-    parser.add_argument("out", help="what beam-tfrec coco wrote with --layout keras")
-    parser.add_argument("--steps", type=int, default=5, help="of an epoch")
+    parser.add_argument("out", help="output of beam-tfrec coco --layout keras")
+    parser.add_argument("--steps", type=int, default=5, help="steps per epoch")
     parser.add_argument("--epochs", type=int, default=3)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
@@ -38,7 +38,7 @@ def main() -> None:
     model = keras.Sequential(
         [
             layers.Input((*SIZE, 3)),
-            layers.Rescaling(1 / 127.5, offset=-1),  # the reader gives pixels as they are
+            layers.Rescaling(1 / 127.5, offset=-1),  # pixels are 0 to 255
             layers.Conv2D(16, 5, strides=2, activation="relu"),
             layers.Conv2D(32, 3, strides=2, activation="relu"),
             layers.GlobalAveragePooling2D(),

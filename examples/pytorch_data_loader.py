@@ -1,11 +1,13 @@
-"""Read batches in PyTorch, with two worker processes and without TensorFlow.
+"""Read batches with PyTorch in two worker processes, without TensorFlow.
 
     beam-tfrec coco --images train2017 --annotations instances_train2017.json --output out
     python examples/pytorch_data_loader.py out
 
-On TPUs, with PyTorch/XLA: `beam_tfrec.open(out, "train", host=xr.process_index(),
-hosts=xr.process_count(), drop_remainder=True)` gives each process its share, and
-`torch_xla.distributed.parallel_loader.MpDeviceLoader(loader, device)` feeds its device.
+On TPUs with PyTorch/XLA, give each process its share, and feed its device:
+
+    share = {"host": xr.process_index(), "hosts": xr.process_count(), "drop_remainder": True}
+    records = beam_tfrec.open(out, "train", **share)
+    torch_xla.distributed.parallel_loader.MpDeviceLoader(loader, device)
 """
 
 import argparse
@@ -24,7 +26,7 @@ EDGES = [f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"
 
 
 def collate(records: list[dict[str, Any]]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return images [n, 3, 64, 64] in [0, 1], and of each its boxes [k, 4], also in [0, 1]."""
+    """Return images [n, 3, 64, 64] in [0, 1], and for each its boxes [k, 4] in [0, 1]."""
     images = []
     for record in records:
         with Image.open(io.BytesIO(record["image/encoded"])) as image:
@@ -35,16 +37,14 @@ def collate(records: list[dict[str, Any]]) -> tuple[torch.Tensor, list[torch.Ten
 
 
 def main() -> None:
-    """Read an epoch, and say what it was."""
+    """Read an epoch, and count batches, pictures and boxes."""
     parser = argparse.ArgumentParser(description="Read batches in PyTorch.")
-    parser.add_argument("out", help="what beam-tfrec coco wrote")
+    parser.add_argument("out", help="output of beam-tfrec coco")
     parser.add_argument("--batch_size", type=int, default=8)
     arguments = parser.parse_args()
     torch.manual_seed(0)
 
-    records = beam_tfrec.open(
-        arguments.out, "train"
-    )  # has len() and [i], as PyTorch's data sets do
+    records = beam_tfrec.open(arguments.out, "train")  # has len() and [i], like PyTorch's Dataset
     print(f"{len(records)} records; the first has {', '.join(records[0])}")
     loader = DataLoader(
         records, arguments.batch_size, shuffle=True, num_workers=2, collate_fn=collate

@@ -1,10 +1,11 @@
-"""Train a network that enlarges photos four times, on pairs of low and high resolution.
+"""Train a network that enlarges photos four times, from pairs of low and high resolution.
 
     beam-tfrec pairs --low train=lr --high train=hr --scale 4 --output out
     python examples/super_resolution_pairs.py out
 
-On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
-and say `.batch(8, drop_remainder=True)`. What `--tensors` wrote is for `tf.io.parse_tensor`.
+On TPUs, make and compile the model within `strategy.scope()` of a `tf.distribute.TPUStrategy`, and
+use `.batch(8, drop_remainder=True)`. For an output written with `--tensors`, call
+`tf.io.parse_tensor`.
 """
 
 import argparse
@@ -15,11 +16,11 @@ import tensorflow as tf
 import beam_tfrec
 
 SCALE = 4
-PATCH = 24  # px of the low image; a CPU learns from patches in seconds
+PATCH = 24  # side in px of the low image's patches; small, so that a CPU trains in seconds
 
 
 def cut_patch(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the same random place of both images, in [0, 1]."""
+    """Cut a patch from the same random place of both images, with values in [0, 1]."""
     low, high = record["lr"], record["hr"]
     room = tf.shape(low)[:2] - PATCH + 1
     top, left = (tf.random.uniform([], 0, room[axis], tf.int32) for axis in (0, 1))
@@ -31,7 +32,7 @@ def cut_patch(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def make_model() -> keras.Model:
-    """Return ESPCN: convolutions of the low image, whose channels become pixels."""
+    """Return ESPCN: convolutions on the low image, then channels rearranged into pixels."""
     layers = keras.layers
     low = layers.Input((None, None, 3))
     found = layers.Conv2D(32, 5, padding="same", activation="tanh")(low)
@@ -41,16 +42,15 @@ def make_model() -> keras.Model:
 
 
 def main() -> None:
-    """Load, train, and say how far the loss fell."""
+    """Load, train, and print how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train a network that enlarges photos.")
-    parser.add_argument("out", help="what beam-tfrec pairs wrote")
+    parser.add_argument("out", help="output of beam-tfrec pairs")
     parser.add_argument("--steps", type=int, default=100)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
 
-    pairs = beam_tfrec.load(
-        arguments.out, "train"
-    ).cache()  # decoded once; sizes differ: no batches
+    # Images are decoded once. Their sizes differ, so batches are made of patches.
+    pairs = beam_tfrec.load(arguments.out, "train").cache()
     batches = pairs.repeat().map(cut_patch).batch(8).prefetch(tf.data.AUTOTUNE)
     model = make_model()
     model.compile(keras.optimizers.Adam(2e-3), "mse")

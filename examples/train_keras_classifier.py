@@ -1,10 +1,10 @@
-"""Train a small classifier of photos, until its loss has halved.
+"""Train a small photo classifier until its loss has halved.
 
     beam-tfrec folder --images photos --output out    # photos/CLASS/*.jpg
     python examples/train_keras_classifier.py out
 
-On TPUs: make the model and compile it within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
-and say `drop_remainder=True` in `beam_tfrec.load`, since TPUs want batches of one shape.
+On TPUs, make and compile the model within `strategy.scope()` of a `tf.distribute.TPUStrategy`,
+and pass `drop_remainder=True` to `beam_tfrec.load`, since TPUs need batches of one shape.
 """
 
 import argparse
@@ -18,12 +18,12 @@ SIZE = (48, 48)  # height and width in px: small, so that a CPU trains in second
 
 
 def make_model(classes: int) -> keras.Model:
-    """Return two convolutions and a layer of classes."""
+    """Return two convolutions and a dense layer with an output per class."""
     layers = keras.layers
     return keras.Sequential(
         [
             layers.Input((*SIZE, 3)),
-            layers.Rescaling(1 / 255),  # the reader gives pixels as they are, 0 to 255
+            layers.Rescaling(1 / 255),  # pixels are 0 to 255
             layers.Conv2D(16, 5, strides=2, activation="relu"),
             layers.Conv2D(32, 3, strides=2, activation="relu"),
             layers.Flatten(),
@@ -33,9 +33,9 @@ def make_model(classes: int) -> keras.Model:
 
 
 def main() -> None:
-    """Load, train, and say how far the loss fell."""
+    """Load, train, and print how far the loss fell."""
     parser = argparse.ArgumentParser(description="Train a small classifier of photos.")
-    parser.add_argument("out", help="what beam-tfrec folder wrote")
+    parser.add_argument("out", help="output of beam-tfrec folder")
     parser.add_argument("--epochs", type=int, default=60)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)

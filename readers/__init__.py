@@ -1,11 +1,11 @@
-"""What trainers import: one output, read by tf.data or at random, by manifest alone.
+"""Read an output in a training program: with tf.data, or as a sequence of records.
 
     import beam_tfrec
 
     dataset = beam_tfrec.load("gs://bucket/coco-tfrec", "train", batch_size=64)  # tf.data
     records = beam_tfrec.open("gs://bucket/coco-tfrec", "train")  # records[42], without TensorFlow
 
-Neither Beam nor, but for `load`, TensorFlow is imported.
+The manifest names the shards. Beam is never imported, and TensorFlow only by `load`.
 """
 
 from collections.abc import Sequence
@@ -37,42 +37,41 @@ def load(
     known_cardinality: bool = True,
     access: Access = DEFAULT_ACCESS,
 ) -> "tf.data.Dataset":
-    """Return the records of a split as a `tf.data.Dataset` of tensors by key.
+    """Return a split as a `tf.data.Dataset`; an element is a dict of tensors by feature key.
 
     Args:
-        data_sets: path or URI of an output, or of several that are read as one.
-        split: such as `train`.
-        batch_size: records of a batch, on this host; None for single records.
-        decode_images: whether an image is its pixels, uint8 [height, width, 3], RGB; else bytes.
-        image_size: height and width, in px, to which decoded images are resized.
-        max_objects: number to which lists of objects are padded, with -1 and b"", or cut.
-        shuffle: whether files and records come in another order in each epoch; a number is that of
-            the records in the buffer, else 1,024. Otherwise the order is the same each time.
-        seed: of these orders, which are then the same in each run.
-        host: of those that share the split, from 0.
-        hosts: their number.
-        input_context: of a strategy, which tells both.
-        drop_remainder: whether all hosts get equally many records, and all batches are whole; by
-            default where there are several hosts.
-        known_cardinality: whether the dataset knows how many there are, and fails where files hold
-            others; False for a tf.data service that deals them to its workers.
-        access: how manifests and listings are reached; TensorFlow reads shards by itself.
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`.
+        batch_size: number of records in a batch on this host; None yields single records.
+        decode_images: decode images to RGB pixels, uint8 [height, width, 3]. False yields the bytes
+            of the image files.
+        image_size: height and width in px; decoded images are resized to it.
+        max_objects: number of objects per image. Shorter lists are padded with -1 or b"", longer
+            lists are cut.
+        shuffle: shuffle files and records anew in each epoch. True uses a buffer of 1,024 records,
+            a number sets its size. False gives the same order each time.
+        seed: seed of the shuffle, for the same orders in each run.
+        host: number of this host, from 0.
+        hosts: number of hosts that share the split.
+        input_context: context of a `tf.distribute` strategy; replaces `host` and `hosts`.
+        drop_remainder: give all hosts the same number of records, and drop the last short batch.
+            The default is True with several hosts and False with one.
+        known_cardinality: set the dataset's cardinality, and fail when files hold another number of
+            records. Use False with a tf.data service that distributes records to its workers.
+        access: settings for reading manifests and listings. TensorFlow reads the shards itself.
 
     Returns:
-        Repeated features are RaggedTensors in a batch, and so are images that are not resized.
+        The dataset. In batches, repeated features and images of unknown size are RaggedTensors.
 
     Raises:
-        ValueError: when an argument is wrong, or a data set has no manifest.
-        RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
+        ValueError: An argument is wrong, or a data set has no manifest.
+        RuntimeError: `E-VER-MISSING` or `E-VER-SIZE`: a shard is missing or has another size.
     """
     from beam_tfrec.readers.tf_data import Reading, load_data_sets
 
     if input_context is not None:
         if (host, hosts) != (0, 1):
-            raise ValueError(
-                f"input_context must come without host and hosts, got {host}, {hosts}: leave them"
-                " out"
-            )
+            raise ValueError(f"input_context must come without host and hosts, got {host}, {hosts}")
         host, hosts = input_context.input_pipeline_id, input_context.num_input_pipelines
     reading = Reading(
         batch_size,
@@ -98,26 +97,27 @@ def open(
     drop_remainder: bool = False,
     access: Access = DEFAULT_ACCESS,
 ) -> "Records":
-    """Return the records of a split as a sequence: `len(records)`, `records[42]`, `records[:100]`.
+    """Return a split as a sequence: `len(records)`, `records[42]`, `records[:100]`.
 
-    Manifests are read and each data set is listed once; shards and their indexes are read when a
-    record of them is asked for. TensorFlow is not needed, and not imported.
+    Opening reads the manifests and lists each data set once. Shards and their indexes are read when
+    one of their records is requested. TensorFlow is neither needed nor imported.
 
     Args:
-        data_sets: path or URI of an output, or of several that are read as one.
-        split: such as `train`.
-        host: of those that share the split, from 0.
-        hosts: their number.
-        drop_remainder: whether all hosts get equally many records.
-        access: how stores are reached.
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`.
+        host: number of this host, from 0.
+        hosts: number of hosts that share the split.
+        drop_remainder: give all hosts the same number of records.
+        access: settings for reading from stores.
 
     Returns:
-        Records are dicts of NumPy values by key, see `beam_tfrec.readers.records.Records`.
+        The records. Each is a dict of NumPy values by feature key, and prints as a summary. See
+        `beam_tfrec.readers.records`.
 
     Raises:
-        ValueError: when there is no such split or host, or a data set has no manifest.
-        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC` when a shard is not
-            what was written.
+        ValueError: The split or host does not exist, or a data set has no manifest.
+        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC`: a shard is missing
+            or differs from the manifest.
     """
     from beam_tfrec.readers.data_sets import deal, find_data_sets, list_shards
     from beam_tfrec.readers.records import Records
@@ -139,21 +139,21 @@ def steps_per_epoch(
     drop_remainder: bool | None = None,
     access: Access = DEFAULT_ACCESS,
 ) -> int:
-    """Return how many batches of a split every host reads in an epoch, as `load` has them.
+    """Return the number of batches that every host reads from a split in an epoch.
 
-    With equal arguments this is `len(load(…))`, where `batch_size` is `global_batch / hosts`. With
-    `drop_remainder=False` some of several hosts may have one batch more.
+    This equals `len(load(…))` with the same arguments and `batch_size=global_batch // hosts`. With
+    several hosts and `drop_remainder=False`, some hosts may have one more batch.
 
     Args:
-        data_sets: as of `load`.
-        split: such as `train`.
-        global_batch: records of a batch, on all hosts together.
-        hosts: their number.
-        drop_remainder: as of `load`, with the same default.
-        access: how manifests are reached.
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`.
+        global_batch: number of records in a batch, summed over all hosts.
+        hosts: number of hosts that share the split.
+        drop_remainder: drop the last short batch, as in `load` and with the same default.
+        access: settings for reading manifests.
 
     Raises:
-        ValueError: when the hosts cannot share a batch, or a host would have none.
+        ValueError: `global_batch` is not a multiple of `hosts`, or no batch is left.
     """
     from beam_tfrec.readers.data_sets import find_data_sets, steps
 

@@ -1,4 +1,4 @@
-"""Find the shards of committed data sets: by their manifests, never by a glob."""
+"""Find the shards of committed data sets by their manifests, never by a glob."""
 
 import array
 import os
@@ -43,11 +43,11 @@ class ShardFile(NamedTuple):
     """A shard of a data set.
 
     Attributes:
-        data_set: place of its data set among those that are read together.
-        entry: its entry in the manifest.
-        index_name: name of its Parquet index in the data set.
-        uri: path or URI of its file.
-        listed: its entry in the listing, which pins its bytes; None before it is listed.
+        data_set: number of the data set among those that are read together, from 0.
+        entry: entry of the shard in the manifest.
+        index_name: name of the shard's Parquet index.
+        uri: path or URI of the shard.
+        listed: entry of the shard in the listing, which pins its bytes; None before the listing.
     """
 
     data_set: int
@@ -59,12 +59,12 @@ class ShardFile(NamedTuple):
 
 @dataclass(frozen=True)
 class DataSets:
-    """Committed data sets that are read as one, such as those of several days.
+    """Committed data sets that are read as one, such as the outputs of several days.
 
     Attributes:
-        roots: path or URI of each; paths are absolute, so that they outlive a change of directory.
-        manifests: of each, in the same order.
-        access: how their stores are reached.
+        roots: path or URI of each data set. Paths are absolute and survive a change of directory.
+        manifests: manifest of each data set, in the same order.
+        access: settings for reading from stores.
     """
 
     roots: tuple[str, ...]
@@ -78,15 +78,15 @@ class DataSets:
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
-        """The class labels of all of them, by id."""
+        """The class labels of all data sets, by id."""
         found = {label.id: label for manifest in self.manifests for label in manifest.plan.labels}
         return tuple(found[number] for number in sorted(found))
 
     def shards(self, split: str) -> list[ShardFile]:
-        """Return the shards of a split in their order, data set by data set.
+        """Return the shards of a split in their order, one data set after the other.
 
         Raises:
-            ValueError: when none of the data sets has such a split, or a record of it.
+            ValueError: No data set has records in the split.
         """
         found = [
             ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
@@ -96,11 +96,11 @@ class DataSets:
         ]
         if not found:
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}: give it")
+            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
         return found
 
     def is_in_input_order(self, split: str) -> bool:
-        """Return whether records lie in the order of their source, in any of the data sets."""
+        """Return whether any of the data sets keeps the records in the order of their source."""
         plans = [manifest.plan for manifest in self.manifests if split in manifest.splits]
         return any(order_of(plan, split) is Order.INPUT for plan in plans)
 
@@ -109,9 +109,9 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
     """Return the data sets at these paths or URIs.
 
     Raises:
-        ValueError: when none is given, one has no manifest, or they cannot be read as one.
-        RuntimeError: `E-OUT-FOREIGN` when a manifest is none of ours or of a newer format,
-            `E-VER-MANIFEST` when it contradicts itself.
+        ValueError: No path is given, a data set has no manifest, or features or labels differ.
+        RuntimeError: `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
+            `E-VER-MANIFEST`: a manifest contradicts itself.
     """
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
@@ -123,21 +123,21 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
 
 
 def _absolute(root: Root) -> str:
-    """Return a root that means the same wherever the process goes."""
+    """Return an absolute path, or the URI unchanged."""
     text = os.fspath(root)
     if not isinstance(text, str):
         raise ValueError(f"data_sets must be paths or URIs, got {root!r}: give text")
     if not text or not is_local(text) or "://" in text:
         return text
-    return os.path.join(os.getcwd(), text)  # `..` behind a link stays what it is
+    return os.path.join(os.getcwd(), text)  # abspath would resolve `link/..` wrongly
 
 
 def _manifest(root: str, access: Access) -> Manifest:
     storage = open_storage(root, access)
     if storage.stat(MANIFEST_NAME) is None:
         raise ValueError(
-            f"data_sets must have a {MANIFEST_NAME}, got {root!r} without: give an output, or end"
-            " its run"
+            f"data_sets must have a {MANIFEST_NAME}, {root!r} has none: give the output of a"
+            " finished run"
         )
     where = join_uri(root, MANIFEST_NAME)
     manifest = read_manifest(storage.read(MANIFEST_NAME), where, "output")
@@ -146,21 +146,21 @@ def _manifest(root: str, access: Access) -> Manifest:
 
 
 def _refuse_different(data_sets: DataSets) -> None:
-    """Refuse data sets whose records hold other features, or whose labels mean other classes."""
+    """Refuse data sets with different features, or with different names for a label."""
     first = data_sets.manifests[0]
     names = {label.id: label.name for label in first.plan.labels}
     for root, manifest in zip(data_sets.roots[1:], data_sets.manifests[1:], strict=True):
         if different := _features(first) ^ _features(manifest):
             keys = ", ".join(sorted({feature[0] for feature in different}))
             raise ValueError(
-                f"data_sets must hold the same features, got {root!r} with other {keys}: read it"
-                " apart"
+                f"data_sets must hold the same features, {root!r} differs in {keys}: read it"
+                " separately"
             )
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
                 raise ValueError(
-                    f"data_sets must have one label map, got {names[label.id]!r} and, in {root!r},"
-                    f" {label.name!r} as label {label.id}: write the later one with --since"
+                    f"data_sets must have one label map, label {label.id} is {names[label.id]!r}"
+                    f" and, in {root!r}, {label.name!r}: write the later one with --since"
                 )
 
 
@@ -168,16 +168,16 @@ def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:
     return {(f.key, f.kind, f.repeated, f.optional, f.per_step) for f in manifest.features}
 
 
-REMEDY = "copy the data set again from where it is whole, or make it again"
+REMEDY = "copy the data set again from an intact copy, or write it again"
 
 
 def list_shards(data_sets: DataSets, split: str) -> list[ShardFile]:
-    """Return the shards of a split in their order, by one listing of each data set.
+    """Return the shards of a split in their order, checked against one listing per data set.
 
     Raises:
-        ValueError: when none of the data sets has such a split.
-        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, where the store tells checksums,
-            `E-VER-CRC`, naming the first shard that is not what was written.
+        ValueError: No data set has the split.
+        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
+            `E-VER-CRC`: names the first shard that differs from the manifest.
     """
     shards = data_sets.shards(split)
     listed = {
@@ -193,7 +193,7 @@ def _checked(shard: ShardFile, listed: Entry | None) -> ShardFile:
     if listed is None or listed.kind != "file":
         code, what = "E-VER-MISSING", _not_a_file(listed)
     elif listed.size_bytes != written.bytes:
-        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, of {written.bytes} written ones"
+        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, {written.bytes} were written"
     elif listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
         code = "E-VER-CRC"
         what = f"the store's CRC-32C is {listed.crc32c:08x}, {written.crc32c} was written"
@@ -207,11 +207,11 @@ def _not_a_file(entry: Entry | None) -> str:
 
 
 def read_offsets(file: ShardFile, storage: Storage) -> array.array:
-    """Return where a shard's records begin and, behind them, where the last one ends.
+    """Return the byte offset of each record in a shard, then the end of the last record.
 
     Raises:
-        RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
-            the shard.
+        RuntimeError: `E-VER-MISSING`: the index is missing. `E-VER-INDEX`: it does not fit the
+            shard.
     """
     import numpy as np
 
@@ -219,7 +219,7 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
     starts, sizes = (index[name].to_numpy() for name in ("offset", "size"))
     ends = np.append(starts, file.entry.bytes)
     if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
-        what = f"index must be of records that fill {ends[-1]} bytes, got others"
+        what = f"the index's records do not fill the shard's {ends[-1]} bytes"
         where = join_uri(storage.root, file.index_name)
         raise RuntimeError(fault_line("E-VER-INDEX", where, what, REMEDY))
     return array.array("q", ends.tobytes())
@@ -229,8 +229,8 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
     """Return the keys of a shard's records.
 
     Raises:
-        RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
-            the shard.
+        RuntimeError: `E-VER-MISSING`: the index is missing. `E-VER-INDEX`: it does not fit the
+            shard.
     """
     return _index_columns(file, storage, ["key"])["key"].to_pylist()
 
@@ -252,9 +252,9 @@ class Part(NamedTuple):
     """Consecutive records of a shard.
 
     Attributes:
-        shard: its place among the split's shards.
-        first: the first record, from 0.
-        stop: the one behind the last.
+        shard: number of the shard in its split, from 0.
+        first: number of the first record, from 0.
+        stop: number of the last record plus one.
     """
 
     shard: int
@@ -263,26 +263,26 @@ class Part(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many they are."""
+        """The number of records."""
         return self.stop - self.first
 
 
 def deal(
     records: Sequence[int], host: int = 0, hosts: int = 1, *, drop_remainder: bool = False
 ) -> list[Part]:
-    """Return what a host reads, in the order of the shards.
+    """Return the parts of shards that a host reads, in the order of the shards.
 
-    Counts of two hosts differ by one at most; with `drop_remainder` they do not, and
-    the last `sum(records) % hosts` records are read by no host.
+    Hosts get equal numbers of records (±1). With `drop_remainder` the numbers are equal, and no
+    host reads the remaining `sum(records) % hosts` records.
 
     Args:
-        records: of each shard.
-        host: this host, from 0.
-        hosts: their number.
-        drop_remainder: whether all hosts get equally many.
+        records: number of records in each shard.
+        host: number of this host, from 0.
+        hosts: number of hosts.
+        drop_remainder: give all hosts the same number of records.
 
     Raises:
-        ValueError: when there is no such host.
+        ValueError: `host` is not below `hosts`.
 
     >>> deal([3, 3, 3, 2], 0, 2), deal([3, 3, 3, 2], 1, 2)
     ([Part(shard=0, first=0, stop=3), Part(shard=2, first=0, stop=3)], [Part(shard=1, first=0, \
@@ -308,48 +308,44 @@ stop=2)])
 def steps(
     records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
 ) -> int:
-    """Return how many batches every host reads of a split in an epoch.
+    """Return the number of batches that every host reads from a split in an epoch.
 
     Args:
-        records: of the split.
-        global_batch: records of a batch, on all hosts together.
-        hosts: their number.
-        drop_remainder: by default with several hosts. Without it the last batch may be short, and
-            some hosts may have one batch more.
+        records: number of records in the split.
+        global_batch: number of records in a batch, summed over all hosts.
+        hosts: number of hosts.
+        drop_remainder: drop the last short batch; by default only with several hosts. Otherwise
+            some hosts may have one more batch.
 
     Raises:
-        ValueError: when the hosts cannot share a batch, or a host would have none.
+        ValueError: `global_batch` is not a multiple of `hosts`, or no batch is left.
 
     >>> steps(1000, 64, 8), steps(1000, 64), steps(1000, 64, drop_remainder=True)
     (15, 16, 15)
     """
     check_host(0, hosts)
     if global_batch < 1 or global_batch % hosts:
-        raise ValueError(
-            f"global_batch must be a multiple of hosts {hosts}, got {global_batch}: give another"
-        )
+        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
     whole, left = divmod(records // hosts, global_batch // hosts)
     is_dropping = hosts > 1 if drop_remainder is None else drop_remainder
     count = whole + (left > 0 and not is_dropping)
     if not count:
-        raise ValueError(
-            f"global_batch must be at most {records} records, got {global_batch}: give fewer"
-        )
+        raise ValueError(f"global_batch must be at most {records} records, got {global_batch}")
     return count
 
 
 def check_host(host: int, hosts: int) -> None:
-    """Refuse a host that there is not.
+    """Check that a host's number is in range.
 
     Raises:
-        ValueError: with the value and the remedy.
+        ValueError: `host` is not below `hosts`.
     """
     if not 0 <= host < hosts:
-        raise ValueError(f"host must be one of {hosts} hosts, from 0, got {host}: give another")
+        raise ValueError(f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}")
 
 
 def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:
-    """Return how many records each is to have; those that have most get one more, if any do."""
+    """Return the number of records for each host; a remainder goes to the hosts with most."""
     base, extra = divmod(sum(have), len(have))
     if drop_remainder:
         return [base] * len(have)
@@ -358,7 +354,7 @@ def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:
 
 
 def _take_from_end(parts: list[Part], wanted: int) -> list[Part]:
-    """Remove so many records from the end of parts, and return them."""
+    """Remove up to `wanted` records from the end of parts, and return them."""
     taken: list[Part] = []
     while wanted > 0 and parts:
         shard, first, stop = parts.pop()

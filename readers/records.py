@@ -1,23 +1,25 @@
 """Random access to the records of a split, without TensorFlow, Beam or a mounted bucket.
 
-Where a record lies is known from its shard's index, which is read when a record of the shard is
-asked for first. What is read is pinned to the files that were there when the split was opened, and
-both checksums of every record are compared, each time.
+A shard's index gives the offset of each record. It is read with the first record of its shard.
+Reads are pinned to the files that existed when the split was opened. Both checksums of a record are
+compared on every read.
 
-A record is a dict of NumPy values by key, equal to what TensorFlow parses:
+A record is a dict of NumPy values by key, equal to the values that TensorFlow parses:
 
 | feature | bytes | float | int64 |
 |---|---|---|---|
 | one value | `bytes` | `numpy.float32` | `numpy.int64` |
 | optional and absent | `b""` | `numpy.float32(0)` | `numpy.int64(0)` |
 | repeated | `list` of `bytes` | array float32 [n] | array int64 [n] |
-| one value a step | `list` of `bytes` | array float32 [steps] | array int64 [steps] |
-| repeated, per step | `list` of these | `list` of arrays | `list` of arrays |
+| one value per step | `list` of `bytes` | array float32 [steps] | array int64 [steps] |
+| repeated, per step | `list` of lists | `list` of arrays | `list` of arrays |
 """
 
+import contextlib
 import functools
 import io
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -34,32 +36,50 @@ from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 if TYPE_CHECKING:
     from PIL import Image
 
-Record = dict[str, Any]
-"""A record's values by key: exactly the keys of its features."""
+_DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
+_DEFAULTS = {Kind.BYTES: b"", Kind.FLOAT: np.float32(0), Kind.INT64: np.int64(0)}
+_SHOWN_CHARACTERS = 60  # longest value in the text of a record
+
+
+class Record(dict[str, Any]):
+    """The values of a record by key; the keys are exactly those of its features.
+
+    In a Python prompt it prints a short line per feature. `dict(record)` prints all bytes.
+    """
+
+    def __repr__(self) -> str:
+        """Return a line per feature: key, type, shape or length, and a short value."""
+        return "\n".join(f"{key}: {_summary(value)}" for key, value in self.items())
+
+
+@functools.cache
+def _register_with_jax() -> None:
+    """Let JAX and Grain flatten records as dicts: they take a subclass of dict for a leaf."""
+    tree = sys.modules["jax"].tree_util
+    with contextlib.suppress(ValueError):  # another thread was first
+        tree.register_pytree_node(Record, lambda record: ([dict(record)], None), lambda _, d: d[0])
+
 
 RecordParser = Callable[[bytes], Record]
 """Function from a record's bytes to its values."""
-
-_DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
-_DEFAULTS = {Kind.BYTES: b"", Kind.FLOAT: np.float32(0), Kind.INT64: np.int64(0)}
 
 
 class Records(Sequence[Record]):
     """The records of a split, or of a host's share, as a sequence of dicts.
 
-    It can be a data set of PyTorch (`DataLoader` asks `__getitems__` for a batch at once) and the
-    source of Grain's `MapDataset.source`. It can be pickled, used in processes that were forked or
-    spawned, and by several threads. Each process opens files and connections of its own.
+    It works as a PyTorch data set, where `DataLoader` requests a batch through `__getitems__`, and
+    as the source of Grain's `MapDataset.source`. It can be pickled and shared by threads. Forked
+    and spawned processes may use it: each opens its own files and connections.
     """
 
     def __init__(self, reader: ShardReader, places: range | None = None) -> None:
-        """Take the reader of the split, and which of its records belong to the sequence."""
+        """Take the split's reader, and the places of the records to return; None for all."""
         self._reader = reader
         self._places = range(len(reader)) if places is None else places
 
     @property
     def reader(self) -> ShardReader:
-        """This process's reader of the split."""
+        """The reader of the split in this process."""
         self._reader = self._reader.of_this_process()
         return self._reader
 
@@ -89,25 +109,27 @@ class Records(Sequence[Record]):
     def __getitem__(self, index: slice) -> "Records": ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> "Record | Records":
-        """Return a record; of a slice, a sequence of those records, none of which is read.
+        """Return the record at an index. A slice gives a sequence without reading any record.
 
         Raises:
-            IndexError: when there is no such record.
-            RuntimeError: `E-VER-…` with shard, record and byte when it is damaged, `E-SRC-CHANGED`
-                when its shard is another than when the split was opened, or `E-IO-…`.
+            IndexError: The index is out of range.
+            RuntimeError: `E-VER-…` with shard, record and byte offset: the record is damaged.
+                `E-SRC-CHANGED`: the shard changed after the split was opened. `E-IO-…`: it could
+                not be read.
         """
         if isinstance(index, slice):
             return Records(self.reader, self._places[index])
         return self._read(index)[1]
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Record]:
-        """Return several records in the order asked for, read in parallel, neighbours at once.
+        """Return the records at several indices, in their order.
 
-        The same index may come several times, and gives a record of its own each time.
+        Records are read in parallel, and neighbours with one read. A repeated index gives a new
+        record each time.
 
         Raises:
-            IndexError: when there is no such record.
-            RuntimeError: as of a single one.
+            IndexError: An index is out of range.
+            RuntimeError: A record cannot be read, as in `__getitem__`.
         """
         members = sorted(self._member(index, place) for place, index in enumerate(indices))
         self.reader.load_offsets({member.shard for member in members})
@@ -119,27 +141,27 @@ class Records(Sequence[Record]):
         return [record for _, record in sorted(found, key=operator.itemgetter(0))]
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield all records in order, reading ahead in large pieces."""
+        """Yield all records in order; large pieces are read ahead."""
         members = map(self._member, range(len(self)))
         for span, data in self.reader.read_spans(self.reader.spans(members)):
             yield from (record for _, record in self._parsed(span, data))
 
     def key(self, index: SupportsIndex) -> str:
-        """Return the key of a record: the sample's, unique in its split of a data set.
+        """Return the key of a record, which is unique within a split of a data set.
 
         Raises:
-            IndexError: when there is no such record.
+            IndexError: The index is out of range.
         """
         member = self._member(index)
         (keys,) = self.reader.keys([member.shard])
         return keys[member.number]
 
     def find(self, key: str) -> int:
-        """Return the index of the first record with a key; the indexes of shards are searched.
+        """Return the index of the first record with a key; this reads the shards' indexes in turn.
 
         Raises:
-            KeyError: when there is none.
-            TypeError: when the key is no text, as all keys are.
+            KeyError: No record has the key.
+            TypeError: The key is not a `str`.
         """
         if not isinstance(key, str):
             raise TypeError(f"key must be text, got {key!r}: give {str(key)!r}")
@@ -153,22 +175,22 @@ class Records(Sequence[Record]):
         raise KeyError(key)
 
     def show(self, index: SupportsIndex) -> "Image.Image":
-        """Return a record's first picture with masks and boxes, at most 320 px; for a notebook.
+        """Return a record's first image with its masks and boxes, at most 320 px, for notebooks.
 
         Raises:
-            IndexError: when there is no such record.
-            ValueError: when it has no picture.
-            RuntimeError: as of `records[index]`.
+            IndexError: The index is out of range.
+            ValueError: The record has no image that can be shown.
+            RuntimeError: The record cannot be read, as in `__getitem__`.
         """
         return draw_picture(self._read(index)[0], self.spec, self.labels)
 
     def __repr__(self) -> str:
-        """Return where they are from and how many; the same in each process, as Grain wants it."""
+        """Return split, roots and range; equal in all processes, since Grain compares the text."""
         roots = ", ".join(map(repr, self._reader.data_sets.roots))
         return f"<Records of {self.split} in {roots}: {self._places!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out the parser."""
+        """Pickle without the parser, which holds local functions."""
         return Records, (self._reader, self._places)
 
     @functools.cached_property
@@ -187,7 +209,9 @@ class Records(Sequence[Record]):
         return next(self._parsed(span, self.reader.read(span.shard, span.start, span.end)))
 
     def _parsed(self, span: Span, data: bytes) -> Iterator[tuple[bytes, Record]]:
-        """Yield the records of a span, encoded and parsed, whose checksums are right."""
+        """Yield each record of a span, encoded and parsed, after comparing its checksums."""
+        if "jax" in sys.modules:
+            _register_with_jax()
         offsets = self.reader.offsets(span.shard)
         for member in span.members:
             start, end = offsets[member.number], offsets[member.number + 1]
@@ -204,7 +228,7 @@ class Records(Sequence[Record]):
         offset = self.reader.offsets(member.shard)[member.number]
         try:
             key = f" (key {next(self.reader.keys([member.shard]))[member.number]})"
-        except RuntimeError:  # an index that has no keys is reported when these are asked for
+        except RuntimeError:  # the record is the fault to report, not its unreadable index
             key = ""
         where = f"record {member.number}{key} at byte {offset}"
         uri = self.reader.shards[member.shard].uri
@@ -212,10 +236,10 @@ class Records(Sequence[Record]):
 
 
 def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Image.Image":
-    """Return a record's first picture with masks and boxes, drawn as in the report.
+    """Return a record's first image with its masks and boxes, drawn as in the report.
 
     Raises:
-        ValueError: when there is no picture, or it cannot be shown.
+        ValueError: The record has no image, or it cannot be shown.
     """
     from PIL import Image, ImageDraw
 
@@ -246,18 +270,18 @@ def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Im
 
 
 def record_parser(spec: FeatureSpec) -> RecordParser:
-    """Return a parser of serialized Examples, or of SequenceExamples if such is the spec.
+    """Return a parser of serialized Examples, or of SequenceExamples for a sequence spec.
 
-    Arrays are the caller's own and writable. The parser raises `ValueError` where
-    `tf.io.parse_single_example` with `parse_spec` would fail: bytes that are no Example, values of
-    another kind, and none or several where there must be one.
+    Returned arrays are writable and never shared. The parser raises `ValueError` where
+    `tf.io.parse_single_example` with `parse_spec` would fail: bytes that are not an Example, values
+    of another kind, and zero or several values for a feature of one value.
     """
     whole = [(f.key, _converter(f)) for f in spec.features if not f.per_step]
     steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
 
     def parse(data: bytes) -> Record:
         context, lists = read_sequence(data)
-        record = {key: convert(context.get(key)) for key, convert in whole}
+        record = Record({key: convert(context.get(key)) for key, convert in whole})
         for key, kind, convert, is_repeated in steps:
             values = [convert(step) for step in lists[key].feature] if key in lists else []
             is_array = kind is not Kind.BYTES and not is_repeated
@@ -267,8 +291,23 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
     return parse
 
 
+def _summary(value: Any) -> str:
+    """Return a value's type, shape or length, and text where it is short.
+
+    >>> _summary(np.array([1, 2])), _summary(np.int64(3)), _summary(bytes(9000))
+    ('int64 [2] [1 2]', 'int64 3', 'bytes [9000]')
+    """
+    kind, length = type(value).__name__, 1
+    if isinstance(value, np.ndarray):
+        kind, length = f"{value.dtype} {list(value.shape)}", value.size
+    elif isinstance(value, bytes | list):
+        kind, length = f"{kind} [{len(value)}]", len(value)
+    text = " ".join(str(value).split()) if length <= _SHOWN_CHARACTERS else ""
+    return f"{kind} {text}" if 0 < len(text) <= _SHOWN_CHARACTERS else kind
+
+
 def _converter(feature: Feature) -> Callable[[Message | None], Any]:
-    """Return the function from protobuf's `Feature`, None if absent, to a record's value."""
+    """Return the function that converts protobuf's `Feature`, or None, to a record's value."""
     key, kind = feature.key, feature.kind
     list_of = operator.attrgetter(f"{kind.value}_list")
     scalar: Callable[[Any], Any] = bytes if kind is Kind.BYTES else _DTYPES[kind]
@@ -299,7 +338,7 @@ def _refuse_other_kind(key: str, found: Message | None, kind: Kind) -> None:
 
 
 def _float_array(floats: Message) -> Any:
-    """Return a FloatList's values as a writable array, by its packed bytes: no float is boxed."""
+    """Return a FloatList as a writable array, copied from its packed bytes without boxing."""
     packed = floats.SerializeToString()
     return np.frombuffer(bytearray(packed[-4 * len(floats.value) :]), "<f4")
 

@@ -1,4 +1,4 @@
-"""Read parts of shards: several at once, in order, and never more than a budget of bytes ahead."""
+"""Read parts of shards in parallel and in order, ahead by at most a budget of bytes."""
 
 import array
 import bisect
@@ -13,28 +13,28 @@ from beam_tfrec.readers.data_sets import DataSets, Part, ShardFile, read_keys, r
 from beam_tfrec.transforms.storage import Storage, is_local, open_storage
 
 SPAN_BYTES = 4 << 20
-"""Size of neighbouring records that are read at once; a larger record is read alone."""
+"""Largest read of neighbouring records; a larger record is read alone."""
 
 LOCAL_SPAN_BYTES = 1 << 20
-"""The same for files of this machine: what fits into a processor's cache."""
+"""Largest read of neighbouring records in local files: it fits into a processor's cache."""
 
 GAP_BYTES = 64 << 10
-"""Largest gap between two records that are read at once."""
+"""Largest gap between two records of one read."""
 
 AHEAD_BYTES = 64 << 20
-"""Size of spans that are being read, or wait for their turn; a larger one is read alone."""
+"""Budget for spans that are in flight or queued; a larger span is read alone."""
 
 _LOCAL_THREADS = 4  # mostly from the page cache
-_REMOTE_THREADS = 64  # at 30 ms a request, two thousand of them a second
+_REMOTE_THREADS = 64  # two thousand requests a second, at 30 ms each
 
 
 class Member(NamedTuple):
     """A record to be read.
 
     Attributes:
-        shard: place of its shard.
-        number: number of the record in the shard.
-        position: place of the record in what was asked for.
+        shard: number of the shard in its split, from 0.
+        number: number of the record in the shard, from 0.
+        position: position of the record among the requested ones.
     """
 
     shard: int
@@ -43,12 +43,12 @@ class Member(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Records of a shard that are read at once.
+    """Records of a shard that are read with one request.
 
     Attributes:
-        shard: place of the shard.
-        start: first byte in the file.
-        end: end in the file, exclusive.
+        shard: number of the shard in its split, from 0.
+        start: offset of the first byte.
+        end: offset of the last byte plus one.
         members: records in the span.
     """
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 
 class ShardReader:
-    """The shards of a split, as one process reads them, with any number of threads.
+    """Reader of a split's shards for one process and all its threads.
 
     Attributes:
         data_sets: data sets that hold the split.
@@ -71,7 +71,7 @@ class ShardReader:
     def __init__(
         self, data_sets: DataSets, split: str, shards: Sequence[ShardFile], parts: Sequence[Part]
     ) -> None:
-        """Take the shards; nothing is read yet."""
+        """Open the stores without reading anything."""
         self.data_sets, self.split, self.shards, self.parts = data_sets, split, shards, parts
         *self._firsts, self._total = itertools.accumulate(
             (part.records for part in parts), initial=0
@@ -84,18 +84,18 @@ class ShardReader:
         self._threads = _LOCAL_THREADS if is_near else _REMOTE_THREADS
         self._span_bytes = LOCAL_SPAN_BYTES if is_near else SPAN_BYTES
         self._offsets: dict[int, array.array] = {}
-        self._executor = ThreadPoolExecutor(self._threads, "read-records")  # none runs yet
+        self._executor = ThreadPoolExecutor(self._threads, "read-records")  # starts lazily
 
     def __len__(self) -> int:
         """Return the number of records."""
         return self._total
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out what belongs to the process."""
+        """Pickle without stores, threads and offsets; each process makes its own."""
         return ShardReader, (self.data_sets, self.split, self.shards, self.parts)
 
     def of_this_process(self) -> "ShardReader":
-        """Return this reader; after a fork a new one, since threads do not outlive it."""
+        """Return this reader, or a new one in a forked process, which has no threads."""
         if self._pid == os.getpid():
             return self
         return ShardReader(self.data_sets, self.split, self.shards, self.parts)
@@ -107,14 +107,14 @@ class ShardReader:
         return Member(shard, first + place - self._firsts[part], position)
 
     def offsets(self, shard: int) -> array.array:
-        """Return where a shard's records begin, and the last one ends; see `read_offsets`."""
+        """Return the offsets of a shard's records, see `read_offsets`; its index is read once."""
         if shard not in self._offsets:
             file = self.shards[shard]
             self._offsets[shard] = read_offsets(file, self._storages[file.data_set])
         return self._offsets[shard]
 
     def load_offsets(self, shards: Iterable[int]) -> None:
-        """Read the indexes of several shards at once, those that are not known yet."""
+        """Read the missing indexes of several shards in parallel."""
         missing = [shard for shard in shards if shard not in self._offsets]
         deque(self._executor.map(self.offsets, missing), maxlen=0)
 
@@ -127,19 +127,19 @@ class ShardReader:
             )
 
     def read(self, shard: int, start: int, end: int) -> bytes:
-        """Return bytes of a shard, as it was listed.
+        """Return a range of bytes from the shard that was listed.
 
         Raises:
-            RuntimeError: `E-SRC-CHANGED` when it is not that one any more.
+            RuntimeError: `E-SRC-CHANGED`: the shard has changed since.
         """
         file = self.shards[shard]
         return self._storages[file.data_set].read(file.entry.file, file.listed, (start, end))
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
-        """Yield spans of records, neighbours together.
+        """Group neighbouring records into spans.
 
         Args:
-            members: records; neighbours come one after the other, by rising number.
+            members: records, where neighbours follow each other by rising number.
         """
         span = Span(-1, 0, 0, [])
         for member in members:
@@ -157,7 +157,7 @@ class ShardReader:
             yield span
 
     def read_spans(self, spans: Iterable[Span]) -> Iterator[tuple[Span, bytes]]:
-        """Yield spans with their bytes, in order; several are read at once."""
+        """Yield each span with its bytes, in order; spans are read in parallel."""
         waiting: deque[tuple[Span, Future[bytes]]] = deque()
         ahead_bytes = 0
         try:

@@ -1,6 +1,6 @@
-"""Read data sets by `tf.data`: parsed features, a known number of them, shared by hosts.
+"""Read data sets with `tf.data`: parsed features, known cardinality, shares for hosts.
 
-The graph is of TensorFlow's own operations alone, and the files are read by TensorFlow itself.
+The graph holds only TensorFlow's own operations, and TensorFlow reads the shards.
 """
 
 import operator
@@ -23,14 +23,13 @@ from beam_tfrec.schemas.features import (
 from beam_tfrec.transforms.storage import Access, is_local
 
 SHUFFLED_RECORDS = 1024
-"""Of the buffer where no size is given: the order was shuffled as a whole when it was written."""
+"""Default size of the shuffle buffer. It is small, since the writer shuffled all records."""
 
-_FILES_AT_ONCE = 16  # and not as many as there are cores: the order is the same on any machine
-_REMOTE_BUFFER_BYTES = 8 << 20  # a request for each: TensorFlow's 256 kB are for disks
-
+_FILES_AT_ONCE = 16  # fixed, so that the order does not depend on the number of cores
+_REMOTE_BUFFER_BYTES = 8 << 20  # size of a request; TensorFlow's default of 256 kB suits disks
 
 BOX_VALUES = 4
-"""Of a feature whose content is boxes, for each of them."""
+"""Number of values per box in a feature of boxes."""
 
 _OBJECTS = ("image/object/", "objects/", "panoptic_objects/")
 _KEYPOINTS = frozenset(f"image/object/keypoint/{what}" for what in ("x", "y", "visibility", "text"))
@@ -38,24 +37,24 @@ _OF_ANY_LENGTH = frozenset({"image/object/polygon", "image/object/polygon_length
 _PADDING: Mapping[Kind, float | bytes] = {Kind.BYTES: b"", Kind.FLOAT: -1.0, Kind.INT64: -1}
 
 Tensors = dict[str, tf.Tensor | tf.RaggedTensor]
-"""Of a record, or of a batch of them, by key."""
+"""Tensors of a record or a batch, by feature key."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Which records are read, in which order and portions, and what becomes of their features.
+    """Options of reading, validated; `beam_tfrec.load` explains them.
 
     Attributes:
         batch_size: number of records in a batch; None for single records.
-        decode_images: whether images are pixels, uint8 [height, width, 3]; else files' bytes.
-        image_size: height and width, in px, of resized images; None to leave them.
-        max_objects: length to which lists of objects are padded or cut; None to leave them.
-        shuffle: whether records come in another order each time; a number is the buffer's.
-        seed: seed of these orders.
+        decode_images: whether to decode images to pixels, uint8 [height, width, 3].
+        image_size: height and width of resized images in px; None keeps their sizes.
+        max_objects: number of objects to pad or cut lists to; None keeps their lengths.
+        shuffle: whether to shuffle in each epoch; a number is the buffer's size in records.
+        seed: seed of the shuffle.
         host: number of this host, from 0.
         hosts: number of hosts that share a split.
-        drop_remainder: whether hosts get equally many records, and batches are whole.
-        known_cardinality: whether the dataset knows the number of records, and checks it.
+        drop_remainder: whether hosts get equal numbers of records, and full batches only.
+        known_cardinality: whether the dataset knows and checks the number of records.
     """
 
     batch_size: int | None = None
@@ -70,51 +69,52 @@ class Reading:
     known_cardinality: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done, or would do nothing."""
-        for name, such_as in (("batch_size", 64), ("max_objects", 100)):
+        """Refuse values that are out of range, and options without effect."""
+        for name, example in (("batch_size", 64), ("max_objects", 100)):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}: give such as {such_as}")
+                raise ValueError(f"{name} must be at least 1, got {value}: for example {example}")
         if self.image_size is not None and not self.decode_images:
             raise ValueError(
                 f"image_size must come with decode_images, got {self.image_size}: leave it out"
             )
         if self.image_size is not None and not _is_size(self.image_size):
             raise ValueError(
-                f"image_size must be (height, width) in px, got {self.image_size}: give another"
+                f"image_size must be (height, width) in px, got {self.image_size}: for example"
+                " (224, 224)"
             )
         if self.shuffle < 0:
             raise ValueError(f"shuffle must be at least 0, got {self.shuffle}: give True or False")
         if self.seed is not None and not self.shuffle:
-            raise ValueError(f"seed must come with shuffle, got {self.seed} without: leave it out")
+            raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
     @property
     def buffer_records(self) -> int:
-        """Records that are shuffled at a time; 0 where they are not."""
+        """Size of the shuffle buffer in records; 0 without shuffling."""
         return SHUFFLED_RECORDS if self.shuffle is True else int(self.shuffle)
 
 
 def load_data_sets(
     roots: Root | Sequence[Root], split: str, reading: Reading, access: Access
 ) -> tf.data.Dataset:
-    """Return what `beam_tfrec.load` does."""
+    """Return the dataset of `beam_tfrec.load`."""
     data_sets = find_data_sets(roots, access)
     shards = list_shards(data_sets, split)
     counts = [shard.entry.records for shard in shards]
     dropping, least = reading.drop_remainder, reading.batch_size or 1
     parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
     records = sum(part.records for part in parts)
-    if dropping and records < least:  # to repeat a share without a batch would never end
+    if dropping and records < least:  # repeating an empty dataset would never end
         raise ValueError(
             f"drop_remainder must leave a batch, got {sum(counts)} records for {reading.hosts}"
-            f" hosts: give a smaller batch_size than {least}, or set it False"
+            f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
         )
     in_order = not reading.shuffle and data_sets.is_in_input_order(split)
     dataset = _read([(shards[part.shard].uri, part) for part in parts], reading, in_order)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
     if reading.buffer_records:
-        # TensorFlow allocates the buffer's slots at once, 24 bytes each, before any record comes.
+        # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
         buffered = max(1, min(reading.buffer_records, records))
         dataset = dataset.shuffle(buffered, reading.seed)
     dataset = _parse(dataset, data_sets, reading)
@@ -122,7 +122,7 @@ def load_data_sets(
 
 
 def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
-    """Return the serialized records of parts of files, of several files at a time."""
+    """Return the serialized records of parts of files; several files are read in turn."""
     uris = [uri for uri, _ in parts]
     buffer_bytes = None if all(map(is_local, uris)) else _REMOTE_BUFFER_BYTES
 
@@ -143,11 +143,11 @@ def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -
 
 
 def _parse(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
-    """Return the tensors of records, or of batches of them."""
+    """Return the tensors of records or of batches."""
     size, dropping, parse = reading.batch_size, reading.drop_remainder, parser(data_sets, reading)
     has_images = reading.decode_images and image_keys(data_sets.spec)
     if size is not None and not (data_sets.spec.is_sequence or has_images):
-        # A batch is parsed in a fraction of the time of its records.
+        # Parsing a batch takes a fraction of the time of parsing its records one by one.
         return dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
     dataset = dataset.map(parse, tf.data.AUTOTUNE)
     return dataset if size is None else dataset.ragged_batch(size, dropping)
@@ -157,24 +157,24 @@ def _options(reading: Reading) -> tf.data.Options:
     options = tf.data.Options()
     if reading.shuffle and reading.seed is None:
         options.deterministic = False
-    # Where a strategy gives a worker some of the files, they hold fewer records than are told.
+    # A strategy that shards by file would leave a worker fewer records than the cardinality says.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return options
 
 
 def image_keys(spec: FeatureSpec) -> list[str]:
-    """Return the features that are images, one a record."""
+    """Return the keys of features that hold one image per record."""
     return [f.key for f in spec.features if f.content is Content.IMAGE and not f.repeated]
 
 
 def values_per_object(data_sets: DataSets) -> dict[str, int]:
-    """Return the features that can be padded to a number of objects, with their values for each.
+    """Return the features that can be padded, with their number of values per object.
+
+    These are the lists of an image's objects or panoptic segments. Polygons are left out, since an
+    object may have any number.
 
     Raises:
-        ValueError: when there are none, or objects' keypoints differ in number.
-
-    These are the lists of an image's or a panoptic image's objects but for polygons, of which an
-    object may have any number.
+        ValueError: No feature can be padded, or the numbers of keypoints differ.
     """
     found = {
         feature.key: BOX_VALUES if feature.content is Content.BOX_YXYX else 1
@@ -185,7 +185,8 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
         del found[key]
     if not found:
         raise ValueError(
-            f"max_objects must come with objects' lists, got {data_sets.spec.name!r}: leave it out"
+            f"max_objects must come with lists of objects, layout {data_sets.spec.name!r} has none:"
+            " leave it out"
         )
     if _KEYPOINTS & found.keys():
         found |= dict.fromkeys(_KEYPOINTS & found.keys(), _keypoints_per_object(data_sets))
@@ -193,19 +194,19 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
 
 
 def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tensors]:
-    """Return the function that makes tensors of a record, or of a batch of encoded Examples.
+    """Return the function that parses an encoded record, or a batch of encoded Examples.
 
-    It takes a batch of Examples only if it decodes no images.
+    Batches are supported only where no images are decoded.
 
     Raises:
-        ValueError: when there is nothing to be resized or padded.
+        ValueError: The layout has no images to resize, or no lists to pad.
     """
     spec = data_sets.spec
     per_object = {} if reading.max_objects is None else values_per_object(data_sets)
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
         raise ValueError(
-            f"image_size must come with images, got layout {spec.name!r}: leave it out"
+            f"image_size must come with images, layout {spec.name!r} has none: leave it out"
         )
     features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
@@ -215,15 +216,15 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
             parts = tf.io.parse_single_sequence_example(records, context, steps)
             parsed = {**parts[0], **parts[1]}
         else:
-            parsed = tf.io.parse_example(records, features)  # of a scalar too
+            parsed = tf.io.parse_example(records, features)  # also parses a scalar
         tensors = _shaped(parsed, spec, reading.max_objects, per_object)
         return tensors | {key: _pixels(tensors[key], reading.image_size) for key in images}
 
-    return tf.autograph.experimental.do_not_convert(parse)  # its choices are made in Python
+    return tf.autograph.experimental.do_not_convert(parse)  # branches only on Python values
 
 
 def _keypoints_per_object(data_sets: DataSets) -> int:
-    """Return how many an object of any class has: as many as the class with most."""
+    """Return the number of keypoints per object: the largest number of any class."""
     found = {
         max((len(label.keypoints) for label in manifest.plan.labels), default=0)
         for manifest in data_sets.manifests
@@ -231,7 +232,8 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     if len(found) > 1 or 0 in found:
         counts = " and ".join(map(str, sorted(found)))
         raise ValueError(
-            f"max_objects must come with as many keypoints for all, got {counts}: read them apart"
+            f"max_objects must come with one number of keypoints, got {counts}: read the data sets"
+            " separately"
         )
     return found.pop()
 
@@ -239,7 +241,7 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
 def _shaped(
     tensors: Tensors, spec: FeatureSpec, max_objects: int | None, per_object: Mapping[str, int]
 ) -> Tensors:
-    """Return the tensors with boxes in fours, and those of objects padded or cut."""
+    """Return the tensors with boxes of shape [n, 4], and lists of objects padded or cut."""
     shaped = dict(tensors)
     for feature in spec.features:
         values = shaped[feature.key]
@@ -255,7 +257,7 @@ def _shaped(
 
 
 def _grouped(values: tf.Tensor | tf.RaggedTensor, each: int) -> tf.Tensor | tf.RaggedTensor:
-    """Return lists whose items are so many values."""
+    """Group the values of a list, `each` of them into one item."""
     if not isinstance(values, tf.RaggedTensor):
         return tf.reshape(values, [-1, each])
     return tf.RaggedTensor.from_row_splits(
@@ -273,7 +275,7 @@ def _padded(values: tf.Tensor | tf.RaggedTensor, length: int, feature: Feature) 
 
 
 def _pixels(encoded: tf.Tensor, size: tuple[int, int] | None) -> tf.Tensor:
-    """Return an image as RGB, uint8 [height, width, 3]; of an animation the first."""
+    """Decode an image, or an animation's first frame, to RGB, uint8 [height, width, 3]."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     if size is None:

@@ -63,7 +63,7 @@ def test_a_split_that_there_is_not(tmp_path: Path) -> None:
         (write(tmp_path / "a", splits=("train", "val")), "train, val"),
         (empty, ""),
     ):
-        message = f"split must be one of {names}, got 'test': give it"
+        message = f"split must be one of {names}, got 'test'"
         with pytest.raises(ValueError, match=f"^{message}$"):
             find_data_sets(root).shards("test")
 
@@ -86,7 +86,7 @@ def test_an_output_without_a_manifest(tmp_path: Path) -> None:
     root = write(tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
     assert refusal(root) == (
-        f"data_sets must have a manifest.json, got {root!r} without: give an output, or end its run"
+        f"data_sets must have a manifest.json, {root!r} has none: give the output of a finished run"
     )
 
 
@@ -103,14 +103,14 @@ def test_other_features(tmp_path: Path, features: list[Feature], what: str) -> N
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", 0, spec=FeatureSpec("small", (*features, LABEL)))
     assert refusal(one, two) == (
-        f"data_sets must hold the same features, got {two!r} with other {what}: read it apart"
+        f"data_sets must hold the same features, {two!r} differs in {what}: read it separately"
     )
 
 
 def test_one_number_for_two_classes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
     assert refusal(one, two) == (
-        f"data_sets must have one label map, got 'cat' and, in {two!r}, 'cow' as label 0:"
+        f"data_sets must have one label map, label 0 is 'cat' and, in {two!r}, 'cow':"
         " write the later one with --since"
     )
 

@@ -231,7 +231,7 @@ def test_lesser_filesystem_holds_the_same_or_is_refused(
         assert Run(*run).ended == (6, "E-IO-READONLY")
         assert Run(*run).fault == (
             f"E-IO-READONLY {out}: the filesystem has neither hard links nor exclusive renames;"
-            " write to one that has, and copy the result"
+            " write to another filesystem and copy the result"
         )
         assert found == {}
     else:

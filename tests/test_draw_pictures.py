@@ -309,4 +309,4 @@ def test_damaged_objects_are_a_note(
 
 def test_other_bytes_are_a_note() -> None:
     made = draw_record(b"no Example at all", PICKED, DETECTION, LEGEND, MOST_BYTES)
-    assert made.pictures == [] and made.notes[0].endswith(" is not shown: it is no Example")
+    assert made.pictures == [] and made.notes[0].endswith(" is not shown: it is not an Example")

@@ -63,7 +63,7 @@ def said_by(example: str, out: Path, *arguments: str, python: str = sys.executab
 TRAINED: list[tuple[str, Callable[[Path], Path], str, float]] = [
     ("train_keras_classifier", convert_classes, "3 classes", 0.5),
     ("keras_recipe_classifier", convert_keras, "", 1),
-    ("keras_detection_input", convert_coco, "images (8, 128, 128, 3), boxes (8, 20, 4), of", 1),
+    ("keras_detection_input", convert_coco, "images (8, 128, 128, 3), boxes (8, 20, 4), number", 1),
     ("super_resolution_pairs", convert_pairs, "", 0.5),
 ]
 
@@ -94,4 +94,4 @@ def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
     assert said.startswith("images (8, 64, 64, 3), ")
-    assert said.endswith("restored behind the first batch: same rest\n")
+    assert said.endswith("restored after the first batch: same rest\n")

@@ -80,7 +80,7 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     finally:
         process.send_signal(signal.SIGCONT)
     assert run.ended == (5, "E-OUT-FOREIGN")
-    assert "another run is at work there" in run.fault
+    assert "another run writes there" in run.fault
     assert finish(process).code == 0
     assert len(check_committed(out)["shards"]) == 100
     committed(sources, out, "--num_shards", 50, "--overwrite")

@@ -97,7 +97,9 @@ def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, repor
     assert found.splits[0].class_records == report.splits[0].class_records
     assert found.pictures == report.pictures
     (note,) = found.notes
-    assert note.startswith("No charts of picture sizes and objects: format version 2 has no such")
+    assert note.startswith(
+        "No charts of picture sizes and objects: the indexes of format version 2 "
+    )
 
 
 # --- damage becomes a note ---
@@ -225,7 +227,7 @@ def test_damage_in_other_files_is_counted(tmp_path: Path) -> None:
     for note in (
         "a.tfrecord: not counted: 1 damaged record",
         "a.tfrecord: not counted: 1 record without an Example",
-        "b.tfrecord.gz: not counted: 1 stretch of damaged or cut-off compressed data",
+        "b.tfrecord.gz: not counted: 1 part of damaged or cut-off compressed data",
     ):
         assert note in report.notes
     assert {p.record.number for p in report.pictures} == {2, 3, 4, 5}

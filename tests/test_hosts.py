@@ -39,7 +39,7 @@ def test_planned_shards_stay_whole_but_for_rejects() -> None:
 
 @pytest.mark.parametrize(("host", "hosts"), [(0, 0), (2, 2), (-1, 2)])
 def test_a_host_that_there_is_not_is_refused(host: int, hosts: int) -> None:
-    message = f"host must be one of {hosts} hosts, from 0, got {host}: give another"
+    message = f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}"
     with pytest.raises(ValueError, match=f"^{message}$"):
         deal([1], host, hosts)
 
@@ -59,6 +59,6 @@ def test_steps_are_what_every_host_can_read(records: int, batch: int, hosts: int
 @pytest.mark.parametrize("batch", [0, -8, 12])
 def test_a_batch_that_hosts_cannot_share_is_refused(batch: int) -> None:
     with pytest.raises(
-        ValueError, match=f"^global_batch must be a multiple of hosts 8, got {batch}"
+        ValueError, match=f"^global_batch must be a multiple of hosts=8, got {batch}"
     ):
         steps(1000, batch, 8)

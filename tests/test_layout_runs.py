@@ -70,11 +70,11 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
         (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
         (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
         (["--resize", "99999"], "resize must have sides of 1 to 65500 px, got 99999"),
-        (["--resize_mode", "fill"], "resize_mode must be of a box, got fill with resize None"),
-        (FILL_LONGEST, "resize_mode must be of a box, got fill with resize max:9"),
+        (["--resize_mode", "fill"], "resize_mode must come with a box, got fill with resize None"),
+        (FILL_LONGEST, "resize_mode must come with a box, got fill with resize max:9"),
         (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),
         (["--quality", "90"], "quality must not be alone, got 90"),
-        (["--reencode", "png", "--quality", "90"], "quality must be of JPEGs, got 90 with"),
+        (["--reencode", "png", "--quality", "90"], "quality must come with JPEGs, got 90 with"),
     ],
 )
 def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:

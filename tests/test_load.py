@@ -212,8 +212,8 @@ def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
     for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
         write_values(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
     roots = [str(tmp_path / name) for name in "ab"]
-    message = "max_objects must come with as many keypoints for all, got 0 and 3: read them apart"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    message = "max_objects must come with one number of keypoints, got 0 and 3: read the"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)} data sets separately$"):
         beam_tfrec.load(roots, "train", max_objects=4)
     assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
 
@@ -319,22 +319,22 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0: give such as 64"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0: for example 64"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give True or False"),
-        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: give another"),
+        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: for"),
         ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
-        ({"image_size": (5, 5)}, "image_size must come with images, got layout 'numbers'"),
+        ({"image_size": (5, 5)}, "image_size must come with images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},
             "image_size must come with decode_images, got (5, 5): leave it out",
         ),
-        ({"seed": 3}, "seed must come with shuffle, got 3 without: leave it out"),
-        ({"max_objects": 0}, "max_objects must be at least 1, got 0: give such as 100"),
-        ({"max_objects": 3}, "max_objects must come with objects' lists, got 'numbers'"),
-        ({"host": 2, "hosts": 2}, "host must be one of 2 hosts, from 0, got 2: give another"),
+        ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
+        ({"max_objects": 0}, "max_objects must be at least 1, got 0: for example 100"),
+        ({"max_objects": 3}, "max_objects must come with lists of objects, layout 'numbers' has"),
+        ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},
-            "input_context must come without host and hosts, got 0, 2: leave them out",
+            "input_context must come without host and hosts, got 0, 2",
         ),
         (
             {"hosts": 4, "batch_size": 30},

@@ -212,7 +212,7 @@ def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
         "E-SRC-CHANGED split train: bucket 0 had 3 samples,"
-        f" and now has {len(now)} others; run again when the source is at rest"
+        f" and now has {len(now)} others; run again when the source no longer changes"
     )
 
 
@@ -243,7 +243,7 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
     came = sum(len(run.samples) for run in runs)
     assert str(raised.value) == (
         f"E-SRC-CHANGED train-00001-of-00002: 3 samples were planned, and there are {came} now;"
-        " run again when the source is at rest"
+        " run again when the source no longer changes"
     )
 
 

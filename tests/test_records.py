@@ -1,9 +1,12 @@
 """`beam_tfrec.open`: a split as a sequence, equal to what TensorFlow parses of it."""
 
 import multiprocessing
+import pickle
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -128,6 +131,48 @@ def test_keys_are_found(output: Path) -> None:
         records[:4].find("k4")
     with pytest.raises(TypeError, match=r"^key must be text, got 42: give '42'$"):
         records.find(42)  # type: ignore[arg-type]  # an image's id is a number in COCO's file
+
+
+# --- as a dict ---
+
+
+def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
+    record = beam_tfrec.open(str(output), "train")[2]
+    record["rows"] = np.zeros((500, 4), np.float32)
+    assert repr(record).splitlines() == [
+        "image/encoded: bytes [50]",  # 200 characters as text
+        "id: int64 2",
+        "weight: float32 0.0",
+        "name: bytes [0] b''",
+        "age: int64 0",
+        "boxes: float32 [2] [0.1 0.1]",
+        "labels: int64 [2] [0 1]",
+        "texts: list [2] [b'x', b'x']",
+        "rows: float32 [500, 4]",
+    ]
+
+
+def test_a_record_is_a_dict(output: Path) -> None:
+    record = beam_tfrec.open(str(output), "train")[2]
+    assert isinstance(record, dict)
+    assert record == dict(record) == {**record}
+    copy = pickle.loads(pickle.dumps(record))
+    assert (type(copy), repr(copy)) == (type(record), repr(record))
+
+
+def test_jax_flattens_a_record_as_a_dict(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX takes an unknown subclass of dict for a leaf, and Grain would then stack records."""
+    registered: list = []
+    jax = SimpleNamespace(
+        tree_util=SimpleNamespace(register_pytree_node=lambda *args: registered.append(args))
+    )
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    records = beam_tfrec.open(str(output), "train")
+    record = next(iter(records[:2]))
+    ((kind, flatten, unflatten),) = registered
+    (leaf,), rest = flatten(record)
+    assert (kind, type(leaf), leaf) == (type(record), dict, record)
+    assert unflatten(rest, [leaf]) is leaf
 
 
 # --- hosts and data sets ---

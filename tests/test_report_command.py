@@ -40,7 +40,7 @@ def test_a_data_set_gets_its_report_and_then_a_new_one(out: Path) -> None:
     (index,) = (out / "index").glob("*.parquet")
     index.unlink()
     assert run(out).out.endswith("(4 records, 0 pictures, 1 note)\n")
-    assert b".parquet is not there" in (out / "report.html").read_bytes()
+    assert b".parquet is missing" in (out / "report.html").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["mine", "edited"])

@@ -69,7 +69,7 @@ def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) ->
     what = f"still failing after {ends_s} s (TimeoutError: 503)"
     assert find_fault(str(raised.value)) == (
         "E-IO-RETRIES",
-        f"E-IO-RETRIES gs://b/a: {what}; run again to resume when the storage is well",
+        f"E-IO-RETRIES gs://b/a: {what}; run again to resume when the storage works",
     )
 
 

@@ -73,8 +73,8 @@ STEPS = encode_example({"id": (Kind.BYTES, [b"a"])}, {"score": (Kind.FLOAT, SCOR
 @pytest.mark.parametrize(
     ("record", "lines"),
     [
-        (b"hello, world\n", [": 13 bytes, no Example", "  'hello, world\\n'"]),
-        (b"\xff\x00", [": 2 bytes, no Example", "  2 bytes: ff 00"]),
+        (b"hello, world\n", [": 13 bytes, not an Example", "  'hello, world\\n'"]),
+        (b"\xff\x00", [": 2 bytes, not an Example", "  2 bytes: ff 00"]),
         (
             STEPS,
             [

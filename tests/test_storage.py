@@ -111,7 +111,7 @@ def test_refuses_what_is_not_the_listed_file(
     entry = listed(store.storage)
     change(store)
 
-    remedy = "run again when the source is at rest$"
+    remedy = "run again when the source no longer changes$"
     with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: .*; {remedy}"):
         store.storage.read("a", entry, span)
 

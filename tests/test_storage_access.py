@@ -42,7 +42,7 @@ def test_a_key_for_what_is_only_read_is_refused() -> None:
 
 @pytest.mark.parametrize("rate", [-0.001, math.inf, math.nan])
 def test_a_rate_is_a_number_of_requests(rate: float) -> None:
-    what = f"^max_reads_per_second must be .* no limit, got {rate}: give one such as 1000$"
+    what = f"^max_reads_per_second must be .* no limit, got {rate}: give for example 1000$"
     with pytest.raises(ValueError, match=what):
         Access(max_reads_per_second=rate)
 

@@ -22,7 +22,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize("uri", ["nosuch://b/c", "hdfs://b/c"])  # Beam knows hdfs, without client
 def test_a_scheme_that_nothing_provides_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match=rf"^no filesystem for '{uri}' \(.*\): install what"):
+    with pytest.raises(
+        ValueError, match=rf"^no filesystem for '{uri}' \(.*\): install its package"
+    ):
         open_storage(uri)
 
 

@@ -107,7 +107,7 @@ def test_a_transient_error_is_retried(
 
 
 DENIED = r"E-IO-AUTH gs://b/root\S*: .*; give "
-PERMANENT = {400: r"E-IO-RETRIES gs://b/root\S*: .*; look ", 401: DENIED, 403: DENIED}
+PERMANENT = {400: r"E-IO-RETRIES gs://b/root\S*: .*; check ", 401: DENIED, 403: DENIED}
 
 
 @pytest.mark.parametrize(("status", "line"), PERMANENT.items())

@@ -185,12 +185,12 @@ AGAIN = "then run again"
 LINES = {
     "EDQUOT": f"E-IO-NOSPACE a: Disk quota exceeded; raise the quota, {AGAIN} to resume",
     "EFBIG": "E-IO-NOSPACE a: File too large; ask for smaller shards with --shard_size",
-    "ENOENT": "E-IO-READONLY a: No such file or directory; leave the folder there, and run again",
+    "ENOENT": "E-IO-READONLY a: No such file or directory; keep the folder, and run again",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
     "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",
     "ENFILE": "E-IO-LIMIT a: Too many open files in system; raise the system's limit on open files",
     "ENOMEM": f"E-IO-LIMIT a: Cannot allocate memory; free some memory, {AGAIN} to resume",
-    "EXDEV": "E-IO-RETRIES a: Invalid cross-device link; look at the storage",  # any other
+    "EXDEV": "E-IO-RETRIES a: Invalid cross-device link; check the storage",  # any other
 }
 
 
@@ -277,7 +277,7 @@ def test_bytes_that_cannot_be_made_durable_are_never_shown(
 ) -> None:
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
 
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; look at"):
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; check"):
         storage.create("a", b"1")
 
     assert all_names(folder) == []
@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_synced_is_accepted_and_one_that_fails_is_not(
 
     monkeypatch.setattr(os, "fsync", sync_files_only)
     assert storage.create("a", b"1") is True
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/b: Input/output error; look at"):
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/b: Input/output error; check"):
         storage.create("b", b"1")
 
 

@@ -116,7 +116,7 @@ def test_a_flipped_bit_of_any_file_is_found(
         assert found is (kind not in OF_THE_USER), (bit, printed)
         assert printed, bit
         if not found:
-            assert printed == [f"{kind} is not as a run wrote it"]
+            assert printed == [f"{kind} was edited"]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -189,19 +189,16 @@ RECEIPT = "_receipts/train-00000-of-00002.json"
 TOOLS = ("dataset_info.json", "schema.pbtxt", "features.json")
 SMALL = ("_plan.json", "rejected.jsonl", INDEX)
 MANIFEST = "E-VER-MANIFEST manifest.json:"
-NO_RUN = "has values that no run of this program writes ("
-NOT_SAID = "is not what the manifest says"
-STRAY = "is named like a file of a shard, and the manifest names no such shard; move it away: "
+NO_RUN = "has values that this program never writes ("
+NOT_SAID = "contradicts the manifest"
+STRAY = "is named like a file of a shard, but is not in the manifest; move it away: "
 FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
     "files are gone": (
         remove,
         [
-            f"E-VER-MISSING OUT/{{0}}: is not there; {RESTORE}",
-            *(
-                f"E-VER-MISSING {name}: is not there; {RESTORE}"
-                for name in (*TOOLS, INDEX, RECEIPT)
-            ),
-            "croissant.json is gone",
+            f"E-VER-MISSING OUT/{{0}}: is missing; {RESTORE}",
+            *(f"E-VER-MISSING {name}: is missing; {RESTORE}" for name in (*TOOLS, INDEX, RECEIPT)),
+            "croissant.json was deleted",
         ],
     ),
     "folders in their places": (
@@ -234,7 +231,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
         lambda out: edit_rows(out, lambda rows: rows[::-1]),
         [
             f"E-VER-INDEX {TEXT_INDEX}: is not the text form",
-            f"E-VER-INDEX {INDEX}: its first 0 records end at byte 0, what follows begins at",
+            f"E-VER-INDEX {INDEX}: its first 0 records end at byte 0, the next part begins at",
             "E-VER-ORDER {0} record 1",
         ],
     ),
@@ -252,9 +249,9 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
         [
             f"{MANIFEST} records of split train are 5 by its entries, 6 by its sums; {COPY}",
             f"{MANIFEST} rejects of shards of split train are 0 by its entries, 1 by its sums; ",
-            f"{MANIFEST} has a sum of ../notes.txt, which no run writes; {COPY}",
-            f"E-VER-CRC {RECEIPT}: its size or CRC-32C is not the manifest's; {RESTORE}",
-            f"E-VER-MISSING duplicates.jsonl: is not there; {RESTORE}",
+            f"{MANIFEST} has a checksum of ../notes.txt, which this program never writes; {COPY}",
+            f"E-VER-CRC {RECEIPT}: its size or CRC-32C differs from the manifest; {RESTORE}",
+            f"E-VER-MISSING duplicates.jsonl: is missing; {RESTORE}",
         ],
     ),
     "no order at all": (
@@ -305,7 +302,7 @@ def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(RuntimeError, match=r"E-OUT-FOREIGN .* upgrade beam-tfrec"):
         verify(VerifyConfig((str(out),)))
     (out / "manifest.json").unlink()
-    what = "is not there, and _plan.json is: the data set is not complete"
+    what = "is missing, but _plan.json exists: the data set is not complete"
     remedy = "run its command again, or restore it from a copy"
     assert lines(out, capsys)[0] == f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"
 
@@ -319,7 +316,7 @@ def test_the_order_and_keys_that_come_twice(out: Path, capsys: pytest.CaptureFix
     shutil.copy(one, other)
     edit_rows(out, lambda rows: [msgspec.structs.replace(row, key="7") for row in rows])
     twice = [line for line in lines(out, capsys) if "twice" in line]
-    assert twice == [f"E-VER-ORDER {INDEX}: key '7' comes twice; {RESTORE}"]
+    assert twice == [f"E-VER-ORDER {INDEX}: key '7' occurs twice; {RESTORE}"]
     edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order="all=shuffled"))
     shutil.copy(one, other)
     orders = [line for line in lines(out, capsys) if line.startswith("E-VER-ORDER")]
@@ -339,7 +336,7 @@ def test_sources_are_hashed(
         file.write(b"\0")
     *printed, note = lines(out, capsys, sources={"val": (str(images),)}, workers=2)
     assert note == "5 source files compared with the index"
-    for line, what in zip(sorted(printed), ("SHA-256", "is not there", "bytes"), strict=True):
+    for line, what in zip(sorted(printed), ("SHA-256", "is missing", "bytes"), strict=True):
         assert re.match(rf"E-VER-SOURCE {images}/a00\d.jpg \(of key '\d' in val\): .*{what}", line)
     # A second root that has them.
     assert lines(out, capsys, sources={"val": (str(images), str(whole / "images"))}) == [

@@ -22,7 +22,7 @@ from tests.test_walk_frames import claiming
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"
-MEND = "make the record again from its image, or leave it out"
+MEND = "write the record again from its image, or leave it out"
 
 
 def valued(values: Sequence) -> tuple[Kind, Sequence]:
@@ -95,8 +95,8 @@ HELD: Mapping[str, tuple[Sequence[bytes], list[str]]] = {
         [
             f"E-VER-IMAGE a.tfrecord record 1 at byte {STARTS[1]}: the image of {len(JPEG) - 20}"
             f" bytes in 'image' is damaged: no end marker in {len(JPEG) - 20} bytes; {MEND}",
-            f"E-VER-IMAGE a.tfrecord record 3 at byte {STARTS[3]}: 1 values of 'image' are no"
-            f" image, 3 are (the first); {MEND}",
+            f"E-VER-IMAGE a.tfrecord record 3 at byte {STARTS[3]}: 1 values of 'image' are not"
+            f" images, 3 are (the first); {MEND}",
             "features of 4 Examples:",
             "  image  bytes  in 4 of 4  1 value  1 damaged, 2 jpeg",
         ],

@@ -33,7 +33,7 @@ def test_listed_checksums_or_all_bytes(
 ) -> None:
     process = store.start()
     *notes, last = verified(process, capsys, deep=deep)
-    note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
+    note = "sizes and checksums from the store's listing were compared: --deep reads all bytes"
     assert notes == ([] if deep else [note])
     assert last.startswith(f"4 files, 9 records, {'' if deep else '0 B read in '}")
     read = [step.name for step in process.steps if step.operation == "read"]
@@ -50,7 +50,7 @@ def test_a_changed_shard_is_found_by_its_checksum_and_nothing_is_written(
     store.put(f"out/{name}", bytes(data))
     before, process = store.files(), store.start()
     found = verified(process, capsys, deep=deep)
-    assert found[0].startswith(f"E-VER-CRC OUT/{name}: has the CRC-32C ")
+    assert found[0].startswith(f"E-VER-CRC OUT/{name}: its store lists CRC-32C ")
     of_record = [line for line in found if line.startswith(f"E-VER-CRC {name} record 0 (key ")]
     assert len(of_record) == deep
     assert store.files() == before

@@ -1,7 +1,7 @@
-"""Forecast of a run that writes nothing: sizes of shards, counts of splits, files and bytes read.
+"""Forecast for `--plan`: sizes of shards, counts of splits, and files and bytes to read and write.
 
-Each planned shard becomes an outline of bounded size. Where pixels are converted, some records are
-built as the writer builds them, to learn their size.
+Each planned shard becomes an outline of bounded size. If pixels are converted, some records are
+built to measure their size. Nothing is written.
 """
 
 import functools
@@ -26,24 +26,24 @@ from beam_tfrec.transforms.sources.list_blobs import PinTally
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.storage import Access, find_uri, is_local, join_uri, open_storage
 
-MAX_TRIED = 64  # takes seconds, even of 24 Mpx
-_KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are
+MAX_TRIED = 64  # takes seconds, even with images of 24 Mpx
+_KEPT_PER_TRIED = 2  # a margin: the number of digests below a bound varies
 _DIGEST_BITS = 64
 
 
 class ShardForecast(msgspec.Struct, frozen=True, array_like=True):
-    """One shard: records as planned, and about how many bytes its file gets."""
+    """One shard: its number of records, and the estimated size of its file."""
 
     records: int
     bytes: int
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Samples or annotations that are known not to be written, for one reason.
+    """Samples or annotations that will not be written, for one reason.
 
     Attributes:
-        count: of them.
-        first: the first of them, in the words of the log.
+        count: number of samples or annotations.
+        first: text of the first one, as in the log.
     """
 
     count: int
@@ -54,16 +54,16 @@ class SplitForecast(msgspec.Struct, frozen=True):
     """One split of the data set.
 
     Attributes:
-        listed: samples that its sources list.
-        images: that they list, where a sample is an object of one; else None.
-        planned: samples that go into shards, a record each.
-        left_out: samples left out on request, by filter; `excluded`, `earlier`.
-        rejected: samples that are rejects already, by code.
-        dropped: annotations that are, by code.
-        shards: in their order.
-        bytes: of them, together.
-        hosts: numbers of hosts that `files[h::hosts]` serves alike: as many files each, and records
-            that differ by one at most.
+        listed: number of samples in the sources.
+        images: number of images in the sources if a sample is one object; else None.
+        planned: number of samples that become records in shards.
+        left_out: number of samples left out on request, by filter; `excluded`, `earlier`.
+        rejected: samples that are already rejected, by code.
+        dropped: annotations that are already dropped, by code.
+        shards: shards in their order.
+        bytes: size of all shards.
+        hosts: numbers of hosts that can share the shards by `files[h::hosts]`: each host gets the
+            same number of files and of records (±1).
     """
 
     listed: int
@@ -78,11 +78,11 @@ class SplitForecast(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """Records that were built of their images, to learn the size of what is converted.
+    """Records that were built to measure the size of converted images.
 
     Attributes:
-        records: that were built.
-        rejected: of them, samples that would be rejects, by code.
+        records: number of samples that were tried.
+        rejected: tried samples that would be rejected, by code.
     """
 
     records: int
@@ -90,21 +90,21 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is going to make.
+    """Forecast of a run.
 
     Attributes:
         output: URI of the data set.
-        state: of the output: `free`, `ours` (begun by the same plan), `complete`, `overwritten`
-            (another data set is there, and goes), or `refused`.
-        shards_there: shards that are finished, in an output that is ours.
-        splits: by name.
-        sampled: what sizes were estimated from.
-        read_files: files that are read; a file that serves two samples counts twice.
-        read_bytes: of them.
-        written_files: side files included.
-        written_bytes: of them.
-        notes: what to think of before running it, a line each.
-        refused: the line of the fault with which the run would end before its first shard.
+        state: state of the output: `free`, `ours` (begun with the same plan), `complete`,
+            `overwritten` (another data set would be deleted), or `refused`.
+        shards_there: number of finished shards in an output that is ours.
+        splits: forecasts of splits by name.
+        sampled: records that were built to estimate sizes.
+        read_files: number of files to read; a file of two samples counts twice.
+        read_bytes: number of bytes to read.
+        written_files: number of files to write, with side files.
+        written_bytes: number of bytes to write.
+        notes: hints before running it, a line each.
+        refused: fault that would end the run before its first shard; empty for none.
     """
 
     output: str
@@ -121,15 +121,15 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a planned shard.
+    """Summary of a planned shard.
 
     Attributes:
-        split: its split.
-        index: place among the split's shards, from 0.
-        records: samples planned.
-        record_bytes: of its records by the estimate that the number of shards follows from.
-        reads: by root name, files and bytes of them.
-        tried: samples that stay whole, with their payloads.
+        split: split of the shard.
+        index: number of the shard in its split, from 0.
+        records: number of planned samples.
+        record_bytes: estimated size of all records, by the estimate that sets the number of shards.
+        reads: number of files and bytes to read, by root name.
+        tried: samples that may be built, with their payloads.
     """
 
     split: str
@@ -144,11 +144,11 @@ class GatheredPlan(NamedTuple):
     """Everything that is known before the first shard.
 
     Attributes:
-        table: how many samples the shards get.
-        outlines: one a shard, in any order.
-        sources: what the sources held.
+        table: numbers of samples in the shards.
+        outlines: outline of each shard, in any order.
+        sources: counts of each split's sources.
         rejected: rejects so far.
-        tallies: what pinning saw, per root name.
+        tallies: listing counts of each root name.
     """
 
     table: ShardTable
@@ -162,9 +162,9 @@ _GATHERED: list[GatheredPlan] = []
 
 
 def trial_digest(sample: Sample) -> int:
-    """Return the number below 2^64 by which samples are chosen, whatever the order of shards.
+    """Return a number below 2^64 that selects samples, independent of the order of shards.
 
-    Nothing that is written depends on it.
+    Output bytes do not depend on it.
     """
     content = f"{sample.split}\0{sample.key}".encode()
     digest = hashlib.blake2b(content, digest_size=_DIGEST_BITS // 8, person=b"tfrec-plan")
@@ -180,10 +180,10 @@ def outline_shard(
     """Return the outline of one of the table's shards.
 
     Args:
-        shard: its plan.
-        table: numbers of samples.
+        shard: plan of the shard.
+        table: numbers of samples in the shards.
         record_bytes: function that returns the estimated size of a sample's record.
-        spool: where payloads lie; None if they are in the samples.
+        spool: spool with the payloads; None if the samples hold them.
     """
     total = sum(ranks.planned.samples for ranks in table.splits.values())
     below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
@@ -211,12 +211,12 @@ def gather_plan(
     rejected: list[Rejected],
     tallies: list[tuple[str, PinTally]],
 ) -> None:
-    """Keep all that is known before the first shard for `take_plan` of this process."""
+    """Store the gathered plan in this process for `take_plan`."""
     _GATHERED.append(GatheredPlan(table, outlines, sources, rejected, tallies))
 
 
 def take_plan() -> GatheredPlan:
-    """Return the plan that was gathered last, once."""
+    """Remove the plan that was gathered last, and return it."""
     return _GATHERED.pop()
 
 
@@ -227,17 +227,17 @@ def try_records(
     limits: GateLimits,
     record_bytes: Callable[[Sample], int],
 ) -> tuple[Sampled, float]:
-    """Build records without writing them, if their size depends on pixels.
+    """Build some records without writing them, if their size depends on conversion.
 
     Args:
-        gathered: all that is known.
-        job: of the run; its spool is not used.
-        plan: of the run.
-        limits: of a worker process.
-        record_bytes: estimated size of a sample's record.
+        gathered: plan of the run, with its samples.
+        job: configuration of the run; its spool is not used.
+        plan: plan that the run would publish.
+        limits: limits of a worker process.
+        record_bytes: function that returns the estimated size of a sample's record.
 
     Returns:
-        What was built, and how many times the estimate it is.
+        The tried records, and the ratio of their size to the estimate.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
@@ -264,13 +264,15 @@ def try_records(
 def forecast_reads(
     gathered: GatheredPlan, roots: Mapping[str, str], others: Sequence[str], access: Access
 ) -> tuple[int, int]:
-    """Return the files that a run reads, and their bytes; one of two samples counts twice.
+    """Return the number of files that a run reads, and their bytes.
+
+    A file of two samples counts twice.
 
     Args:
-        gathered: the plan.
-        roots: URI per root name, listed ones and those of samples.
+        gathered: plan of the run.
+        roots: URIs of listed roots and of samples' roots, by name.
         others: URIs of other files that are read.
-        access: how stores are reached.
+        access: settings for reading from stores.
     """
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -278,24 +280,24 @@ def forecast_reads(
         for root, (count, size) in outline.reads.items():
             files[root] += count
             sizes[root] += size
-    # A listing counts a file once. Samples count their own files, but not JSON files with them.
+    # A listing counts each file once, with JSON files. Samples count only their own files.
     for root, tally in gathered.tallies:
         listed = (tally.read_files, tally.read_bytes)
         files[root], sizes[root] = max(listed, (files[root], sizes[root]))
     tried = (sample for outline in gathered.outlines for sample in outline.tried)
     sampled = {join_uri(roots[blob.root], blob.name) for s in tried for blob in s.blobs}
-    # A file of many samples, such as an array, is counted with them.
+    # A file of many samples, such as an array, is counted with its samples.
     found = [find_uri(uri, access)[1].size_bytes for uri in others if uri not in sampled]
     return files.total() + len(found), sizes.total() + sum(found)
 
 
 def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) -> SplitForecast:
-    """Return what is known of a split.
+    """Return the forecast of a split.
 
     Args:
-        source: what its sources held.
-        gathered: all that is known.
-        scale: by which records are larger than estimated.
+        source: counts of the split's sources.
+        gathered: plan of the run.
+        scale: ratio of records' sizes to their estimates.
     """
     outlines = sorted(
         (o for o in gathered.outlines if o.split == source.split), key=lambda o: o.index
@@ -321,7 +323,7 @@ def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) ->
 
 
 def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]:
-    """Return how many rejects there are by code, with the first of each."""
+    """Return the number of rejects and the first one, by code."""
     firsts: dict[str, Rejected] = {}
     counts: Counter[str] = Counter()
     for reject in sorted((each for each in rejects if each.scope is scope), key=reject_order):
@@ -347,10 +349,10 @@ def _reject(sample: Sample, unfit: Unfit) -> Rejected:
 
 
 def served_hosts(records: Sequence[int]) -> list[int]:
-    """Return the numbers of hosts among which shards can be dealt in turn, alike to all.
+    """Return the numbers of hosts that get equal shares (±1 record) if shards are dealt in turn.
 
     Args:
-        records: of each shard.
+        records: number of records in each shard.
 
     >>> served_hosts([3, 3, 3, 2]), served_hosts([4, 4, 1]), served_hosts([])
     ([1, 2, 4], [1], [])

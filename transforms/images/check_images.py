@@ -1,7 +1,8 @@
-"""Check that an image's bytes are an image that TensorFlow reads, before they go into an Example.
+"""Check that TensorFlow can read an image, before its bytes go into an Example.
 
-A pure function of bytes: safe in threads, the same in every run. The header check walks the file's
-structure and hands no byte to a native decoder; the decode check adds libjpeg-turbo and Pillow.
+The check is a pure function of bytes: thread-safe, and equal in every run. The header check walks
+the file's structure in Python, without a native decoder. The decode check adds libjpeg-turbo and
+Pillow.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from PIL import ImageFile
 
 SAFE_PILLOW_MAJOR = 13
-"""First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
+"""First major version of Pillow without a critical JPEG overflow (CVE-2026-112403)."""
 
 _READERS = {
     b"\xff\xd8\xff": read_jpeg,
@@ -39,7 +40,7 @@ _READERS = {
     b"GIF89a": read_gif,
     b"BM": read_bmp,
 }
-# The first that the bytes start with; "." in a signature stands for any byte.
+# The first match wins; "." in a signature matches any byte.
 _SIGNATURES = (
     (rb"RIFF....WEBP", "WebP"),
     (rb"....ftyp(avif|avis)", "AVIF"),
@@ -50,7 +51,7 @@ _SIGNATURES = (
     (rb"\0{16}", "zero bytes"),
     (rb"[\t\n\f\r\x20-\x7e\x80-\xff]+\Z", "text"),
 )
-_FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})  # that can be converted
+_FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})  # formats that can be converted
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DETAIL_CHARACTERS = 200
 
@@ -65,26 +66,28 @@ class Check(enum.Enum):
 def check_image(
     data: bytes, check: Check = Check.HEADER, *, takes_foreign: bool = False
 ) -> ImageInfo:
-    r"""Return the facts of an image.
+    r"""Return the format, size, orientation and traits of an image, or refuse it.
 
-    HEADER proves in some 10 us that `tf.io.decode_image` knows the format, that headers are valid,
-    the size is within limits and nothing is missing at the end; of a PNG all checksums. It cannot
-    see damage in compressed pixels or in a JPEG's tables. DECODE can, in milliseconds: what it
-    accepts, `tf.io.decode_image` decodes. A JPEG that makes libjpeg warn is refused, where
-    TensorFlow fills up with gray. A flipped bit that leaves a valid JPEG is beyond both.
+    HEADER takes some 10 us. It proves that `tf.io.decode_image` knows the format, that headers are
+    valid, that the size is within limits, and that the file is not cut off. For a PNG it compares
+    all checksums. It misses damage in compressed pixels and in a JPEG's tables.
+
+    DECODE finds that damage, and takes milliseconds. `tf.io.decode_image` decodes every image that
+    it accepts. It refuses a JPEG on any libjpeg warning, where TensorFlow would fill in gray. Both
+    miss a flipped bit that leaves a valid JPEG.
 
     Args:
         data: the whole file.
-        check: depth of the check. `MAX_PIXELS` is applied before any pixel work, for a GIF to all
+        check: depth of the check. `MAX_PIXELS` applies before any decoding, for a GIF to all
             frames together.
-        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them, and
-            without traits.
+        takes_foreign: accept WebP, TIFF and AVIF too. Pillow reads their headers; they get no
+            traits.
 
     Raises:
-        BadImage: why it is refused.
-        MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
-            or libjpeg-turbo reads it.
-        ValueError: another library lets Pillow tolerate truncated images.
+        BadImage: The image is refused.
+        MemoryError, RecursionError, OSError: The machine failed while Pillow or libjpeg-turbo
+            decoded.
+        ValueError: Pillow is set to accept truncated images, or lacks a codec.
 
     >>> check_image(bytes.fromhex("ffd8ffc0000b08000100010100110000ffda0003010000ffd9")).size_px
     (1, 1)
@@ -102,12 +105,12 @@ def check_image(
 
 
 def looks_like_image(data: bytes) -> bool:
-    """Return whether bytes begin as an image file that TensorFlow reads does.
+    """Return whether bytes start with the signature of a format that TensorFlow reads.
 
     >>> looks_like_image(b"GIF89a..."), looks_like_image(b"BM is no image")
     (True, False)
     """
-    if data.startswith(b"BM"):  # two letters begin many texts, too
+    if data.startswith(b"BM"):  # many texts start with these two letters
         size_bytes, pixels_at = int.from_bytes(data[2:6], "little"), data[10:14]
         return size_bytes in (0, len(data)) and 0 < int.from_bytes(pixels_at, "little") < 4096
     return data.startswith(tuple(_READERS))
@@ -115,11 +118,11 @@ def looks_like_image(data: bytes) -> bool:
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Turn a foreign decoder's exception into a `BadImage`, unless the machine is at its limits.
+    """Turn a decoder's exception into a `BadImage`; pass on errors of the machine.
 
     Raises:
         BadImage: E-IMG-DAMAGED.
-        ValueError: another library lets Pillow tolerate truncated images.
+        ValueError: Pillow is set to accept truncated images.
     """
     from PIL import ImageFile
 
@@ -136,7 +139,7 @@ def decoding() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an exception's message, fit for an output file that must be the same in every run.
+    """Return an exception's message as one printable line, without memory addresses.
 
     >>> one_line(OSError("broken data stream\\nin <io.BytesIO object at 0x7f57a494b290>"))
     'OSError: broken data stream in <io.BytesIO object at 0x>'
@@ -146,10 +149,10 @@ def one_line(error: Exception) -> str:
 
 
 def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
-    """Return an image opened by Pillow's plugin of that format alone, not decoded.
+    """Open an image with Pillow's plugin for one format, without decoding it.
 
-    Pillow's own limit of pixels is not used: it is a setting of the whole process, and warns
-    through the `warnings` module, which is not safe in threads.
+    This bypasses Pillow's limit of pixels. That limit is a setting of the whole process, and it
+    uses the `warnings` module, which is not thread-safe.
     """
     name = {"webp": "WebP"}.get(kind, kind.title())
     plugin = getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
@@ -158,7 +161,7 @@ def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
 
 
 def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageFile.ImageFile":
-    """Return the decoded picture of a checked image; a PNG's metadata no decoder sees."""
+    """Decode a checked image; a PNG's metadata is removed first."""
     bare = png_for_decoder(data, transparency=transparency) if info.format == "png" else data
     with open_image(bare, info.format) as image:
         image.load()
@@ -166,7 +169,7 @@ def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageF
 
 
 def _name_kind(data: bytes) -> str:
-    r"""Return what the first bytes look like.
+    r"""Return the format that the first bytes suggest.
 
     >>> _name_kind(b"RIFF\x24\0\0\0WEBPVP8 ")
     'WebP'
@@ -183,7 +186,7 @@ def _name_kind(data: bytes) -> str:
 
 
 def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
-    """Return the facts of a foreign image; raise the fault of any other bytes."""
+    """Return the facts of a WebP, TIFF or AVIF image; refuse any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
@@ -199,14 +202,14 @@ def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
         raise ValueError(f"Pillow must be built with {kind}, got one without: install another")
     with decoding(), open_image(data, kind.lower()) as image:
         require_size(*image.size)
-        # Pillow gives a TIFF's size and pixels as they are viewed.
+        # Pillow applies a TIFF's orientation itself.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
         return ImageInfo(kind.lower(), *image.size, orientation)
 
 
 def _decode(data: bytes, info: ImageInfo) -> None:
-    """Decode all pixels, or raise."""
+    """Decode all pixels; raise `BadImage` if that fails."""
     with decoding():
         if info.format == "jpeg":
             _decode_jpeg(jpeg_for_decoder(data), info)
@@ -218,11 +221,11 @@ def _decode(data: bytes, info: ImageInfo) -> None:
 
 
 def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
-    """Decode a JPEG; a warning of libjpeg is an error, such as of data that runs out.
+    """Decode a JPEG; any libjpeg warning is an error, such as premature end of data.
 
-    All coefficients are decoded, which is where a JPEG can fail, and transformed to an eighth of
-    the size. TurboJPEG knows the usual samplings only; others are decoded by Pillow, which does not
-    pass warnings on.
+    All coefficients are decoded, since that is where a JPEG can fail. The picture is scaled to an
+    eighth, which saves time. TurboJPEG supports only the usual samplings. Pillow decodes the
+    others, but drops warnings.
     """
     import simplejpeg
 
@@ -236,7 +239,7 @@ def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
 
 
 def _decode_frame(data: bytes, frame: GifFrame) -> None:
-    """Decode one frame to its indices, which must be in its colour table."""
+    """Decode a frame to indices; refuse those outside its colour table."""
     from PIL import Image
 
     size, blocks = (frame.width_px, frame.height_px), data[frame.start : frame.end]

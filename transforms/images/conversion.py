@@ -1,4 +1,4 @@
-"""Options of conversion: turning upright, size, encoding, colours, and plain pixels."""
+"""Options of conversion: orientation, size, encoding, colours, and plain pixels."""
 
 import enum
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 
 DEFAULT_QUALITY = 95
-"""Quality of encoded JPEGs by libjpeg's scale, of turned ones always. Output bytes depend on it."""
+"""Quality of JPEGs on libjpeg's scale, and always of turned ones. It decides output bytes."""
 
-_PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
+_PIXELS_PER_FILE_BYTE = 8  # JPEG photos have 3 to 10
 _OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")
 
 
 class Encoding(enum.Enum):
-    """Format that all images are encoded to."""
+    """Format to which all images are encoded."""
 
     JPEG = "jpeg"
     PNG = "png"
 
 
 class Color(enum.Enum):
-    """Colours of the written images: three channels, one, or those of the file."""
+    """Channels of written images: three, one, or those of the file."""
 
     RGB = "rgb"
     GRAY = "gray"
@@ -33,15 +33,15 @@ class Conversion:
     """Changes to pixels; none by default.
 
     Attributes:
-        resize: wanted size; None to keep it.
-        resize_mode: treatment of another aspect; None for FIT, and STRETCH for plain pixels.
-        reencode: format of all images; None to write a changed one in its own format, GIF and BMP
-            as PNG.
-        quality: quality of JPEGs, 1 to 100. None for `DEFAULT_QUALITY`; then a JPEG passes
-            unchanged where only `reencode` asks for JPEG.
-        color: colours; None to keep them, and for RGB where plain pixels are written.
-        pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
-        turns: whether pictures are turned upright, as EXIF says.
+        resize: target size; None keeps the size.
+        resize_mode: handling of another aspect ratio; None for FIT, or STRETCH for plain pixels.
+        reencode: format of all images. With None, changed images keep their format, except that
+            GIF and BMP become PNG.
+        quality: quality of JPEGs, 1 to 100. None means `DEFAULT_QUALITY`, and leaves a JPEG as it
+            is if `reencode` to JPEG is the only change.
+        color: channels; None keeps them, or means RGB for plain pixels.
+        pixels_dtype: type of plain pixels in the layout; empty for encoded images.
+        turns: whether images are turned upright by their EXIF orientation.
     """
 
     resize: Resize | None = None
@@ -60,9 +60,9 @@ class Conversion:
             wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
         elif mode is not None and (self.resize is None or self.resize.height_px is None):
             got = f"{mode.value} with resize {self.resize}"
-            wrong = f"resize_mode must be of a box, got {got}: give --resize 512, or leave it out"
+            wrong = f"resize_mode must come with a box, got {got}: give --resize 512"
         elif quality is not None and self.reencode is Encoding.PNG:
-            wrong = f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
+            wrong = f"quality must come with JPEGs, got {quality} with reencode png: leave one out"
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
@@ -72,28 +72,28 @@ class Conversion:
 
     @property
     def changes(self) -> bool:
-        """Whether an option could change more of an image than its orientation."""
+        """Whether an option other than `turns` can change an image."""
         keeps = self.color is None or self.color is Color.KEEP
         return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
 
     @property
     def takes_foreign(self) -> bool:
-        """Whether every image is encoded again, so that formats few readers know are welcome."""
+        """Whether WebP, TIFF and AVIF are accepted: only where every image is re-encoded."""
         return bool(self.reencode or self.pixels_dtype)
 
     @property
     def mode(self) -> ResizeMode:
-        """Treatment of another aspect."""
+        """Handling of another aspect ratio."""
         default = ResizeMode.STRETCH if self.pixels_dtype else ResizeMode.FIT
         return self.resize_mode or default
 
     @property
     def channels(self) -> Color:
-        """Colours that images get."""
+        """Channels of written images."""
         return self.color or (Color.RGB if self.pixels_dtype else Color.KEEP)
 
     def pixels_bytes(self, file_bytes: int) -> int:
-        """Return the estimated size of a file's plain pixels; 0 without plain pixels."""
+        """Return the estimated size of plain pixels for a file; 0 for encoded images."""
         if not self.pixels_dtype:
             return 0
         pixels = _PIXELS_PER_FILE_BYTE * file_bytes
@@ -102,7 +102,7 @@ class Conversion:
         return 3 * pixels * PIXEL_DTYPES[self.pixels_dtype]
 
     def options(self) -> dict[str, str]:
-        """Return the plan's options that decide bytes, with the codecs where pixels change."""
+        """Return the plan's options that decide bytes, with codec versions if pixels change."""
         codecs = codec_versions() if self.turns or self.changes else ""
         asked = {"orientation": f"upright, by {codecs}" if self.turns else "keep"}
         if not self.changes:
@@ -123,7 +123,7 @@ NO_CONVERSION = Conversion()
 
 
 def codec_versions() -> str:
-    """Return the versions of all codecs that decide the bytes of turned or converted images."""
+    """Return the versions of all codecs that decide the bytes of converted images."""
     import PIL
     from PIL import features
 

@@ -1,17 +1,17 @@
-"""Decode images to plain pixels in one of few modes, with the colours that are meant; convert them.
+"""Decode images to plain pixels in a few modes, with correct colours, and convert them.
 
 | in the file | here |
 |---|---|
 | gray of 1 to 8 bits, with alpha or a transparent gray | `L`, `LA` |
 | gray PNG or TIFF of 16 bits | `I;16` |
 | colour, palette, with alpha or transparent colours | `RGB`, `RGBA` |
-| colour of 16 bits | the upper 8 |
-| CMYK, YCCK | `RGB`: by the file's profile, else `(255 - C)(255 - K) / 255` as TensorFlow has it |
+| colour of 16 bits | the upper 8 bits |
+| CMYK, YCCK | `RGB`: by the file's profile, else `(255 - C)(255 - K) / 255` as in TensorFlow |
 | GIF, animated PNG, WebP or AVIF, TIFF of pages | the first picture |
 
-Pixels are resampled as `tf.image.resize(antialias=True)` does by its default method, bilinear: each
-pixel is the mean of all that it covers. Pure functions of bytes; equal bytes for equal codecs, see
-`codec_versions`. Limits have been applied to headers before.
+Pixels are resampled like `tf.image.resize(antialias=True)` with its default method, bilinear: each
+pixel is a weighted mean of the pixels that it covers. All functions are pure. Output bytes depend
+only on input bytes and `codec_versions`. Callers have checked headers and sizes before.
 """
 
 import contextlib
@@ -52,17 +52,17 @@ from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
 from beam_tfrec.transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
 BoxPx = tuple[float, float, float, float]
-"""A part of an image: left, top, right, bottom in px, which may end within pixels."""
+"""Part of an image: left, top, right, bottom in px, with fractions."""
 
-# Traits that an image of the asked format may keep; decoders treat others specially.
+# Traits that do not require encoding an image of the wanted format again.
 _USUAL = frozenset({"alpha", "exif_gps", "exif_orientation", "exif_serial", "gray", "icc_profile"})
-_DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
+_DRAFT_MARGIN = 2  # a JPEG is decoded to at least twice the wanted size
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
-_SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
+_SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # Pillow's numbers; 2 is 4:2:0
 _WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 _EXIF_PREFIX, _MAX_SEGMENT_BODY_BYTES = b"Exif\0\0", 65_533
 
-# Plain modes, with the colour space that a profile of theirs names (ICC.1:2022, table 19).
+# Plain modes, and the colour space in a matching ICC profile (ICC.1:2022, table 19).
 _SPACES = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
 _PLAIN_MODES = {
     **{"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB"},
@@ -73,15 +73,15 @@ _PALETTE_TYPE, _GRAY_ALPHA_TYPE = 3, 4  # colour types of a PNG
 
 
 class Decoded(NamedTuple):
-    """An image's pixels, and the metadata that is kept on conversion.
+    """Pixels of an image, and the metadata kept on conversion.
 
     Attributes:
-        image: picture of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
-        exif: TIFF block from its byte order mark on; empty for none.
-        icc: colour profile of the image's mode; empty for none.
-        shown_px: width and height of the picture on this grid, which may end within its last
-            pixels where it was decoded smaller.
-        subsampling: chroma subsampling of a JPEG as Pillow numbers it; -1 for others.
+        image: picture in mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored (not turned).
+        exif: EXIF block that starts with its byte order mark; empty for none.
+        icc: colour profile that fits the mode; empty for none.
+        shown_px: width and height of the picture in pixels of `image`; fractional if a JPEG was
+            decoded at a smaller scale.
+        subsampling: chroma subsampling of a JPEG by Pillow's number; -1 for other formats.
     """
 
     image: Image.Image
@@ -96,13 +96,13 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
 
     Args:
         data: the whole file.
-        info: its facts.
-        least_px: width and height that are enough; a JPEG is then decoded to a half, a quarter or
-            an eighth where that is no less, which takes a fraction of the time. None for all.
+        info: facts of the image.
+        least_px: smallest width and height that suffice; None for the full size. A JPEG is then
+            decoded to a half, a quarter or an eighth, in a fraction of the time.
 
     Raises:
-        BadImage: when it is of a kind that is not decoded here.
-        Exception: whatever a decoder raises; call it within `decoding`.
+        BadImage: Pixels of this kind are not supported.
+        Exception: A decoder failed; call this within `decoding`.
     """
     if info.format == "jpeg":
         decoded = _decode_jpeg(data, info, least_px)
@@ -119,7 +119,7 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
 
 
 def over_white(image: Image.Image) -> Image.Image:
-    """Return an image without its alpha channel, as it is seen on white."""
+    """Return an image on white, without its alpha channel."""
     if image.mode not in ("LA", "RGBA"):
         return image
     white = Image.new("RGBA", image.size, "white")
@@ -128,23 +128,23 @@ def over_white(image: Image.Image) -> Image.Image:
 
 
 def upper_bits(image: Image.Image) -> Image.Image:
-    """Return gray of 16 bits in 8: the upper ones, as TensorFlow decodes it to uint8."""
+    """Return the upper 8 bits of 16-bit gray, as TensorFlow decodes it to uint8."""
     if image.mode != "I;16":
         return image
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def pixels_of(image: Image.Image, size_px: tuple[int, int], box_px: BoxPx, dtype: str) -> NDArray:
-    """Return an image's pixels: height x width x channels.
+    """Return an image's pixels as an array: height x width x channels.
 
-    Resampled channel by channel in float32, so that no rounding comes between: within 1/255 of
-    `tf.image.resize(antialias=True)`. Types change as by `tf.image.convert_image_dtype`: floats are
-    the parts of the largest integer, integers of 16 bits 256 times those of 8.
+    Channels are resampled in float32, without intermediate rounding. The result is within 1/255 of
+    `tf.image.resize(antialias=True)`. Types are converted like `tf.image.convert_image_dtype`:
+    floats are divided by the largest integer, and 8 bits become 16 by a factor of 256.
 
     Args:
-        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
+        image: image of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
         size_px: wanted width and height.
-        box_px: the part of the image that is shown.
+        box_px: part of the image to show.
         dtype: one of `PIXEL_DTYPES`.
     """
     largest = 65535 if image.mode == "I;16" else 255
@@ -176,13 +176,13 @@ def _decode_jpeg(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None)
         if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
             shown_px = drafted[1][2:]
         image.load()
-        is_inverted = image.mode == "CMYK" and "adobe" not in image.info  # Pillow takes Adobe's
+        is_inverted = image.mode == "CMYK" and "adobe" not in image.info  # Pillow inverts Adobe's
         picture = ImageChops.invert(image) if is_inverted else image
         return Decoded(picture, *jpeg_metadata(data), shown_px, subsampling)
 
 
 def _decode_png(data: bytes, info: ImageInfo) -> Image.Image:
-    """Return a PNG's picture; a transparent gray or colour is given in the picture's 8 bits."""
+    """Return a PNG's picture; transparent gray or colour is scaled to 8 bits."""
     bits, colour_type = data[24], data[25]
     image: Image.Image = load(data, info, transparency=True)
     if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
@@ -190,7 +190,7 @@ def _decode_png(data: bytes, info: ImageInfo) -> Image.Image:
     found = image.info.get("transparency")
     if found is None or colour_type == _PALETTE_TYPE:
         return image
-    if image.mode == "I;16":  # compared in all bits, as TensorFlow does
+    if image.mode == "I;16":  # compares all 16 bits, like TensorFlow
         opaque = Image.fromarray((np.asarray(image) != found).astype(np.uint8) * 255)
         return Image.merge("LA", (upper_bits(image), opaque))
     if isinstance(found, tuple):
@@ -204,7 +204,7 @@ def _decode_png(data: bytes, info: ImageInfo) -> Image.Image:
 def _plain(image: Image.Image, icc: bytes) -> Image.Image:
     if image.mode == "CMYK":
         return _from_inks(image, icc)
-    if image.mode.startswith("I;16"):  # in either byte order
+    if image.mode.startswith("I;16"):  # of either byte order
         return Image.fromarray(np.asarray(image).astype("<u2"))
     mode = _PLAIN_MODES.get(image.mode, image.mode)
     if "transparency" in image.info:
@@ -215,7 +215,7 @@ def _plain(image: Image.Image, icc: bytes) -> Image.Image:
 
 
 def _from_inks(image: Image.Image, profile: bytes) -> Image.Image:
-    """Return four inks as RGB: by the colour profile, if it is one of inks that can be read."""
+    """Convert CMYK to RGB, with the colour profile if it is a valid CMYK profile."""
     if profile[16:20] == b"CMYK":
         with contextlib.suppress(ImageCms.PyCMSError, OSError):
             inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
@@ -225,11 +225,11 @@ def _from_inks(image: Image.Image, profile: bytes) -> Image.Image:
 
 
 def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
-    """Return an image turned and converted, or itself where nothing changes.
+    """Turn and convert an image; return it unchanged if no option applies.
 
     Raises:
-        BadImage: where it cannot be converted.
-        MemoryError, RecursionError, OSError: of the machine, not of the image.
+        BadImage: The image cannot be converted.
+        MemoryError, RecursionError, OSError: The machine failed, not the image.
     """
     turn = image.info.orientation if conversion.turns else 1
     whole_px = turn_size(image.info.size_px, turn)
@@ -239,7 +239,7 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
         return image
     window = Window(whole_px, wanted.crop)
     require_size(*wanted.size_px)
-    # The picture is turned last, when it is small.
+    # The picture is turned last, since it is smaller then.
     stored = Resized(
         turn_size(wanted.size_px, turn), wanted.crop and unturn_box(*wanted.crop, turn)
     )
@@ -253,23 +253,23 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
 def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     """Return an image of ids, such as a panoptic PNG, turned and resized with its photo.
 
-    An id is never mixed with another: each pixel is the one below its middle. An image says nothing
-    of its frame but by its size: that of the photo as stored is turned, any other is left alone.
+    Ids are never mixed: each pixel takes the nearest one. Only the size shows whether an image is
+    turned. An image of the photo's stored size is turned with it; others are left as they are.
 
     Args:
-        image: checked.
-        photo: as it is to be written.
+        image: checked image of ids.
+        photo: photo after its conversion.
 
     Raises:
-        BadImage: where its pixels are damaged.
-        MemoryError, RecursionError, OSError: of the machine, not of the image.
+        BadImage: The pixels are damaged.
+        MemoryError, RecursionError, OSError: The machine failed, not the image.
     """
     if image.info.format != "png" or image.data[24:26] != RGB_OF_8_BITS:
         return image  # the layout refuses it
     is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
     turn = photo.turned if is_as_stored else 1
     own_px = turn_size(image.info.size_px, turn)
-    # It fits the photo as stored or as viewed. If it fits neither, the layout refuses it.
+    # It has the size of the photo as stored or as viewed; otherwise the layout refuses it.
     view = 1 if own_px == photo.whole_size_px else photo.info.orientation
     window = photo.window if own_px == turn_size(photo.whole_size_px, view) else None
     if turn == 1 and window is None:
@@ -315,7 +315,7 @@ def _to_pixels(
         raise BadImage("E-EX-TOO-LARGE", what)
     picture = _in_colour(decode_image(image.data, image.info).image, conversion.channels)
     pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
-    pixels = turn_array(pixels, turn)  # C-contiguous, too
+    pixels = turn_array(pixels, turn)  # also makes it C-contiguous
     height_px, width_px, _ = pixels.shape
     left = image.info.orientation if turn == 1 else 1
     info = structs.replace(image.info, width_px=width_px, height_px=height_px, orientation=left)
@@ -344,7 +344,7 @@ def _encoded_again(
     picture = _resampled(picture, stored, _box_px(decoded.shown_px, stored.crop))
     picture = _transposed(picture, turn)
     picture.info = {}
-    # A profile of other channels is left out, and so is EXIF that is too large for a JPEG.
+    # A profile for other channels is dropped, and EXIF that is too large for a JPEG segment.
     exif = _EXIF_PREFIX + (decoded.exif if turn == 1 else upright_exif(decoded.exif))
     fits = decoded.exif and len(exif) <= _MAX_SEGMENT_BODY_BYTES
     icc = decoded.icc if decoded.icc[16:20] == _SPACES[picture.mode] else b""
@@ -355,7 +355,7 @@ def _encoded_again(
         return _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY, **options)
     subsampling = decoded.subsampling
     if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
-        subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
+        subsampling = _SUBSAMPLING_444  # Pillow cannot write 4:4:0 and rarer ones
     return _saved(picture, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling, **options)
 
 
@@ -366,14 +366,14 @@ def _saved(picture: Image.Image, file_format: str, **options: Any) -> bytes:
 
 
 def _least_px(stored: Resized) -> tuple[int, int]:
-    """Return the size of the whole picture that is enough to resize from."""
+    """Return the smallest size of the whole picture that is precise enough for resizing."""
     left, top, right, bottom = stored.crop or _WHOLE
     width_px, height_px = (_DRAFT_MARGIN * side_px for side_px in stored.size_px)
     return round(width_px / (right - left)), round(height_px / (bottom - top))
 
 
 def _in_colour(image: Image.Image, color: Color) -> Image.Image:
-    """Return an image in the asked channels; alpha is kept only with `Color.KEEP`."""
+    """Convert to the wanted channels; only `Color.KEEP` keeps alpha."""
     if color is Color.KEEP:
         return image
     image = over_white(image)

@@ -1,4 +1,4 @@
-"""Read the few EXIF fields that matter to a data set, and never fail on a bad block."""
+"""Read orientation, GPS and serial numbers from EXIF, without failing on a bad block."""
 
 import struct
 from collections.abc import Iterator
@@ -7,23 +7,23 @@ ORIENTATION = 0x0112
 """Tag of the orientation."""
 _EXIF_DIRECTORY = 0x8769
 _GPS_DIRECTORY = 0x8825
-# Body and lens (EXIF 2.32), and the tag of the same meaning that DNG keeps in the first directory.
+# Serial numbers of body and lens (EXIF 2.32), and DNG's tag in the first directory.
 _SERIAL_NUMBERS = frozenset({0xA431, 0xA435, 0xC62F})
 
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-_NUMBERS = {1: "B", 3: "H", 4: "L"}  # by type: BYTE, SHORT, LONG, as `struct` calls them
+_NUMBERS = {1: "B", 3: "H", 4: "L"}  # formats of `struct` by type: BYTE, SHORT, LONG
 
-_Entry = tuple[int, int, int, int]  # its place, then tag, type and number of values
+_Entry = tuple[int, int, int, int]  # offset, tag, type, number of values
 
 
 def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     """Return the orientation (1 to 8) and the traits of an EXIF block.
 
-    Layout: TIFF 6.0 section 2, EXIF 2.32 section 4.6. Of a malformed block it returns what could
-    be read: no decoder needs EXIF for the pixels, and cameras write much of it wrongly.
+    A malformed block gives the fields that can be read: decoders do not need EXIF, and cameras
+    write much of it wrongly. Format: TIFF 6.0 section 2, EXIF 2.32 section 4.6.
 
     Args:
-        tiff: the block from its byte order mark on, without the `Exif` prefix of JPEG.
+        tiff: block that starts with its byte order mark, without JPEG's `Exif` prefix.
 
     >>> block = bytes.fromhex("4d4d002a 00000008 0001 0112 0003 00000001 0006 0000")
     >>> read_exif(block)
@@ -32,7 +32,7 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     (1, [])
     """
     order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
-    # Of equal tags the last counts.
+    # The last of equal tags wins.
     first = {entry[1]: entry for entry in _entries(tiff)}
     place, _, kind, values = first.get(ORIENTATION, (0, 0, 0, 0))
     if values == 1 and kind in _NUMBERS:
@@ -50,7 +50,7 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
 
 
 def upright_exif(tiff: bytes) -> bytes:
-    """Return an EXIF block whose orientation, where it has one, is 1; all else stays in its place.
+    """Return a copy of an EXIF block with orientation 1, if it has one.
 
     >>> block = bytes.fromhex("4d4d002a 00000008 0001 0112 0003 00000001 0006 0000")
     >>> upright_exif(block)[-4:].hex()
@@ -65,7 +65,7 @@ def upright_exif(tiff: bytes) -> bytes:
 
 
 def _entries(tiff: bytes, pointer: int = 4) -> Iterator[_Entry]:
-    """Yield the whole entries of the directory that a pointer leads to; by default the first."""
+    """Yield the complete entries of the directory at a pointer; by default the first one."""
     order = _BYTE_ORDERS.get(tiff[:4])
     if order is None or len(tiff) < pointer + 4:
         return

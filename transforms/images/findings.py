@@ -1,9 +1,9 @@
-"""What a check of an image's bytes can find: traits and faults."""
+"""Findings of the image check: traits and faults."""
 
 import functools
 
 MAX_PIXELS = 178_956_970
-"""Above this Pillow speaks of a decompression bomb; as RGB it is just under 2^29 bytes."""
+"""Largest image: Pillow's limit for a decompression bomb, just under 2^29 bytes as RGB."""
 
 TRAITS = {
     "16_bit": "PNG of 16 bits a sample; decoded to 8 bits unless the reader asks for uint16",
@@ -22,17 +22,17 @@ TRAITS = {
     "palette": "colours from a palette; decoded to RGB",
     "progressive": "progressive JPEG; takes more time and memory to decode",
     "top_down": "BMP whose rows are stored from the top",
-    "trailing_bytes": "bytes behind the image's end; decoders ignore them",
+    "trailing_bytes": "bytes after the image's end; decoders ignore them",
 }
-"""Every name that `ImageInfo.traits` can hold, with what it means for a data set's owner."""
+"""All names in `ImageInfo.traits`, each with its meaning."""
 
 
 class BadImage(ValueError):
-    """Why an image is refused: a permanent fact about its bytes.
+    """Reason why an image is refused: a permanent fact about its bytes.
 
     Attributes:
         code: `E-IMG-EMPTY`, `E-IMG-TRUNCATED`, `E-IMG-TYPE`, `E-IMG-PIXELS` or `E-IMG-DAMAGED`.
-        detail: one short line of ASCII, the same in every run, for example
+        detail: short line of ASCII that is equal in every run, such as
             `no end marker in 50112 bytes`.
     """
 
@@ -42,22 +42,22 @@ class BadImage(ValueError):
 
 
 truncated = functools.partial(BadImage, "E-IMG-TRUNCATED")
-"""Fault of bytes that end before their image does."""
+"""Fault: the bytes end before the image does."""
 
 damaged = functools.partial(BadImage, "E-IMG-DAMAGED")
-"""Fault of an image that breaks its format's rules."""
+"""Fault: the image breaks the rules of its format."""
 
 unreadable = functools.partial(BadImage, "E-IMG-TYPE")
-"""Fault of what TensorFlow cannot read, or would read as other pixels."""
+"""Fault: TensorFlow cannot read the image, or reads other pixels than viewers show."""
 
 too_many_pixels = functools.partial(BadImage, "E-IMG-PIXELS")
-"""Fault of an image that is too large to decode."""
+"""Fault: the image is too large to decode."""
 
 
 def require_size(
     width_px: int, height_px: int, max_pixels: int = MAX_PIXELS, frames: int = 1
 ) -> None:
-    """Refuse an image without pixels, or with more than `max_pixels` in all its frames.
+    """Refuse an image without pixels, or with more than `max_pixels` in all frames together.
 
     Raises:
         BadImage: E-IMG-DAMAGED or E-IMG-PIXELS.

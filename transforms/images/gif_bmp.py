@@ -1,8 +1,8 @@
-"""Walk GIFs and BMPs: is the file whole, and does TensorFlow read what viewers show?
+"""Walk GIFs and BMPs: check that the file is whole, and that TensorFlow reads it as viewers do.
 
-`tf.io.decode_image` returns every frame of a GIF at the width of the widest and the height of the
-highest, whatever the canvas is. Format: GIF89a specification (1990); decoder: giflib (gif_io.cc).
-Of a BMP it looks at the offset of the pixels, width, height and bits only (decode_image_op.cc).
+For a GIF, `tf.io.decode_image` returns every frame at the largest width and height of all frames,
+and ignores the canvas. Format: GIF89a specification (1990); decoder: giflib (gif_io.cc). For a BMP
+it reads only the offset of the pixels, width, height and bits (decode_image_op.cc).
 """
 
 import struct
@@ -21,7 +21,7 @@ from beam_tfrec.transforms.images.findings import (
 MAX_FRAMES = 10_000
 
 MAX_SUB_BLOCKS = 2**21
-"""Bounds the walk to about a second; encoders fill all but the last of a frame with 255 bytes."""
+"""Limit of the walk, about a second. Encoders write full sub-blocks of 255 bytes."""
 
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
 _GRAPHIC_CONTROL = b"\xf9\x04"
@@ -31,7 +31,7 @@ _IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
 
 _HEADER = struct.Struct("<10xIIiiHHI").unpack_from
 
-# BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
+# BITMAPINFOHEADER, its versions 2 to 5, and OS/2 2.0. OS/2 1.x (12) has sizes of two bytes.
 _HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
 _PLAIN, _BIT_FIELDS = 0, 3
 _BGRA_MASKS = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
@@ -39,17 +39,17 @@ _TRAITS = {8: ["gray"], 24: [], 32: ["alpha"]}
 
 
 class GifFrame(NamedTuple):
-    """One frame: indices into a colour table, compressed.
+    """One frame: compressed indices into a colour table.
 
     Attributes:
-        width_px: columns; at most the canvas's.
-        height_px: rows; at most the canvas's.
+        width_px: number of columns, at most the canvas's.
+        height_px: number of rows, at most the canvas's.
         interlaced: whether the rows are stored in four passes.
         colours: size of the colour table, 2 to 256.
-        transparent: the index that shows the frame before, -1 without one.
-        code_bits: LZW minimum code size, 2 to 8.
-        start: where its sub-blocks begin in the file.
-        end: one past their terminator.
+        transparent: index of transparent pixels; -1 for none.
+        code_bits: minimum code size of LZW, 2 to 8.
+        start: offset of the first sub-block in the file.
+        end: offset after the terminator of the sub-blocks.
     """
 
     width_px: int
@@ -63,13 +63,13 @@ class GifFrame(NamedTuple):
 
 
 def read_gif(data: bytes) -> ImageInfo:
-    """Return the facts of a GIF that is whole, without decompressing its frames.
+    """Return the facts of a whole GIF without decompressing its frames.
 
     Args:
         data: the file; starts with `GIF87a` or `GIF89a`.
 
     Raises:
-        BadImage: where a block is cut off, unknown or impossible, or TensorFlow reads another size.
+        BadImage: A block is cut off, unknown or impossible, or TensorFlow reads another size.
     """
     frames, end = walk_gif(data)
     width_px, height_px, _ = _SCREEN(data, 6)
@@ -92,15 +92,15 @@ def read_gif(data: bytes) -> ImageInfo:
 
 
 def read_bmp(data: bytes) -> ImageInfo:
-    """Return the facts of a BMP whose pixels TensorFlow reads as they are meant.
+    """Return the facts of a BMP that TensorFlow reads correctly.
 
-    Nothing is left for a decoder to find: the pixels are plain, and all there.
+    No decode check is needed, since the pixels are not compressed and all present.
 
     Args:
         data: the file; starts with `BM`.
 
     Raises:
-        BadImage: where TensorFlow refuses the file, or reads other pixels.
+        BadImage: TensorFlow refuses the file, or reads other pixels.
     """
     if len(data) < 54:
         raise truncated(f"{len(data)} bytes, a BMP's header takes 54")
@@ -119,10 +119,10 @@ def read_bmp(data: bytes) -> ImageInfo:
         raise unreadable(
             f"BMP with {len(data) - end} bytes after its pixels, refused by TensorFlow"
         )
-    # The masks are at byte 54 with any header.
+    # The masks are at byte 54 for all headers.
     if compression == _BIT_FIELDS and data[54:66] != _BGRA_MASKS:
         raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
-    if bits == 8:  # each index must be its own gray value
+    if bits == 8:  # TensorFlow reads indices as gray values
         start, colours = 14 + header_bytes, int.from_bytes(data[46:50], "little") or 256
         palette, ramp = data[start : start + 4 * colours], bytes(range(256))[:colours]
         if colours > 256 or any(palette[channel::4] != ramp for channel in range(3)):
@@ -132,10 +132,10 @@ def read_bmp(data: bytes) -> ImageInfo:
 
 
 def walk_gif(data: bytes) -> tuple[list[GifFrame], int]:
-    """Read the blocks through the trailer; return the frames, and one past the trailer.
+    """Read all blocks; return the frames, and the offset after the trailer.
 
     Raises:
-        BadImage: where a block is cut off, unknown or impossible.
+        BadImage: A block is cut off, unknown or impossible.
     """
     if len(data) < 13:
         raise truncated(f"{len(data)} bytes, a GIF's header takes 13")
@@ -149,10 +149,10 @@ def walk_gif(data: bytes) -> tuple[list[GifFrame], int]:
                 frames.append(_read_frame(data, position, len(frames), transparent, sub_blocks))
                 position, transparent = frames[-1].end, None
             elif kind == _EXTENSION:
-                if data[position + 2] == 0:  # giflib takes the next block for this one's data
+                if data[position + 2] == 0:  # giflib reads the next block as its data
                     what = f"GIF extension without data at byte {position}"
                     raise unreadable(f"{what}, which TensorFlow misreads")
-                # Of several control blocks before a frame giflib takes the first.
+                # giflib uses the first of several control blocks before a frame.
                 if data.startswith(_GRAPHIC_CONTROL, position + 1) and transparent is None:
                     transparent = data[position + 6] if data[position + 3] & 1 else -1
                 position = _skip_sub_blocks(data, position + 2, sub_blocks)
@@ -169,7 +169,7 @@ def _read_frame(
     """Return the frame at a position.
 
     Raises:
-        IndexError: where the data ends first; so does struct.error.
+        IndexError, struct.error: The data ends within the frame.
     """
     canvas_width, canvas_height, screen_flags = _SCREEN(data, 6)
     left, top, width_px, height_px, flags = _IMAGE_HEAD(data, position + 1)
@@ -192,7 +192,7 @@ def _read_frame(
 
 
 def _colours(flags: int) -> int:
-    """Return the entries of the colour table that a descriptor's flags announce.
+    """Return the size of the colour table by the flags of a descriptor.
 
     >>> _colours(0x80), _colours(0xF7), _colours(0x77)
     (2, 256, 0)
@@ -201,7 +201,7 @@ def _colours(flags: int) -> int:
 
 
 def _skip_sub_blocks(data: bytes, position: int, allowed: Iterable[int]) -> int:
-    """Return one past the terminator of the sub-blocks at `position`; each uses one `allowed`."""
+    """Return the offset after the sub-blocks at `position`; each takes one of `allowed`."""
     for _ in allowed:
         size = data[position]
         position += size + 1

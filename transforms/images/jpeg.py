@@ -1,7 +1,7 @@
-"""Walk a JPEG's segments: what it is, whether it is whole, and what its decoder needs of it.
+"""Walk a JPEG's segments: read its facts, check that it is whole, and strip its metadata.
 
-The walk follows libjpeg (jdmarker.c, jdinput.c), which TensorFlow and Pillow decode with. It reads
-the frame header and finds the end of the scans; the decode check is for damaged tables and data.
+The walk follows libjpeg (jdmarker.c, jdinput.c), the decoder of TensorFlow and Pillow. It reads the
+frame header and finds the end of the scans. Damaged tables and data are left to the decode check.
 Format: ITU-T T.81, annex B.
 """
 
@@ -22,13 +22,13 @@ from beam_tfrec.transforms.images.findings import (
 )
 
 MAX_SAMPLES = 2**29 - 1
-"""TensorFlow refuses a JPEG of more samples (3 a pixel, or 4 with CMYK)."""
+"""Limit of TensorFlow, in samples: 3 per pixel, or 4 with CMYK."""
 
 MAX_SEGMENTS = 10_000
-"""Limit before each scan. A colour profile takes up to 255 segments, 64 kB of metadata one."""
+"""Limit before each scan. A colour profile takes up to 255 segments of 64 kB."""
 
 MAX_SCANS = 100
-"""A scan costs the decoder a pass over all pixels, and an attacker 10 bytes. Encoders write 20."""
+"""Limit of scans; encoders write up to 20. A scan of 10 bytes costs a pass over all pixels."""
 
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = {
@@ -44,11 +44,11 @@ _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantizati
 _WITH_LENGTH = frozenset({_SOS, *_FRAMES, *_SKIPPED, *_TABLES})
 _EXIF, _ICC, _MPF = b"Exif\0", b"ICC_PROFILE\0", b"MPF\0"  # any byte follows Exif\0
 _APP1, _APP2 = 0xE1, 0xE2
-_JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
+_JFIF, _ADOBE = 0xE0, 0xEE  # both decide the colour space
 _FRAME_HEAD = struct.Struct(">BHHB").unpack_from
 
-# A marker is 0xff with a byte that is neither 0x00 (a stuffed 0xff) nor 0xff (a fill byte). Restart
-# markers belong to the data of a scan.
+# A marker is 0xff and a byte that is neither 0x00 (a stuffed 0xff) nor 0xff (a fill byte). Restart
+# markers are part of a scan's data.
 _MARKER = re.compile(rb"\xff[\x01-\xfe]")
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
@@ -61,7 +61,7 @@ class _Segment(NamedTuple):
 
 @dataclass(slots=True)
 class _Headers:
-    """The segments up to the first scan's data, and what the frame header says."""
+    """Segments before the first scan's data, and values of the frame header."""
 
     segments: list[_Segment]
     size_px: tuple[int, int] = (0, 0)
@@ -71,18 +71,17 @@ class _Headers:
 
 
 def read_jpeg(data: bytes) -> ImageInfo:
-    """Return the facts of a JPEG that is whole, without looking at its pixels.
+    """Return the facts of a whole JPEG without decoding its pixels.
 
-    A file of one scan that ends in an end marker is whole: ff d9 cannot stand within a scan's data,
-    so no cut file ends in it. Other files are searched for the end of their scans, at about 5 GB/s.
-    Bytes after the image that end in ff d9 themselves are hence noticed only in progressive files
-    and in those with MPF.
+    A file of one scan is whole if it ends in an end marker, since ff d9 cannot occur within a
+    scan's data. Other files are searched for the end of their scans, at about 5 GB/s. Trailing
+    bytes that end in ff d9 are therefore found only in progressive files and in those with MPF.
 
     Args:
         data: the file; starts with `ff d8 ff`.
 
     Raises:
-        BadImage: where the structure is broken, or the end marker is missing.
+        BadImage: The structure is broken, or the end marker is missing.
     """
     headers = _read_headers(data)
     traits, exif = headers.traits, [*_bodies(data, headers, _EXIF), b""][0][1:]
@@ -97,18 +96,18 @@ def read_jpeg(data: bytes) -> ImageInfo:
     )
     if not is_whole and _end_of_scans(data, headers) != len(data):
         traits.add("trailing_bytes")
-    channels = min(headers.channels, 3)  # TensorFlow makes RGB of CMYK
+    channels = min(headers.channels, 3)  # TensorFlow converts CMYK to RGB
     return ImageInfo("jpeg", *headers.size_px, orientation, tuple(sorted(traits)), channels)
 
 
 def jpeg_for_decoder(data: bytes) -> bytes:
     """Return the JPEG from its start to its end marker, without metadata.
 
-    Profiles, EXIF, MPF and bytes after the end do not touch the pixels, and are what a decoder
-    is most often attacked with.
+    Profiles, EXIF, MPF and trailing bytes do not affect the pixels, and most attacks on decoders
+    use them.
 
     Raises:
-        BadImage: where the structure is broken, also between or after the scans.
+        BadImage: The structure is broken, also between or after the scans.
     """
     headers = _read_headers(data)
     view = memoryview(data)
@@ -122,7 +121,7 @@ def jpeg_for_decoder(data: bytes) -> bytes:
 
 
 def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
-    """Return the first EXIF block and the colour profile of a checked JPEG, empty for none."""
+    """Return the first EXIF block and the colour profile of a checked JPEG; empty for none."""
     headers = _read_headers(data)
     pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
     exif = [*_bodies(data, headers, _EXIF), b""][0][1:]
@@ -130,7 +129,7 @@ def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:
-    """Return what follows a prefix in each segment that starts with it."""
+    """Return the bytes after a prefix, for each APP1 and APP2 segment that starts with it."""
     return [
         data[start + 4 + len(prefix) : end]
         for marker, start, end in headers.segments
@@ -155,7 +154,7 @@ def _read_headers(data: bytes) -> _Headers:
 
 
 def _end_of_scans(data: bytes, headers: _Headers) -> int:
-    """Walk from the first scan's data to the end marker; return where the image ends."""
+    """Walk from the first scan's data to the end marker; return the offset after it."""
     position = headers.segments[-1].end
     for _ in range(MAX_SCANS):
         found = _MARKER_AFTER_SCAN.search(data, position)
@@ -170,9 +169,9 @@ def _end_of_scans(data: bytes, headers: _Headers) -> int:
 
 
 def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segment]:
-    """Return the segments through a scan's head (SOS) or the end marker (EOI).
+    """Return the segments up to and including a scan's header (SOS) or the end marker (EOI).
 
-    Bytes between segments are skipped, as libjpeg's next_marker does.
+    Bytes between segments are skipped, as in libjpeg's next_marker.
     """
     segments: list[_Segment] = []
     for _ in range(MAX_SEGMENTS):
@@ -194,7 +193,7 @@ def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segmen
         if start + 4 > len(data):
             raise truncated(f"no end marker in {len(data)} bytes")
         position = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
-        if position < start + 4:  # the length does not even hold itself
+        if position < start + 4:  # the length field counts itself: at least 2
             raise damaged(f"segment ff{marker:02x} without a length at byte {start}")
         if position > len(data):
             raise truncated(f"segment ff{marker:02x} ends at byte {position} of {len(data)}")

@@ -1,7 +1,8 @@
-"""Walk a PNG's chunks: what it is, whether it is whole and unaltered, what its decoder needs of it.
+"""Walk a PNG's chunks: read its facts, check that it is whole, and strip its metadata.
 
-Refused are wrong checksums anywhere, what breaks the PNG specification (third edition) in a chunk
-that the pixels depend on, and what libpng, which TensorFlow decodes with, does not read.
+A PNG is refused for a wrong checksum in any chunk, and for a violation of the PNG specification
+(third edition) in a chunk that affects the pixels. It is also refused if libpng, TensorFlow's
+decoder, cannot read it.
 """
 
 import itertools
@@ -17,18 +18,18 @@ from beam_tfrec.transforms.images.findings import damaged, require_size, too_man
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 MAX_SIDE_PX = 1_000_000
-"""libpng's limit on width and height, as TensorFlow builds it."""
+"""Limit on width and height in TensorFlow's build of libpng."""
 
 MAX_CHUNKS = 2**18
-"""Bounds the walk's time and memory; encoders write one chunk per 8 kB and more."""
+"""Limit of the walk's time and memory. Encoders write chunks of 8 kB and more."""
 
 MAX_PROFILE_BYTES = 4 << 20
-"""Size of the largest colour profile that is read."""
+"""Largest colour profile that is read."""
 
-_SURPLUS_BYTES = 2**20  # libpng and Pillow ignore pixels after the last row; a bomb is refused
+_SURPLUS_BYTES = 2**20  # decoders ignore bytes after the last row; more is refused as a bomb
 _INFLATE_BYTES = 2**20
 
-# By colour type: samples a pixel, the bit depths allowed (table 8 of the specification), traits.
+# By colour type: samples per pixel, allowed bit depths (table 8 of the specification), traits.
 _COLOUR_TYPES = {
     0: (1, (1, 2, 4, 8, 16), ("gray",)),
     2: (3, (8, 16), ()),
@@ -40,7 +41,7 @@ _PALETTE_TYPE = 3
 _CHUNK_TRAITS = {b"tRNS": "alpha", b"acTL": "animated", b"iCCP": "icc_profile"}
 _KNOWN_CRITICAL = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
 
-# The first column and row of each pass of an interlaced image, and the steps between its pixels.
+# First column and row of each pass of an interlaced image, and the steps between its pixels.
 _FIRST_X, _FIRST_Y = (0, 4, 0, 2, 0, 1, 0), (0, 0, 4, 0, 2, 0, 1)
 _STEP_X, _STEP_Y = (8, 8, 4, 4, 2, 2, 1), (8, 8, 8, 4, 4, 2, 2)
 _PASSES = tuple(zip(_FIRST_X, _FIRST_Y, _STEP_X, _STEP_Y, strict=True))
@@ -69,15 +70,15 @@ class _Header(NamedTuple):
 
 
 def read_png(data: bytes) -> ImageInfo:
-    """Return the facts of a PNG that is whole: every chunk there, every checksum right.
+    """Return the facts of a whole PNG: all chunks exist, and all checksums are right.
 
-    The checksums of the compressed pixels say that they are as they were written.
+    The checksums include the compressed pixels.
 
     Args:
         data: the file; starts with `SIGNATURE`.
 
     Raises:
-        BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
+        BadImage: A chunk is cut off, altered, missing, misplaced, or critical and unknown.
     """
     header, chunks = _read_header(data), list(_chunks(data))
     has_palette = header.colour_type == _PALETTE_TYPE
@@ -85,7 +86,7 @@ def read_png(data: bytes) -> ImageInfo:
     first = {chunk.name: chunk for chunk in reversed(chunks)}
     channels, _, of_type = _COLOUR_TYPES[header.colour_type]
     traits = {*of_type, *(trait for name, trait in _CHUNK_TRAITS.items() if name in first)}
-    if has_palette:  # TensorFlow counts the transparency of palettes alone
+    if has_palette:  # TensorFlow adds alpha only for palettes
         channels = 3 + (_transparency(header, chunks) is not None)
     if header.bit_depth == 16:
         traits.add("16_bit")
@@ -98,7 +99,7 @@ def read_png(data: bytes) -> ImageInfo:
 
 
 def png_metadata(data: bytes) -> tuple[bytes, bytes]:
-    """Return the EXIF block and the colour profile of a checked PNG, empty for none."""
+    """Return the EXIF block and the colour profile of a checked PNG; empty for none."""
     first = {chunk.name: chunk for chunk in reversed(list(_chunks(data)))}
     profile = first[b"iCCP"].body(data) if b"iCCP" in first else b""
     inflate = zlib.decompressobj()
@@ -110,18 +111,18 @@ def png_metadata(data: bytes) -> tuple[bytes, bytes]:
 
 
 def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
-    """Return a PNG that was read with its header, palette and pixels only.
+    """Return a checked PNG with header, palette and pixels only.
 
-    Metadata does not touch the pixels, is what a decoder is most often attacked with, and makes
-    Pillow refuse what libpng reads. Their number and checksum are proven here: Pillow
-    reads neither to the end.
+    Metadata does not affect the pixels, and most attacks on decoders use it. Pillow also refuses
+    some metadata that libpng accepts. The number and checksum of the pixels are compared here,
+    since Pillow does not read them to the end.
 
     Args:
         data: the file.
-        transparency: keep the tRNS, too, that libpng takes.
+        transparency: keep the tRNS chunk that libpng uses.
 
     Raises:
-        BadImage: where the compressed pixels are damaged, or far too many.
+        BadImage: The compressed pixels are damaged, or far too many.
     """
     header, chunks = _read_header(data), list(_chunks(data))
     pixels = [chunk.body(data) for chunk in chunks if chunk.name == b"IDAT"]
@@ -132,7 +133,7 @@ def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
 
 
 def _transparency(header: _Header, chunks: Sequence[_Chunk]) -> _Chunk | None:
-    """Return the tRNS chunk that libpng takes: it fits, and is before the pixels."""
+    """Return the tRNS chunk that libpng uses: the first of a valid size before the pixels."""
     sizes: Sequence[int] = {0: (2,), 2: (6,)}.get(header.colour_type, ())
     for chunk in itertools.takewhile(lambda chunk: chunk.name != b"IDAT", chunks):
         if chunk.name == b"PLTE" and header.colour_type == _PALETTE_TYPE:
@@ -143,7 +144,7 @@ def _transparency(header: _Header, chunks: Sequence[_Chunk]) -> _Chunk | None:
 
 
 def _read_header(data: bytes) -> _Header:
-    """Read the IHDR chunk (specification 11.2.1), whose checksum the chunk walk looks at."""
+    """Read the IHDR chunk (specification 11.2.1); `_chunks` compares its checksum."""
     if len(data) < 33:
         raise truncated(f"{len(data)} bytes, a PNG's header takes 33")
     length, name = _CHUNK_HEAD(data, 8)
@@ -162,7 +163,7 @@ def _read_header(data: bytes) -> _Header:
 
 
 def _chunks(data: bytes) -> Iterator[_Chunk]:
-    """Yield every chunk through IEND, its checksum found right."""
+    """Yield every chunk up to and including IEND, after comparing its checksum."""
     view, size, position = memoryview(data), len(data), len(SIGNATURE)
     for _ in range(MAX_CHUNKS):
         if position + 12 > size:
@@ -183,7 +184,7 @@ def _chunks(data: bytes) -> Iterator[_Chunk]:
 
 
 def _require_order(chunks: Sequence[_Chunk], has_palette: bool) -> None:
-    """Refuse critical chunks that are unknown, repeated, missing, or not where pixels need them."""
+    """Refuse critical chunks that are unknown, repeated, missing or misplaced."""
     names = [chunk.name for chunk in chunks]
     for name in names:
         if name[:1].isupper() and name not in _KNOWN_CRITICAL:
@@ -203,12 +204,12 @@ def _require_order(chunks: Sequence[_Chunk], has_palette: bool) -> None:
 
 
 def _exif(data: bytes, first: Mapping[bytes, _Chunk]) -> bytes:
-    """Return the first EXIF block; some writers copy the prefix along that it has in JPEG."""
+    """Return the EXIF block; some writers include the prefix that JPEG needs."""
     return first[b"eXIf"].body(data).removeprefix(b"Exif\0\0") if b"eXIf" in first else b""
 
 
 def _raw_bytes(header: _Header) -> int:
-    """Return the size of the inflated pixels: in each row a filter byte, then packed samples.
+    """Return the size of inflated pixels: each row has a filter byte and packed samples.
 
     >>> _raw_bytes(_Header(5, 2, 1, 0, 0, 0, 0))
     4
@@ -225,7 +226,7 @@ def _raw_bytes(header: _Header) -> int:
 
 
 def _require_pixels(pieces: Sequence[bytes], wanted_bytes: int) -> None:
-    """Inflate the pixels, a piece at a time and thrown away, through their end and checksum."""
+    """Inflate the pixels in pieces, without keeping them, to check their number and checksum."""
     inflate, inflated_bytes = zlib.decompressobj(), 0
     try:
         for piece in pieces:

@@ -1,6 +1,6 @@
-"""The report of a data set: what it holds, and how it looks, as one page without outside assets.
+"""Report of a data set: its counts, charts and sample pictures on one self-contained HTML page.
 
-This module holds the values that the page is made of. `page` renders them, `gather` collects them.
+This module defines the values of the page. `gather` collects them, `page` renders them.
 """
 
 import colorsys
@@ -16,9 +16,9 @@ Histogram = Mapping[int, int]
 """Number of records by value."""
 
 MAX_PICTURES = 72
-"""Records that a report shows."""
+"""Largest number of records that a report shows."""
 
-_GOLDEN_PART = 0.6180339887  # of a turn: neighbouring labels get different hues
+_GOLDEN_PART = 0.6180339887  # of the hue circle, so that neighbouring labels get different hues
 _LIGHTNESS = (0.45, 0.35, 0.55)
 _SATURATION = 0.75
 
@@ -28,10 +28,10 @@ class Outline:
     """A box or keypoints on a picture.
 
     Attributes:
-        label: id of the class, if it has one.
+        label: id of the class, or None.
         text: name to show; may be empty.
-        box: left, top, width, height as parts of the picture's width and height.
-        keypoints: x and y of each, likewise.
+        box: left, top, width, height as fractions of the picture's size.
+        keypoints: x and y of each keypoint, as fractions of the picture's size.
     """
 
     label: int | None
@@ -46,9 +46,9 @@ class PickedRecord(NamedTuple):
     Attributes:
         split: split of its shard.
         file: name of the shard.
-        number: place in the shard, from 0.
-        offset: place of its frame in the shard, in bytes.
-        size: size of the frame, in bytes.
+        number: number of the record in the shard, from 0.
+        offset: byte offset of the frame in the shard.
+        size: size of the frame in bytes.
         key: key of the record.
     """
 
@@ -65,12 +65,12 @@ class ShownPicture:
     """A record's picture, scaled down.
 
     Attributes:
-        record: the record.
-        name: feature of the picture if the record has several, such as `image_b`.
-        jpeg: the picture, without metadata.
+        record: record of the picture.
+        name: feature of the picture, such as `image_b`, if the record has several; else empty.
+        jpeg: picture as a JPEG without metadata.
         size_px: width and height of the JPEG.
         stored_size_px: width and height in the record.
-        mask: PNG of the same size with the tinted masks; empty for none.
+        mask: PNG of the same size with the coloured masks; empty for none.
         labels: ids of the record's classes, sorted.
         outlines: boxes and keypoints to draw.
         captions: texts of the record.
@@ -93,10 +93,10 @@ class SplitReport:
 
     Attributes:
         name: name of the split; empty for files without a manifest.
-        summary: its part of the manifest; only totals for files without a manifest.
-        histograms: number of records by value, by name of an index column.
-        class_records: records that hold a class, by label.
-        class_objects: objects of a class, by label.
+        summary: summary in the manifest; only totals for files without a manifest.
+        histograms: number of records by value, for each index column.
+        class_records: number of records with a class, by label.
+        class_objects: number of objects of a class, by label.
     """
 
     name: str
@@ -112,16 +112,16 @@ class Report:
 
     Attributes:
         title: name of the data set's folder, or of the file.
-        layout: of the records; empty for files without a manifest.
-        splits: in the order of the manifest.
-        class_names: by label.
-        pictures: sample records.
-        rejects: the first reject of each code.
-        options: of the plan, by name.
-        features: key, kind, number of values, meaning.
-        sources: where samples came from, a line each.
-        versions: of the programs, by name.
-        notes: what is missing or damaged, a line each.
+        layout: layout of the records; empty for files without a manifest.
+        splits: splits, sorted by name.
+        class_names: names of classes, by label.
+        pictures: pictures of sample records.
+        rejects: first reject of each code.
+        options: options of the plan, by name.
+        features: key, kind, number of values and meaning of each feature.
+        sources: sources of the samples, a line each.
+        versions: versions of programs, by name.
+        notes: missing or damaged parts, a line each.
     """
 
     title: str
@@ -138,7 +138,7 @@ class Report:
 
 
 def class_name(label: int | None, names: Mapping[int, str]) -> str:
-    """Return the name of a class, or its number; empty for no class.
+    """Return the name of a class, or its number; empty without a class.
 
     >>> class_name(1, {1: "kite"}), class_name(2, {1: "kite"}), class_name(None, {})
     ('kite', 'class 2', '')
@@ -147,7 +147,7 @@ def class_name(label: int | None, names: Mapping[int, str]) -> str:
 
 
 def class_color(label: int | None) -> str:
-    """Return the color of a label as HTML writes it; the same in every report.
+    """Return the HTML color of a label, which is equal in all reports.
 
     >>> class_color(1), class_color(2), class_color(None)
     ('#163d9c', '#9be236', '#666666')

@@ -1,6 +1,6 @@
-"""Histograms as rows of a table: a range of values, and a bar and a count for each split.
+"""Histograms as tables: a row per range of values, with a bar and a count for each split.
 
-Bars are in percents of their split; more than three splits are one series.
+Bars show the share of a split's records. More than three splits are merged into one series.
 """
 
 import bisect
@@ -15,17 +15,17 @@ from beam_tfrec.transforms.report import Histogram
 
 IMAGE_COLUMNS = ("image_width", "image_height")
 RECORD_BYTES, OBJECTS = "record_bytes", "objects"
-"""Names of histograms: columns of indexes."""
+"""Names of histograms, which are columns of indexes."""
 
 MOST_SERIES = 3
 
 _MOST_BARS = 24
-_LEAST_BAR = 0.5  # so that one record in a million is seen
+_LEAST_BAR = 0.5  # percent, so that a single record is visible
 _BINS_PER_OCTAVE = 2
 
 
 class Bin(NamedTuple):
-    """A range of values, with the count and the length of the bar of each series, in percents."""
+    """A range of values, with the count and the bar's length in percent for each series."""
 
     values: str
     counts: Sequence[int]
@@ -37,9 +37,9 @@ class Chart(NamedTuple):
 
     Attributes:
         title: title of the chart.
-        values: title of its first column.
-        series: names of the splits, each with its median.
-        bins: its rows.
+        values: title of the first column.
+        series: name and median of each split.
+        bins: rows of the table.
     """
 
     title: str
@@ -58,7 +58,7 @@ _TITLES: Mapping[str, tuple[str, str, Callable[[int], str]]] = {
 
 
 def make_charts(splits: Sequence[tuple[str, Mapping[str, Histogram]]]) -> list[Chart]:
-    """Return a chart of each column that has values, from the histograms of each split."""
+    """Return a chart per column with values, from the histograms of each split."""
     return [
         make_chart(name, [(split, found.get(name, {})) for split, found in splits])
         for name in _TITLES
@@ -67,7 +67,7 @@ def make_charts(splits: Sequence[tuple[str, Mapping[str, Histogram]]]) -> list[C
 
 
 def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
-    """Return the chart of a column, from each split's histogram."""
+    """Return the chart of a column from the histogram of each split."""
     if len(series) > MOST_SERIES:
         series = [("all splits", sum((Counter(found) for _, found in series), Counter()))]
     title, values_title, text_of = _TITLES[name]
@@ -93,7 +93,7 @@ def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
 
 
 def median(histogram: Mapping[int, int]) -> int:
-    """Return the lower median; 0 of nothing.
+    """Return the lower median, or 0 without values.
 
     >>> median({640: 3, 480: 2}), median({})
     (640, 0)
@@ -104,7 +104,7 @@ def median(histogram: Mapping[int, int]) -> int:
 
 
 def _bin_starts(low: int, high: int) -> list[int]:
-    """Return the first value of each bin: every number if they are few, else half octaves."""
+    """Return the first value of each bin: one bin per number if few, else two per octave."""
     if high - low < _MOST_BARS:
         return list(range(low, high + 1))
     first = math.floor(math.log2(max(1, low)) * _BINS_PER_OCTAVE)

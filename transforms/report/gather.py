@@ -1,8 +1,8 @@
 """Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-What is missing or damaged becomes a note. Counts and medians are exact. Sample records are evenly
-spaced in a split; a class is represented by its first records. Shards are shuffled, so this is a
-fair draw. There is no clock, so equal data sets in folders of one name have equal reports.
+Missing and damaged parts become notes. Counts and medians are exact. Sample records are evenly
+spaced in a split, with the first records of classes. Shards are shuffled, so the samples are fair.
+Reports contain no time: equal data sets in folders of the same name have equal reports.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ from beam_tfrec.transforms.report.pictures import (
 from beam_tfrec.transforms.shard_index import INDEX_SCHEMA, index_columns
 from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage
 
-_MOST_CLASSES = 20_000  # that sample records are kept of
+_MOST_CLASSES = 20_000  # with a sample record
 _MAX_REJECT_BYTES = 16 << 20
-_SIZE_DIGITS = 4  # of record sizes in histograms
+_SIZE_DIGITS = 4  # significant digits of record sizes in histograms
 
 T = TypeVar("T")
 
@@ -56,9 +56,9 @@ class IndexSums:
 
     Attributes:
         records: number of records.
-        report: what they add up to.
-        spaced: records that are evenly spaced, as many as a report shows.
-        firsts: the first record of each class, by label.
+        report: report of the split.
+        spaced: evenly spaced records, as many as a report shows.
+        firsts: first record of each class, by label.
     """
 
     def __init__(self, split: str, summary: SplitSummary) -> None:
@@ -73,16 +73,16 @@ class IndexSums:
         """Add a shard.
 
         Args:
-            place: place of the shard in its split, from 0.
-            file: its name.
-            index: its columns, as `index_columns` returns them.
+            place: number of the shard in its split, from 0.
+            file: name of the shard.
+            index: columns of the index, from `index_columns`.
             numbers: numbers of the records; None for 0, 1, 2 and so on.
         """
         index = index.append_column("number", pa.array(numbers or range(index.num_rows)))
         self.records += index.num_rows
         self._count(RECORD_BYTES, _rounded(index["size"].to_numpy()))
         for name in {*IMAGE_COLUMNS, OBJECTS} & {*index.column_names}:
-            values = index[name].to_numpy()  # floats, if some are missing
+            values = index[name].to_numpy()  # floats if some values are missing
             self._count(name, values[~np.isnan(values)].astype(np.int64))
         for target in range(MAX_PICTURES):
             shard, part = divmod(target * self.report.summary.shards, MAX_PICTURES)
@@ -101,7 +101,7 @@ class IndexSums:
                 self.firsts[label] = self._picked(file, index, row)
 
     def _count(self, name: str, values: np.ndarray) -> None:
-        # Not by pyarrow.compute: its import ends the process if memory is short.
+        # NumPy, since importing pyarrow.compute crashes the process when memory is short.
         self.report.histograms.setdefault(name, Counter()).update(_counted(values))
 
     def _picked(self, file: str, index: pa.Table, row: int) -> PickedRecord:
@@ -113,12 +113,12 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     """Return the report of a data set that has a manifest.
 
     Args:
-        root: its path or URI.
-        access: how its store is reached.
-        most: pictures to show.
+        root: path or URI of the data set.
+        access: settings for reading from its store.
+        most: largest number of pictures.
 
     Raises:
-        RuntimeError: when the store fails, or the manifest is not one of ours.
+        RuntimeError: The store fails, or the manifest is of another program.
     """
     storage = open_storage(root, access)
     manifest = read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
@@ -141,19 +141,19 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
 
 
 def program_versions() -> list[tuple[str, str]]:
-    """Return the versions of the programs that make reports and their pictures."""
+    """Return the versions of this program and of Pillow."""
     found = []
     for name in ("beam-tfrec", "pillow"):
-        with contextlib.suppress(PackageNotFoundError):  # a checkout need not be installed
+        with contextlib.suppress(PackageNotFoundError):  # a checkout may not be installed
             found.append((name, version(name)))
     return found
 
 
 def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
-    """Return the records to show: all of few, else at least a third evenly spaced.
+    """Return the records to show: all if they are few, else evenly spaced ones and one per class.
 
-    The others are the first ones of their class. Where there are more classes, those shown are
-    evenly spaced from the most frequent to the rarest.
+    At least a third is evenly spaced. The rest are first records of classes. If there are too many
+    classes, they are evenly spaced from the most frequent to the rarest.
     """
     counts: Counter[int] = Counter()
     firsts: dict[int, PickedRecord] = {}
@@ -174,7 +174,7 @@ def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
 
 
 def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
-    """Return at most so many items, the first and the last among them.
+    """Return at most `most` items, with the first and the last.
 
     >>> evenly_spaced("abcdefg", 3), evenly_spaced("ab", 3), evenly_spaced("ab", 1)
     (['a', 'd', 'g'], ['a', 'b'], ['a'])
@@ -185,7 +185,7 @@ def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
 
 
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
-    """Return the sums of each split's indexes, and notes on what they lack."""
+    """Return the sums of each split's indexes, and notes on missing parts."""
     sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
     notes: list[str] = []
     names = [name for name, _ in index_names_of(manifest)]
@@ -197,16 +197,17 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
         else:
             sums[entry.split].add(places[entry.split], entry.file, index)
         places[entry.split] += 1
-    if not has_sums(manifest):  # its indexes lack these columns too
+    if not has_sums(manifest):  # such indexes also lack these columns
         notes.append(
-            f"No charts of picture sizes and objects: format version {manifest.format_version} has"
-            " no such columns in its indexes. Write the data set again to get them."
+            "No charts of picture sizes and objects: the indexes of format version"
+            f" {manifest.format_version} do not have these columns. Write the data set again to get"
+            " them."
         )
     return sums, first_notes(notes)
 
 
 def _read_index(storage: Storage, name: str) -> pa.Table | str:
-    """Return the columns of an index, or why they cannot be read."""
+    """Return the columns of an index, or the reason why it cannot be read."""
     try:
         columns = [column for column in INDEX_SCHEMA.names if column != "sources"]
         return index_columns(_read(storage, name), columns)
@@ -220,9 +221,9 @@ def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
     try:
         file = storage.stat(REJECTED_NAME)
         if file is None:
-            raise ValueError(f"{REJECTED_NAME} is not there")
+            raise ValueError(f"{REJECTED_NAME} is missing")
         data = storage.read(REJECTED_NAME, file, (0, min(file.size_bytes, _MAX_REJECT_BYTES)))
-        for line in data[: data.rfind(b"\n") + 1].splitlines():  # the last may be cut
+        for line in data[: data.rfind(b"\n") + 1].splitlines():  # the last line may be cut off
             rejected = from_json(line, Rejected)
             found.setdefault(rejected.code, rejected)
     except ValueError as error:
@@ -234,8 +235,8 @@ def _read(storage: Storage, name: str) -> bytes:
     """Return a file's bytes.
 
     Raises:
-        ValueError: when it is not there.
-        RuntimeError: when the store fails.
+        ValueError: The file is missing.
+        RuntimeError: The store fails.
     """
     try:
         return storage.read(name)
@@ -243,7 +244,7 @@ def _read(storage: Storage, name: str) -> bytes:
         fault = find_fault(str(error))
         if fault is None or not fault[0].startswith("E-SRC-"):
             raise
-        raise ValueError(f"{name} is not there") from None
+        raise ValueError(f"{name} is missing") from None
 
 
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
@@ -255,12 +256,12 @@ def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], 
 
 
 def _sources(manifest: Manifest) -> Iterator[str]:
-    """Yield where samples came from."""
+    """Yield a line on the kind of sources, and lines on the sources of each split."""
     yield source_kind(manifest)
     for name, split in sorted(manifest.splits.items()):
         images = "" if split.images is None else f" of {counted(split.images, 'image')}"
         yield f"{name}: {counted(split.listed, 'sample')}{images}"
-        for file in split.sources:  # named only if there are several
+        for file in split.sources:  # listed only if there are several
             yield (
                 f"{name}: {file.kind}, {counted(file.images, 'image')},"
                 f" {counted(file.annotations, 'annotation')}"
@@ -273,7 +274,7 @@ def _counted(labels: np.ndarray) -> dict[int, int]:
 
 
 def _rounded(sizes: np.ndarray) -> np.ndarray:
-    """Round sizes down to four digits, so that a large data set has few distinct ones."""
+    """Round sizes down to four digits, so that histograms stay small."""
     digits = np.log10(np.maximum(sizes, 1)).astype(np.int64) + 1
     units = 10 ** np.maximum(digits - _SIZE_DIGITS, 0)
     return sizes // units * units

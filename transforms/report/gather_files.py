@@ -1,7 +1,8 @@
-"""Gather the report of TFRecord files of any origin, by reading each of them once.
+"""Gather the report of TFRecord files of any origin.
 
-Features get their roles from their keys and from the first records. A damaged record is counted in
-a note. Pictures are read afterwards; a compressed file has none, since it has no random access.
+Features get their roles from their keys and from the first records. Then each file is read once.
+Damaged records are counted in notes. Pictures are read last; compressed files have none, since they
+have no random access.
 """
 
 import itertools
@@ -34,7 +35,7 @@ from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
 from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_frames
 
 MAX_HEAD_RECORDS = 64
-"""Records of a file that decide the roles of its features."""
+"""Number of records at the start of a file that decide the roles of its features."""
 
 MAX_CLASSES = 65_536
 
@@ -46,13 +47,13 @@ class _File:
     """A file that is being read.
 
     Attributes:
-        name: as the report shows it.
-        storage: holds it.
-        entry: of it.
-        compression: of it; empty for none.
-        kinds: of its features, by key.
-        roles: of its features.
-        notes: counts of what is not counted, by a noun and what is wrong.
+        name: name in the report.
+        storage: storage of the file.
+        entry: entry of the file in a listing.
+        compression: name of the compression; empty for none.
+        kinds: kinds of features, by key.
+        roles: roles of features.
+        notes: number of ignored parts, by noun and fault.
     """
 
     name: str
@@ -72,12 +73,12 @@ def report_of_files(
     """Return the report of TFRecord files, as one split without a name.
 
     Args:
-        uris: their paths or URIs.
-        access: how their stores are reached.
+        uris: paths or URIs of the files.
+        access: settings for reading from stores.
         notes: more notes for the report.
 
     Raises:
-        RuntimeError: `E-ARG` when a file is not there, `E-IO-…` when a store fails.
+        RuntimeError: `E-ARG`: a file does not exist. `E-IO-…`: a store fails.
     """
     names, legend = short_names(uris), Legend({}, {}, {})
     sums = IndexSums("", _summary(0, len(uris), 0))
@@ -115,7 +116,7 @@ def _summary(records: int, shards: int, size_bytes: int) -> SplitSummary:
 
 
 def short_names(uris: Sequence[str]) -> list[str]:
-    """Return the files' names, without the folders that all are in.
+    """Return the names of files without the folders that all share.
 
     >>> short_names(["gs://b/a/x.tfrecord", "gs://b/c/x.tfrecord"]), short_names(["/a/x.tfrecord"])
     (['a/x.tfrecord', 'c/x.tfrecord'], ['x.tfrecord'])
@@ -126,9 +127,9 @@ def short_names(uris: Sequence[str]) -> list[str]:
 
 
 def _add_file(file: _File, place: int, sums: IndexSums, legend: Legend) -> None:
-    """Read a file and add its records, in parts so that memory is bounded."""
+    """Read a file and add its records, in parts to bound memory."""
     file.kinds, file.roles = _roles(itertools.islice(_records(file), MAX_HEAD_RECORDS))
-    file.notes.clear()  # all records are read again
+    file.notes.clear()  # all records are read again and counted
     rows = ((frame.number, _row(file, frame, found, legend)) for frame, found in _records(file))
     while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         table = table_of_rows([row for _, row in part])
@@ -145,7 +146,7 @@ def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> Index
 
 
 def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[int]:
-    """Return the labels of a record, and learn their names; names alone are numbered."""
+    """Return the labels of a record, and learn their names; names without labels get numbers."""
     objects = roles.objects[0] if roles.objects else None
     keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
     names = texts_at(values, keys[1])
@@ -160,7 +161,7 @@ def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[
 
 
 def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
-    """Yield the records that are Examples or SequenceExamples."""
+    """Yield the records that are Examples or SequenceExamples; count the others."""
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
     try:
@@ -174,11 +175,11 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
             else:
                 yield frame, found
     except zlib.error:
-        file.notes["stretch", " of damaged or cut-off compressed data"] += 1
+        file.notes["part", " of damaged or cut-off compressed data"] += 1
 
 
 def _roles(records: Iterable[tuple[Record, Sequences]]) -> tuple[dict[str, Kind], Roles]:
-    """Return the kind of each feature, the most frequent one, and the roles that follow."""
+    """Return the most frequent kind of each feature, and the roles of features."""
     kinds: dict[str, Counter[Kind]] = {}
     images = Counter[str]()
     for _, record in records:

@@ -1,9 +1,9 @@
-"""The page: one HTML file that needs no network.
+"""Render the page: one HTML file that needs no network.
 
-Strangers' texts reach it as text only: the template escapes them, and characters that cannot be
-seen are made visible. Its policy allows the one script and style sheet in it, by their digests, and
-pictures in it. Equal reports have equal bytes. Positions on pictures are percents, so boxes are
-right at every size.
+Texts of data sets are not trusted: the template escapes them, and makes invisible characters
+visible. The content policy allows only the embedded pictures, and the script and style sheet by
+their digests. Equal reports have equal bytes. Positions on pictures are percentages, so boxes fit
+at every size.
 """
 
 import base64
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_REPORT_BYTES = 64 << 20
-"""A larger file is not a report of ours, and is not read to find out."""
+"""Limit for reading a file to check whether it is a report."""
 
 TILE_PX = (232, 174)
 """Largest width and height of a tile's picture."""
 
 _LOG = logging.getLogger(__name__)
 _MARKER = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->\n"
-_MOST_CHARACTERS = 300  # of any text; file names have 255 bytes
+_MOST_CHARACTERS = 300  # per text; file names have at most 255 bytes
 _MOST_ENLARGED = 6  # times
 _SHOWN_IN_ALT = 8
-_WHOLE = "all records"  # shown for a split without a name
+_WHOLE = "all records"  # name of a split without a name
 _PRIVATE = {
-    "gps": "with GPS positions in their EXIF data",
-    "serial": "with serial numbers of cameras or lenses in their EXIF data",
+    "gps": "with GPS positions in the EXIF data",
+    "serial": "with serial numbers of cameras or lenses in the EXIF data",
 }
 
 
 class ClassRow(NamedTuple):
-    """A class: records that hold it in each split, objects in all, and the length of its bar."""
+    """A class: number of records per split, number of objects, and length of its bar in percent."""
 
     label: int
     name: str
@@ -72,12 +72,12 @@ class ClassRow(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How an outline is drawn.
+    """An outline and the position of its text.
 
     Attributes:
-        outline: the outline itself.
-        anchor: x and y of its text, as parts of the picture.
-        css: classes of the text: side, and for lack of room below the edge.
+        outline: outline to draw.
+        anchor: x and y of the text, as fractions of the picture.
+        css: CSS classes of the text: its side, and `below` if there is no room above the box.
     """
 
     outline: Outline
@@ -89,13 +89,13 @@ class Tile(NamedTuple):
     """A picture on the page.
 
     Attributes:
-        picture: the picture itself.
-        split: place of its split.
+        picture: picture to show.
+        split: number of the split, from 0.
         size_px: width and height of the tile.
-        is_coarse: whether it is enlarged so much that pixels show.
-        alt: its content in words.
+        is_coarse: whether the enlargement makes single pixels visible.
+        alt: description of the content.
         marks: outlines to draw.
-        labels: id and name of each of its classes.
+        labels: id and name of each class.
     """
 
     picture: ShownPicture
@@ -108,62 +108,60 @@ class Tile(NamedTuple):
 
 
 def write_report(root: str, access: Access) -> bool:
-    """Make the report of a complete data set, unless there is a file of that name.
+    """Write the report of a complete data set, unless a file of that name exists.
 
-    The manifest is the commit point. So a report that cannot be made is a warning with the command
-    that makes it later.
+    The manifest is the commit point, so a failure here is only a warning. It names the command that
+    writes the report later.
 
     Args:
         root: path or URI of the data set.
-        access: how its store is reached.
+        access: settings for the store.
 
     Returns:
-        Whether there is a report now; a file of the user's is none.
+        Whether the output now has an unedited report of this program.
     """
     where = printable(join_uri(root, REPORT_NAME))
     try:
         output = open_storage(root, access)
         if output.stat(REPORT_NAME) is not None:
-            _LOG.info("%s is there already, and is left as it is", where)
+            _LOG.info("%s exists already, and is not changed", where)
             return is_own_report(output, REPORT_NAME)
         from beam_tfrec.transforms.report.gather import make_report  # pyarrow takes 0.2 s
 
         pillow = version("pillow")
         is_safe = int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR
         report = make_report(root, access, most=MAX_PICTURES if is_safe else 0)
-        if not is_safe:  # a run decodes no photos with a known hole unless the user asks for it
+        if not is_safe:  # no unasked decoding with a known vulnerability
             what = f"no pictures: Pillow {pillow} has a critical JPEG overflow (CVE-2026-112403)"
-            remedy = (
-                f"install pillow>={SAFE_PILLOW_MAJOR}, then make it anew with beam-tfrec report"
-            )
+            remedy = f"install pillow>={SAFE_PILLOW_MAJOR}, then run beam-tfrec report"
             report = replace(report, notes=[*report.notes, f"{what}; {remedy}"])
-        output.create(REPORT_NAME, render_page(report))  # else a twin has made it meanwhile
+        output.create(REPORT_NAME, render_page(report))  # False if another run was faster
         return True
-    except Exception as error:  # of memory too: the data set is complete
+    except Exception as error:  # also MemoryError: the data set is complete
         fault = find_fault(str(error))
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        if fault is not None:  # without its code, which would end the run
+        if fault is not None:  # without its code, which would set the exit code
             what = fault[1].partition(" ")[2]
         what = printable(" ".join(what.split()))
         remedy = f"beam-tfrec report {printable(root)}"
-        _LOG.warning("no report: %s; the data set is complete; to make it: %s", what, remedy)
+        _LOG.warning("no report: %s; the data set is complete; to write it: %s", what, remedy)
         _LOG.debug("no report", exc_info=True)
     return False
 
 
 def with_report(manifest: Manifest, output: str, access: Access) -> Manifest:
-    """Return the manifest that was written, once there is a report or a warning."""
+    """Write the report, or log a warning; return the manifest."""
     write_report(output, access)
     return manifest
 
 
 def has_report(root: str, access: Access) -> bool:
-    """Return whether a data set has a report of ours; a file of the user's in its place is none."""
+    """Return whether a data set has an unedited report of this program."""
     return is_own_report(open_storage(root, access), REPORT_NAME)
 
 
 def is_own_report(storage: Storage, name: str) -> bool:
-    """Return whether a file is there and is an unedited report of this program."""
+    """Return whether a file exists and is an unedited report of this program."""
     there = storage.stat(name)
     if there is None or there.kind != "file" or there.size_bytes > MAX_REPORT_BYTES:
         return False
@@ -171,7 +169,7 @@ def is_own_report(storage: Storage, name: str) -> bool:
 
 
 def render_page(report: Report) -> bytes:
-    """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
+    """Return the bytes of `report.html`, with a seal that shows later edits."""
     environment = _environment()
     assets = resources.files(__package__) / "assets"
     style, script = (assets.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
@@ -181,7 +179,7 @@ def render_page(report: Report) -> bytes:
 
 
 def make_view(report: Report) -> dict[str, Any]:
-    """Return the values that the template shows."""
+    """Return the values for the template."""
     splits, names = report.splits, report.class_names
     split_names = [split.name for split in splits]
     tiles = [make_tile(picture, split_names, names) for picture in report.pictures]
@@ -221,7 +219,7 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
 
 
 def ink_on(color: str) -> str:
-    """Return black or white, whichever is easier to read on a color.
+    """Return black or white, whichever has more contrast on a color.
 
     >>> ink_on("#163d9c"), ink_on("#9be236")
     ('#fff', '#000')
@@ -259,7 +257,7 @@ def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
 def _tables(
     splits: Sequence[SplitReport],
 ) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """Yield the title of each table that has counts, and those of each split by name."""
+    """Yield each table with counts: its title, and its counts per split by row name."""
     by_split = [_counts(split.summary) for split in splits]
     for title in by_split[0]:
         tables = [counts[title] for counts in by_split]
@@ -271,7 +269,7 @@ def _tables(
 
 
 def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
-    """Return the counts of a split, by the title of their table."""
+    """Return the counts of a split by table title."""
     fate = split.annotations
     samples = {
         "rejected before planning": split.rejected_before_planning,
@@ -289,7 +287,7 @@ def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
         "Samples rejected": dict(sorted(split.rejected.items())),
         "Annotations dropped": dict(sorted(fate.dropped.items())),
         "Unusual pictures": dict(sorted(split.traits.items())),
-        "Mended": dict(sorted(split.repairs.items())),
+        "Repaired": dict(sorted(split.repairs.items())),
         "Licenses of pictures": {
             found.name or f"license {found.id}": found.records for found in split.licenses
         },
@@ -297,7 +295,7 @@ def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
 
 
 def _steps(found: SplitSummary | Annotations, last: Mapping[str, int]) -> Mapping[str, int]:
-    """Return what was listed, where it went and what is left; nothing if none was listed."""
+    """Return the counts from listed to written, in order; empty if nothing was listed."""
     gone = {
         "excluded": found.excluded,
         "in earlier data sets": found.earlier,
@@ -310,7 +308,7 @@ def _steps(found: SplitSummary | Annotations, last: Mapping[str, int]) -> Mappin
 
 
 def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:
-    """Return the classes of all splits, the most frequent first; of equals, the lowest label."""
+    """Return the classes of all splits, sorted by falling number of records, then by label."""
     labels = {label for split in splits for label in split.class_records} | set(names)
     records = {label: [split.class_records[label] for split in splits] for label in labels}
     most = max((sum(row) for row in records.values()), default=0) or 1
@@ -339,7 +337,7 @@ def _mark(outline: Outline, height_px: int) -> Mark:
 
 
 def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
-    """Return the content of a picture: objects by class, else its classes."""
+    """Describe a picture: its objects by class, or else its classes."""
     objects = Counter(outline.text or "object" for outline in picture.outlines)
     found = [f"{count:,} × {name}" for name, count in sorted(objects.items())]
     what = found or [class_name(label, names) for label in picture.labels]
@@ -349,7 +347,7 @@ def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
 
 
 def _percent(part: float) -> str:
-    """Return a part in percents, to a hundredth.
+    """Return a fraction as a percentage with two decimals.
 
     >>> _percent(0.125), _percent(1 / 3), _percent(-0.0)
     ('12.5%', '33.33%', '0%')
@@ -376,7 +374,7 @@ def _environment() -> "Environment":
 
 
 def _finalize(value: Any) -> Any:
-    """Make unseen characters of a text visible, before it is escaped; a template's text stays."""
+    """Make invisible characters of a text visible before escaping; keep markup."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return seen(value, _MOST_CHARACTERS)
     return f"{value:g}" if isinstance(value, float) else value

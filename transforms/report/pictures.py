@@ -1,7 +1,7 @@
-"""Read the sample records of a report and draw their pictures, several at a time.
+"""Read the sample records of a report and draw their pictures, in parallel.
 
-A record that cannot be read or shown becomes a note. A store that fails ends the pictures, not the
-report.
+A record that cannot be read or shown becomes a note. If the store fails, the report gets no further
+pictures.
 """
 
 import io
@@ -40,50 +40,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_RECORD_BYTES = 64 << 20
-"""Larger records are not read for a picture."""
+"""Largest record that is read for a picture."""
 
 MAX_JPEG_BYTES = 2_500_000
-"""Size of all pictures together; in base64 that is 3.4 MB of a page of 5."""
+"""Budget for all pictures together: 3.4 MB in base64, on a page of up to 5 MB."""
 
 MAX_NOTES = 10
 _REMOTE_READERS = 16
-_AHEAD = 4  # tasks a thread
+_AHEAD = 4  # tasks per thread
 T = TypeVar("T")
 V = TypeVar("V")
 MAX_PICTURES_OF_A_RECORD = 4
 MAX_OUTLINES = 40
-"""Of a picture: the first ones."""
+"""Number of outlines that are drawn on a picture."""
 
 MAX_MASK_PIXELS = 1 << 27
-"""Of all masks of a picture together; the rest is not drawn."""
+"""Limit of all masks of a picture together; further masks are not drawn."""
 
-_MAX_KEYPOINTS = 150  # of an object; COCO's whole-body people have 133
-_MAX_LABELS = 1000  # of a record
+_MAX_KEYPOINTS = 150  # per object; COCO-WholeBody has 133
+_MAX_LABELS = 1000  # per record
 _MAX_CAPTIONS = 6
-_MAX_CHARACTERS = 300  # of a text
+_MAX_CHARACTERS = 300  # per text
 _ALPHA = 128
 _FORMATS = ("PNG", "JPEG", "BMP")
-_PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # of TFDS
+_PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # features of TFDS
 _CATEGORIES = "image/panoptic/category_mask"
 _SEMANTIC = "image/segmentation/class/encoded"
 _POLYGON = "image/object/polygon"
 _IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background, 255 void
-_FAR = 10.0  # widths of a picture: polygons may reach beyond it
+_FAR = 10.0  # limit of coordinates, in widths of the picture: polygons may reach beyond it
 Features = Mapping[str, Values]
-"""A record's context, by key."""
+"""Context features of a record, by key."""
 
 Polygon = Sequence[float]
-"""x and y in turn, as parts of width and height."""
+"""Alternating x and y, as fractions of width and height."""
 
 
 class Sample(NamedTuple):
-    """A record to show, and where it is.
+    """A record to show, with its file.
 
     Attributes:
-        record: the record, with the name of its file as the report shows it.
-        storage: holds the file.
+        record: record to show, with the file's name in the report.
+        storage: storage of the file.
         file: entry of the file; None if it is missing.
-        roles: of the record's features.
+        roles: roles of the record's features.
     """
 
     record: PickedRecord
@@ -93,12 +93,12 @@ class Sample(NamedTuple):
 
 
 class Legend(NamedTuple):
-    """What the numbers and names of classes mean.
+    """Names and numbers of classes.
 
     Attributes:
-        names: of classes, by label id.
-        labels: label id by the id that the annotation files have, as in panoptic masks.
-        by_name: label id by name, where records have names alone.
+        names: name of each class by label id.
+        labels: label id by the id in annotation files, which panoptic masks use.
+        by_name: label id by name, for records with names only.
     """
 
     names: dict[int, str]
@@ -113,19 +113,19 @@ def legend_of(labels: Sequence[Label]) -> Legend:
 
 
 class Drawn(NamedTuple):
-    """Pictures of records, of each the one with outlines first; and notes on what is not shown."""
+    """Pictures of records, and notes on missing ones. A record's first picture has its outlines."""
 
     pictures: list[ShownPicture]
     notes: list[str]
 
 
 def pictures_each(roles: Roles) -> int:
-    """Return how many pictures a record with these features has at most."""
+    """Return the largest number of pictures of a record with these features."""
     return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
 
 
 def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
-    """Return the pictures of records, in their order; none after a store has failed."""
+    """Return the pictures of records in their order; stop if a store fails."""
     made = Drawn([], [])
     if not samples:
         return made
@@ -154,13 +154,13 @@ def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
 
 
 def first_notes(notes: Sequence[str]) -> list[str]:
-    """Return the first notes, and how many there are besides."""
+    """Return the first notes, and a line with the number of further ones."""
     more = len(notes) - MAX_NOTES
     return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
 
 
 def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[V]:
-    """Yield what threads make of items, in the items' order; memory holds a few results."""
+    """Yield the results of parallel work in the order of items; only a few are held in memory."""
     threads = max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
     at_once = _AHEAD * threads
     with ThreadPoolExecutor(threads, "report") as pool:
@@ -173,10 +173,10 @@ def _where(record: PickedRecord) -> str:
 
 
 class MaskLayer:
-    """A transparent layer as large as a small picture.
+    """Transparent layer of a small picture's size, on which masks are painted.
 
     Attributes:
-        labels: labels that were painted, each once.
+        labels: labels that were painted, without repetition.
     """
 
     def __init__(self, size_px: tuple[int, int]) -> None:
@@ -188,10 +188,10 @@ class MaskLayer:
         self._pixels_left = MAX_MASK_PIXELS
 
     def numbers(self, mask: bytes) -> "NDArray[np.int64]":
-        """Return the numbers that an image file has, at the layer's size.
+        """Return the pixel numbers of a mask's image file, scaled to the layer's size.
 
         Raises:
-            BadImage: when it cannot be read, or is too large.
+            BadImage: The file cannot be read, or is too large.
         """
         import numpy as np
         from PIL import Image
@@ -201,7 +201,7 @@ class MaskLayer:
         self._pixels_left -= info.width_px * info.height_px
         with decoding(), Image.open(io.BytesIO(mask), formats=_FORMATS) as image:
             small = image.resize(self._size_px, Image.Resampling.NEAREST)
-        numbers = np.asarray(small).astype(np.int64)  # of a palette its numbers, not its colors
+        numbers = np.asarray(small).astype(np.int64)  # for a palette the indices, not the colors
         if numbers.ndim == 2:
             return numbers
         if numbers.shape[2] < 3:
@@ -209,7 +209,7 @@ class MaskLayer:
         return numbers[:, :, :3] @ np.array([1, 256, 65536])
 
     def fill(self, polygons: Iterable[Polygon]) -> "NDArray[np.bool_]":
-        """Return which pixels are inside any of the polygons."""
+        """Return a mask of the pixels inside any of the polygons."""
         import numpy as np
         from PIL import Image, ImageDraw
 
@@ -228,7 +228,7 @@ class MaskLayer:
             self._pixels[where] = [*bytes.fromhex(class_color(label)[1:]), _ALPHA]
 
     def png(self, size_px: tuple[int, int], most_bytes: int) -> bytes:
-        """Return the layer scaled to a size; nothing if it is empty or would be too large."""
+        """Return the layer as a PNG of a size; empty if nothing is painted or it is too large."""
         from PIL import Image
 
         if not self.labels:
@@ -251,11 +251,11 @@ def draw_record(
         most_bytes: limit of each picture's JPEG.
 
     Raises:
-        MemoryError, RecursionError, OSError: of the machine, not of the record.
+        MemoryError, RecursionError, OSError: The machine failed, not the record.
     """
     where, found = _where(record), parse_record(data)
     if found is None:
-        return Drawn([], [f"{where} is not shown: it is no Example"])
+        return Drawn([], [f"{where} is not shown: it is not an Example"])
     features, pictures, notes = found.context, list[ShownPicture](), list[str]()
     keys = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
     keys = [key for key in keys if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
@@ -298,7 +298,7 @@ def _small(features: Features, key: str, roles: Roles) -> Small:
     if key in roles.pixels and all(side and side[0] > 0 for side in sides):
         height, width = (int(side[0]) for side in sides)
         depth, rest = divmod(len(value), height * width)
-        if not rest and depth in (1, 2, 3, 4, 6, 8):  # values without a header
+        if not rest and depth in (1, 2, 3, 4, 6, 8):  # plain values without a header
             dtype, channels = ("uint8", depth) if depth <= 4 else ("uint16", depth // 2)
             return small_tensor(Tensor(dtype, (height, width, channels), value))
     return small_picture(value)
@@ -307,7 +307,7 @@ def _small(features: Features, key: str, roles: Roles) -> Small:
 def _objects(
     features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
 ) -> tuple[list[Outline], list[str]]:
-    """Return the outlines of a record and what is wrong with them; draw its masks on a layer."""
+    """Return the outlines of a record and notes on faults; paint its masks on a layer."""
     outlines, wrong = list[Outline](), list[str]()
     try:
         outlines = outlines_of(features, roles, small.stored_size_px, legend)
@@ -337,7 +337,7 @@ def _objects(
 
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
-    """Yield the polygons of each object, of three points and more; none where counts do not fit."""
+    """Yield the polygons of each object, with three points or more; none if counts do not fit."""
     numbers = values_of(features)(_POLYGON)
     counts, lengths = (
         values_of(features, Kind.INT64)(f"{_POLYGON}_{what}") for what in ("count", "length")
@@ -352,14 +352,14 @@ def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]
 
 
 def _is_polygon(points: Sequence[float]) -> bool:
-    is_near = all(-_FAR < value < _FAR for value in points)  # false of what is no number
+    is_near = all(-_FAR < value < _FAR for value in points)  # False for NaN
     return is_near and len(points) >= 6 and len(points) % 2 == 0
 
 
 def _numbered_mask(
     features: Features, roles: Roles, legend: Legend
 ) -> tuple[bytes, Mapping[int, int]] | None:
-    """Return a mask of several classes, and the labels of its numbers."""
+    """Return a mask with a number per class or object, and the label of each number."""
     if value := _first_value(features, _PANOPTIC_IMAGE):
         ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
         for objects in roles.objects:
@@ -378,13 +378,13 @@ def outlines_of(
     """Return the boxes and keypoints of a record's first list of objects, in its order.
 
     Args:
-        features: of the record.
-        roles: of its features.
-        size_px: width and height of its picture, as stored.
-        legend: of the classes.
+        features: features of the record.
+        roles: roles of the features.
+        size_px: width and height of the picture as stored.
+        legend: names of the classes.
 
     Raises:
-        ValueError: where edges of boxes are missing.
+        ValueError: Edges of boxes are missing.
     """
     if not roles.objects:
         return []
@@ -407,7 +407,7 @@ def outlines_of(
 
 
 def labels_at(features: Features, labels_key: str, texts_key: str, legend: Legend) -> list[int]:
-    """Return the class ids that a record has under a key, or by the names under another one."""
+    """Return the class ids of a record from the feature of labels, or else from that of names."""
     if labels_key:
         return list(map(int, values_of(features, Kind.INT64)(labels_key)))
     names = texts_at(features, texts_key)
@@ -415,7 +415,7 @@ def labels_at(features: Features, labels_key: str, texts_key: str, legend: Legen
 
 
 def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ...]:
-    """Return the ids of a record's classes, sorted: its own, and those of its objects."""
+    """Return the sorted ids of the classes of a record and its objects."""
     keys = [(roles.class_label, roles.class_text)]
     keys += [(objects.labels, objects.texts) for objects in roles.objects]
     found = {label for own in keys for label in labels_at(features, *own, legend)}
@@ -423,14 +423,14 @@ def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ..
 
 
 def captions_of(features: Features, roles: Roles) -> tuple[str, ...]:
-    """Return a record's captions, and its class where there is no number for it."""
+    """Return a record's captions, and its class name if the class has no number."""
     keys = roles.captions if roles.class_label else (roles.class_text, *roles.captions)
     texts = (text for key in keys for text in texts_at(features, key) if text)
     return tuple(dict.fromkeys(texts))[:_MAX_CAPTIONS]
 
 
 def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Sequence[Any]]:
-    """Return what gives the values of a key; none where the record has none of the kind."""
+    """Return a function from a key to its values; empty for a key of another kind."""
 
     def values(key: str) -> Sequence[Any]:
         found = features.get(key)
@@ -440,7 +440,7 @@ def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Se
 
 
 def texts_at(features: Features, key: str) -> list[str]:
-    """Return as much of each text under a key as is shown."""
+    """Return each text of a feature, cut to the shown length."""
     return [
         value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS]
         for value in values_of(features, Kind.BYTES)(key)
@@ -448,7 +448,7 @@ def texts_at(features: Features, key: str) -> list[str]:
 
 
 def _box(corners: Corners) -> tuple[float, float, float, float] | None:
-    """Return left, top, width and height of a box within its picture; None where it is none."""
+    """Return a box as left, top, width and height, clipped to the picture; None if invalid."""
     if not all(map(math.isfinite, corners)):
         return None
     left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in corners)
@@ -458,7 +458,7 @@ def _box(corners: Corners) -> tuple[float, float, float, float] | None:
 def _keypoints(
     features: Features, keys: Sequence[str], objects: int
 ) -> Iterator[tuple[tuple[float, float], ...]]:
-    """Yield the labelled keypoints of each object, which all have as many places for them."""
+    """Yield the labelled keypoints of each object; all objects have the same number of places."""
     if not keys or not objects:
         return
     xs, ys = map(values_of(features), keys[:2])

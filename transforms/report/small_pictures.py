@@ -1,9 +1,9 @@
-"""Make small pictures of what records hold: image files of any kind, and tensors of pixels.
+"""Make small pictures of image files and of tensors of pixels in records.
 
-What a record holds is a stranger's. The structure of a file is looked at before Pillow gets it, its
-size is limited before a pixel is decoded, and what comes out is encoded anew: without EXIF, profile
-or any other byte of the original. Pixels are shown as they are stored, not turned by EXIF, since
-that is where boxes are.
+Records are not trusted. The structure of a file is checked before Pillow reads it, and its size is
+limited before pixels are decoded. Pictures are encoded again, without EXIF, profile or any other
+byte of the original. They are shown as stored, not turned by EXIF, since boxes refer to stored
+pixels.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SIDE_PX = 320
-"""The longest side of a picture that is shown; smaller ones stay as they are."""
+"""Longest side of a shown picture; smaller pictures keep their size."""
 
 MAX_PIXELS = 1 << 26
-"""Of a picture that is decoded; of a larger one a note tells."""
+"""Largest picture that is decoded; a larger one becomes a note."""
 
 _LARGE_PIXELS = 1 << 24
 _large = threading.Lock()  # one large picture is decoded at a time: 64 Mpx take up to 0.5 GB
@@ -37,8 +37,8 @@ class Small(NamedTuple):
     """A picture, scaled down.
 
     Attributes:
-        image: of mode `L` or `RGB`.
-        stored_size_px: width and height that it has in the record.
+        image: picture in mode `L` or `RGB`.
+        stored_size_px: width and height in the record.
     """
 
     image: "Image.Image"
@@ -46,11 +46,11 @@ class Small(NamedTuple):
 
 
 def small_picture(value: bytes) -> Small:
-    """Return the picture of an image file's bytes, or of a tensor of pixels.
+    """Return the picture of an image file, or of a serialized tensor of pixels.
 
     Raises:
-        BadImage: where it is neither, damaged or too large.
-        MemoryError, RecursionError, OSError: of the machine, not of the picture.
+        BadImage: The bytes are neither, damaged, or too large.
+        MemoryError, RecursionError, OSError: The machine failed, not the picture.
     """
     tensor = read_tensor(value)
     if tensor is not None:
@@ -65,13 +65,13 @@ def small_picture(value: bytes) -> Small:
 
 
 def small_tensor(tensor: Tensor) -> Small:
-    """Return the picture that a tensor is: height, width and 1 to 4 channels.
+    """Return the picture of a tensor of shape [height, width] or [height, width, 1 to 4].
 
-    Floats are parts of white where all lie in [0, 1]; other numbers than bytes are stretched from
-    their least to their largest, those of 16 bits from 0.
+    Types are mapped to black and white: uint8 as it is, uint16 by its whole range, and floats by
+    [0, 1] if all lie within. Other values are stretched from the smallest to the largest.
 
     Raises:
-        BadImage: where its shape is no picture's, or too large.
+        BadImage: The shape is not a picture's, or too large.
     """
     if not is_picture(tensor):
         raise unreadable(f"a tensor of {tensor.dtype} {list(tensor.shape)}, which is no picture")
@@ -85,7 +85,7 @@ def small_tensor(tensor: Tensor) -> Small:
 
 
 def small_size(size_px: tuple[int, int]) -> tuple[int, int]:
-    """Return the size of a picture whose longest side is at most `SIDE_PX`.
+    """Return the size of a picture, scaled so that no side is longer than `SIDE_PX`.
 
     >>> small_size((640, 480)), small_size((30, 20)), small_size((10_000, 1))
     ((320, 240), (30, 20), (320, 1))
@@ -96,9 +96,9 @@ def small_size(size_px: tuple[int, int]) -> tuple[int, int]:
 
 
 def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int, int]]:
-    """Return a picture as a JPEG of at most so many bytes, and its size.
+    """Return a picture as a JPEG of at most `most_bytes`, and its size in px.
 
-    Of lesser quality, and then of half the size, where it would be larger.
+    The quality, and then the size, is reduced until it fits.
     """
     while True:
         for quality in _QUALITIES:
@@ -110,10 +110,10 @@ def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int
 
 
 def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
-    """Return a picture of this size, and nothing else of what its file held."""
+    """Resize a picture, and drop all metadata."""
     from PIL import Image
 
-    image.info.clear()  # Pillow would write comments and profiles again
+    image.info.clear()  # else Pillow would write comments and profiles
     return image.resize(size_px, Image.Resampling.BOX, reducing_gap=2.0)
 
 

@@ -1,7 +1,7 @@
 """Storage of files: listings, pinned reads, create-only writes.
 
-Nothing else in the project knows about paths. `open_storage` chooses the storage by the root: a
-local path, `gs://`, or a URI of any other filesystem that Beam knows.
+All other code reads and writes through this interface. `open_storage` chooses the storage by the
+root: a local path, `gs://`, or a URI of another filesystem that Beam supports.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ import msgspec
 from beam_tfrec.schemas.faults import fault_line
 
 SPOOL_PREFIX = "_spool-"
-"""Beginning of the names of spools in an output, where the store has no anonymous files."""
+"""Prefix of spool files in an output, for stores without anonymous files."""
 
 DEFAULT_READERS = 2
-"""Files that a process reads at once from a local disk."""
+"""Number of files that a process reads in parallel from a local disk."""
 
 DEFAULT_REMOTE_READERS = 64
-"""The same from elsewhere: 2,000 images a second from a store 30 ms away."""
+"""Number of parallel reads from other stores: 2,000 images a second at 30 ms a request."""
 
 Span = tuple[int, int]
 """A half-open range of bytes within a file."""
 
 MAX_AT_ONCE_BYTES = 64 << 20
-"""Limit of a single read of a stored file, for headers and pieces."""
+"""Limit of a single read from a stream: callers read headers and pieces."""
 
 _CHUNK_BYTES = 8 << 20
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -41,15 +41,15 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach stores that are not local; the default suits most.
+    """Settings for stores; the defaults suit most.
 
     Attributes:
         anonymous: whether to send no credentials, for public buckets.
-        billing_project: project that pays for requests; empty for the bucket's own.
-        kms_key: name of the key that encrypts new files; empty for the bucket's own.
-        spool_dir: folder for shards that wait for their upload, and for samples of a run in
-            process; empty for the system's.
-        max_reads_per_second: limit of a worker process and a bucket; 0 for none.
+        billing_project: project that pays for requests; empty for the bucket's project.
+        kms_key: name of the key that encrypts new files; empty for the bucket's key.
+        spool_dir: folder for shards before their upload, and for samples of an in-process run;
+            empty for the system's temporary folder.
+        max_reads_per_second: limit per worker process and bucket; 0 for none.
     """
 
     anonymous: bool = False
@@ -63,7 +63,7 @@ class Access:
         if not 0 <= self.max_reads_per_second < math.inf:
             raise ValueError(
                 "max_reads_per_second must be a number of requests, or 0 for no limit,"
-                f" got {self.max_reads_per_second}: give one such as 1000"
+                f" got {self.max_reads_per_second}: give for example 1000"
             )
 
     def check_needed(self, images: Collection[str], others: Collection[str], output: str) -> None:
@@ -75,7 +75,7 @@ class Access:
             output: root of the data set.
 
         Raises:
-            ValueError: with the value and the remedy.
+            ValueError: An option has no effect; the message has its value.
         """
         uris = [*images, *others, output]
         rules = (
@@ -94,15 +94,15 @@ DEFAULT_ACCESS = Access()
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name in a listing.
+    """One name in a listing, and the version of its bytes.
 
     Attributes:
         name: relative to the root, `/`-separated.
         size_bytes: size in bytes.
         pin: version of the bytes: the mtime in ns, or a store's generation.
-        crc32c: CRC-32C of the bytes, where the listing of the store has it.
-        kind: `file`, `directory`, `fifo`, `socket`, `device` or `dangling link`; followed by
-            `whose name is no UTF-8` where it cannot be read.
+        crc32c: CRC-32C of the bytes, where the store lists it.
+        kind: `file`, `directory`, `fifo`, `socket`, `device` or `dangling link`; with the suffix
+            `whose name is no UTF-8` for names that cannot be decoded.
     """
 
     name: str
@@ -113,13 +113,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Spool(Protocol):
-    """Bytes of a file that does not exist before `publish`."""
+    """The bytes of a file that appears only with `publish`."""
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
 
     def publish(self, name: str) -> bool:
-        """Create the file, whole and durable; False when there is one of that name."""
+        """Create the file, whole and durable; return False if the name is taken."""
 
     def close(self) -> None:
         """Release the spool; drop bytes that were not published."""
@@ -128,12 +128,11 @@ class Spool(Protocol):
 class Storage(Protocol):
     """The files below a root. Names are relative to it and literal, never globs.
 
-    Transient errors are retried inside. Any other error is raised with one `E-IO-…` or `E-SRC-…`
-    line as its text.
+    Methods retry transient errors. The text of any other error is one `E-IO-…` or `E-SRC-…` line.
 
     Attributes:
         root: path or URI of the root.
-        lists_folders: whether a listing that is not recursive has folders.
+        lists_folders: whether a non-recursive listing includes folders.
     """
 
     root: str
@@ -144,32 +143,32 @@ class Storage(Protocol):
         return join_uri(self.root, name) if name else self.root
 
     def changed(self, name: str, what: str) -> RuntimeError:
-        """Return the fault of a file that is missing or not the listed one."""
+        """Return the fault of a file that is missing or has changed since it was listed."""
         return source_changed(self.uri(name), what)
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
 
-        The order is arbitrary. A missing folder has no names. A listing that is not recursive has
-        folders of the kind `directory`, if `lists_folders`.
+        The order is arbitrary. A missing folder has no names. A non-recursive listing includes
+        entries of kind `directory` if `lists_folders`.
         """
 
     def stat(self, name: str) -> Entry | None:
-        """Return a name's entry, None when there is none."""
+        """Return a name's entry, or None if it does not exist."""
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if the file is still the listed one.
 
-        A span has no checksum, but comes whole and from the expected file. For an empty span the
-        file may not be looked at.
+        A span is complete and from the expected file, but its checksum is not compared. An empty
+        span may be returned without a request.
 
         Raises:
-            RuntimeError: `E-SRC-CHANGED` when the file is gone or not the expected one, or ends
-                before the span does.
+            RuntimeError: `E-SRC-CHANGED`: the file is missing, has changed, or ends before the
+                span does.
         """
 
     def crc32c(self, name: str) -> int:
-        """Return a file's CRC-32C, from the store or by reading it piece by piece."""
+        """Return a file's CRC-32C, from the store or by reading the file in pieces."""
         entry = self.stat(name)
         if entry is None:
             raise self.changed(name, "not there")
@@ -178,7 +177,7 @@ class Storage(Protocol):
         return crc32c_of(open_stored(self, entry, 1))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file whole; False when there is one of that name."""
+        """Create a small file whole; return False if the name is taken."""
         with contextlib.closing(self.spool()) as spool:
             spool.write([data])
             return spool.publish(name)
@@ -187,23 +186,23 @@ class Storage(Protocol):
         """Return a new spool for a large file."""
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
 
     def require_folder(self) -> None:
-        """Make sure that the root exists, in stores that have folders.
+        """Check that the root exists, in stores that have folders.
 
         Raises:
-            RuntimeError: `E-ARG` when it is not.
+            RuntimeError: `E-ARG`: the root is missing or not a folder.
         """
         return
 
     def probe(self) -> None:
-        """Make the root if it is missing, and create and delete a file there.
+        """Make the root if it is missing, and test it by creating and deleting a file.
 
-        A bucket is only listed: an account that may only create objects could not delete them.
+        A bucket is only listed, since an account may have permission to create but not to delete.
 
         Raises:
-            RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
+            RuntimeError: `E-IO-…`, such as `E-IO-READONLY` or `E-IO-NOSPACE`.
         """
         name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
         self.create(name, b"\n")
@@ -211,7 +210,7 @@ class Storage(Protocol):
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
-    """Return the storage of a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
+    """Return the storage of a root: a local path, `file://…`, `gs://…`, or a URI for Beam."""
     if is_local(root):
         from beam_tfrec.transforms.storage.local import LocalStorage
 
@@ -226,10 +225,10 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse a URI with an empty part: stores and their clients read it differently.
+    """Refuse a URI with an empty part, which stores and their clients read differently.
 
     Raises:
-        ValueError: with the value and the remedy.
+        ValueError: The URI has `//` after its store.
     """
     if not is_local(uri) and "//" in uri.partition("://")[2]:
         raise ValueError(f"a path must not hold '//' after its store, got {uri!r}: write one '/'")
@@ -240,13 +239,13 @@ def _is_gcs(uri: str) -> bool:
 
 
 def is_local(root: str) -> bool:
-    """Return whether a root is a path of this machine."""
+    """Return whether a root is on this machine: a path or `file://…`."""
     scheme = _URI.match(root)
     return scheme is None or scheme[1] == "file"
 
 
 def is_beams(root: str) -> bool:
-    """Return whether a root needs one of Beam's filesystems, which have Beam's options.
+    """Return whether a root is read through one of Beam's filesystems.
 
     >>> is_beams("hdfs://host/out"), is_beams("gs://b/out"), is_beams("/out")
     (True, False, False)
@@ -255,7 +254,7 @@ def is_beams(root: str) -> bool:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Return the root and the name of a single file's path or URI.
+    """Split a file's path or URI into a root and a name.
 
     >>> split_uri("gs://bucket/coco/instances.json"), split_uri("instances.json")
     (('gs://bucket/coco', 'instances.json'), ('.', 'instances.json'))
@@ -268,7 +267,7 @@ def find_uri(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[Storage, Entry]
     """Return the storage and the entry of a single file that the user named.
 
     Raises:
-        RuntimeError: `E-ARG` when there is no such file.
+        RuntimeError: `E-ARG`: the file does not exist.
     """
     root, name = split_uri(uri)
     storage = open_storage(root, access)
@@ -283,14 +282,14 @@ def read_uri(uri: str, access: Access = DEFAULT_ACCESS) -> bytes:
     """Return the bytes of a single file that the user named.
 
     Raises:
-        RuntimeError: `E-ARG` when there is no such file.
+        RuntimeError: `E-ARG`: the file does not exist.
     """
     storage, entry = find_uri(uri, access)
     return storage.read(entry.name, entry)
 
 
 def name_below(root: str, uri: str) -> str | None:
-    """Return a path's name relative to a root; None when it is not below the root.
+    """Return a path's name relative to a root, or None if it is not below the root.
 
     >>> name_below("gs://b/photos", "gs://b/photos/out"), name_below("gs://b", "gs://b2/out")
     ('out', None)
@@ -304,7 +303,7 @@ def name_below(root: str, uri: str) -> str | None:
 
 def _canonical(uri: str) -> str:
     if "\0" in uri or (_URI.match(uri) and not uri.startswith("file://")):
-        return uri.rstrip("/")  # not a path of this machine
+        return uri.rstrip("/")  # not a local path
     return os.path.realpath(uri.removeprefix("file://"))
 
 
@@ -314,32 +313,32 @@ def join_uri(root: str, name: str) -> str:
 
 
 def ends_early(size_bytes: int, span: Span) -> str:
-    """Describe a file that ends before a span does."""
+    """Return the detail of a fault: the file ends before the span does."""
     return f"{size_bytes} bytes, those from {span[0]} to {span[1]} were asked for"
 
 
 def source_changed(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file that is missing or not the listed one."""
-    remedy = "run again when the source is at rest"
+    """Return the fault of a file that is missing or has changed since it was listed."""
+    remedy = "run again when the source no longer changes"
     return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
 def open_stored(
     storage: Storage, entry: Entry, buffer_bytes: int, max_at_once_bytes: int = MAX_AT_ONCE_BYTES
 ) -> io.BufferedReader:
-    """Return a file, as it was listed, as a stream; nothing is read yet.
+    """Return a listed file as a stream, without reading yet.
 
     Args:
-        storage: store of the file.
-        entry: the file's entry in a listing.
-        buffer_bytes: smallest number of bytes of a request.
-        max_at_once_bytes: limit of a single read; a read of more is a `ValueError`.
+        storage: storage of the file.
+        entry: entry of the file in a listing.
+        buffer_bytes: smallest size of a request.
+        max_at_once_bytes: limit of a single read; larger reads raise `ValueError`.
     """
     return io.BufferedReader(_StoredFile(storage, entry, max_at_once_bytes), buffer_bytes)
 
 
 def crc32c_of(file: IO[bytes]) -> int:
-    """Return the CRC-32C of the rest of a file, read piece by piece."""
+    """Return the CRC-32C of the rest of a file, read in pieces."""
     crc32c = 0
     while chunk := file.read(_CHUNK_BYTES):
         crc32c = google_crc32c.extend(crc32c, chunk)
@@ -347,7 +346,7 @@ def crc32c_of(file: IO[bytes]) -> int:
 
 
 class _StoredFile(io.RawIOBase):
-    """Each read is of one span."""
+    """Raw stream over a stored file; each read requests one span."""
 
     def __init__(self, storage: Storage, entry: Entry, max_at_once_bytes: int) -> None:
         self._storage = storage

@@ -1,9 +1,9 @@
-"""Any filesystem that Beam knows, through `FileSystems`: the lowest common denominator.
+"""Any filesystem that Beam supports, through `FileSystems`: the lowest common denominator.
 
-Files are written under `_spool-…` and renamed, so that they appear whole. Beam has no create-only
-rename: a check just before it is all that keeps two runs from publishing one name. Names are taken
-literally, but Beam's `match` and `delete` treat them as globs. So listing matches the root alone,
-and a root, or a name to delete, must not hold glob characters.
+Files are written under `_spool-…` and then renamed, so that they appear whole. Beam has no
+create-only rename. Only a check just before the rename keeps two runs from publishing one name.
+Names are literal here, but Beam's `match` and `delete` treat them as globs. A root or a name to
+delete must therefore not contain glob characters.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from beam_tfrec.transforms.storage.disk import UploadedSpool
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
-_AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would unpack by the name's extension
+_AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would decompress by the file extension
 _NO_CLIENT = (ValueError, AssertionError, ImportError)  # what a missing client raises
 _PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
 
@@ -43,10 +43,10 @@ class BeamStorage(Storage):
     lists_folders = False
 
     def __init__(self, root: str, access: Access = DEFAULT_ACCESS) -> None:
-        """Take the root's URI and how it is reached.
+        """Find the filesystem of the root's scheme.
 
         Raises:
-            ValueError: when it holds glob characters or no filesystem knows its scheme.
+            ValueError: The root has glob characters, or no filesystem supports its scheme.
         """
         self.root = root.rstrip("/")
         self._spool_dir = access.spool_dir
@@ -59,7 +59,7 @@ class BeamStorage(Storage):
         try:
             self._filesystem = FileSystems.get_filesystem(root)
         except (ValueError, BeamIOError) as error:
-            remedy = "install what provides it, such as apache-beam[hadoop] for hdfs://"
+            remedy = "install its package, such as apache-beam[hadoop] for hdfs://"
             raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
@@ -73,7 +73,7 @@ class BeamStorage(Storage):
             yield Entry(found.path[skip:], found.size_in_bytes, pin)
 
     def stat(self, name: str) -> Entry | None:
-        """Return a file's entry, None when there is none."""
+        """Return a file's entry, or None if it does not exist."""
         uri = self.uri(name)
         if not self._run(name, lambda: self._filesystem.exists(uri)):
             return None
@@ -95,7 +95,7 @@ class BeamStorage(Storage):
         return UploadedSpool(self._upload, self._spool_dir)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         if _GLOB & set(name):
             raise ValueError(
                 f"a name to delete must not hold * ? or [, got {name!r}: delete it by hand"
@@ -119,14 +119,14 @@ class BeamStorage(Storage):
             raise
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload under a spool's name; then rename it, unless the name is taken."""
+        """Upload under a spool's name, then rename; return False if the name is taken."""
         return self._run(name, lambda: self._rename(name, file))
 
     def _rename(self, name: str, spool: IO[bytes]) -> bool:
         if self.stat(name) is not None:
             return False
         spooled = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
-        with contextlib.suppress(Exception):  # flat stores have no folders to make
+        with contextlib.suppress(Exception):  # stores without folders
             self._filesystem.mkdirs(self.uri(name).rpartition("/")[0])
         spool.seek(0)
         with self._filesystem.create(spooled, compression_type=_AS_IT_IS) as file:
@@ -147,7 +147,7 @@ class BeamStorage(Storage):
 
 
 def _unwrapping(operation: Callable[[], T]) -> T:
-    """Run an operation; raise the permanent error among those that Beam wraps, if there is one."""
+    """Run an operation; raise a permanent error that Beam wrapped, if there is one."""
     try:
         return operation()
     except BeamIOError as error:

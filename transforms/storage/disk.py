@@ -1,4 +1,4 @@
-"""The local disk: its errors as coded lines, the lock of an output, and spools of uploads."""
+"""The local disk: coded errors, the lock of an output, and spools for uploads."""
 
 import contextlib
 import errno
@@ -13,9 +13,9 @@ from typing import IO
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.transforms.storage import is_local
 
-_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # the processes of a killed run need a moment to end
+_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes take a moment to end
 ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
-"""Remedy where the folder for spools cannot be written."""
+"""Remedy for a spool folder that cannot be written."""
 
 _CODES = {
     errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
@@ -26,7 +26,7 @@ _CODES = {
     errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
     errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
     errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
-    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
+    errno.ENOENT: ("E-IO-READONLY", "keep the folder, and run again"),
     errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
     errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
     errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
@@ -39,11 +39,11 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     """Return an error of the operating system as one `E-IO-…` line.
 
     Args:
-        error: the operating system's.
-        where: path or URI that it is about.
-        elsewhere: remedy that names another place, where the path is not the output's.
+        error: error of the operating system.
+        where: path or URI of the file.
+        elsewhere: remedy for a path outside the output; replaces those that name --output.
     """
-    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "check the storage"))
     if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:
         remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
@@ -61,32 +61,32 @@ def coding(where: str, elsewhere: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_new_empty_folders(root: str) -> Iterator[None]:
-    """If the block fails, remove the empty folders of a local root that it made."""
+    """Remove the empty folders that the block made for a local root, if the block fails."""
     path = Path(os.path.abspath(root.removeprefix("file://")))
     folders = [path, *path.parents] if is_local(root) else []
     missing = [folder for folder in folders if not os.path.lexists(folder)]
     try:
         yield
     except BaseException:
-        for folder in missing:  # the innermost first
+        for folder in missing:  # innermost first
             with contextlib.suppress(OSError, ValueError):
                 folder.rmdir()
         raise
 
 
 class RunLock:
-    """An advisory lock on a local output: runs share it, a run that deletes holds it alone.
+    """Advisory lock on a local output: shared by runs, exclusive for a run that deletes.
 
-    It is on the folder itself, so that no file is left. The kernel releases it when its process
-    ends, however that ends. Stores and some network filesystems have no such lock: there it has no
-    effect.
+    The folder itself is locked, so no lock file is left. The kernel releases the lock when the
+    process ends, even by a kill. The lock has no effect on stores and on network filesystems
+    without `flock`.
     """
 
     def __init__(self, root: str) -> None:
-        """Open the folder; nothing is locked yet.
+        """Open the folder without locking it.
 
         Raises:
-            RuntimeError: `E-IO-…` when it cannot be opened.
+            RuntimeError: `E-IO-…`: the folder cannot be opened.
         """
         self._root, self._fd = root, -1
         if is_local(root):
@@ -95,10 +95,10 @@ class RunLock:
                 self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self, *, alone: bool) -> None:
-        """Take the lock, or change how it is held.
+        """Take the lock, exclusively if `alone`, or change its mode.
 
         Raises:
-            RuntimeError: `E-OUT-FOREIGN` when another run holds it for some seconds.
+            RuntimeError: `E-OUT-FOREIGN`: another run has held the lock for five seconds.
         """
         if self._fd < 0:
             return
@@ -108,9 +108,9 @@ class RunLock:
                 return
             except BlockingIOError:
                 time.sleep(_LOCK_WAIT_S)
-            except OSError:  # this filesystem has no such locks
+            except OSError:  # this filesystem has no locks
                 return
-        what = "another run is at work there" if alone else "another run deletes what is there"
+        what = "another run writes there" if alone else "another run deletes files there"
         remedy = "wait until it has ended, or stop it, then run again"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", self._root, what, remedy))
 
@@ -121,13 +121,17 @@ class RunLock:
 
 
 def open_temporary(folder: str, buffering: int = -1) -> tuple[IO[bytes], str]:
-    """Return a new file without a name, and its folder; for an empty one the system's.
+    """Create a file without a name; return it with its folder.
+
+    Args:
+        folder: folder of the file; empty for the system's temporary folder.
+        buffering: size of the buffer, as for `open`.
 
     Raises:
-        RuntimeError: `E-IO-…` when the folder cannot be written.
+        RuntimeError: `E-IO-…`: the folder cannot be written.
     """
     with coding(folder or "temporary folder", ELSEWHERE):
-        where = folder or tempfile.gettempdir()  # finds one that can be written
+        where = folder or tempfile.gettempdir()  # the first that can be written
         return tempfile.TemporaryFile(dir=where, buffering=buffering), where
 
 
@@ -135,29 +139,29 @@ class FileSpool:
     """A file without a name on this machine."""
 
     def __init__(self, file: IO[bytes], where: str, elsewhere: str = "") -> None:
-        """Take the file, its place, and the remedy when the place cannot be written."""
+        """Take the file, its path for messages, and the remedy if it cannot be written."""
         self._file, self._where, self._elsewhere = file, where, elsewhere
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
         with coding(self._where, self._elsewhere):
             self._file.writelines(parts)
-            self._file.flush()  # a full disk must show here, not in close
+            self._file.flush()  # a full disk must fail here, not in close
 
     def close(self) -> None:
         """Drop the file."""
-        with contextlib.suppress(OSError):  # a full disk has been reported by the write
+        with contextlib.suppress(OSError):  # the write has reported a full disk
             self._file.close()
 
 
 class UploadedSpool(FileSpool):
-    """A file that is uploaded when it is published."""
+    """A file without a name that is uploaded on `publish`."""
 
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
-        """Take the upload of a file under a name, and the folder; empty for the system's."""
+        """Take a function that uploads a file under a name, and the spool's folder."""
         super().__init__(*open_temporary(spool_dir), ELSEWHERE)
         self._upload = upload
 
     def publish(self, name: str) -> bool:
-        """Upload the file; False when the name is taken."""
+        """Upload the file; return False if the name is taken."""
         return self._upload(name, self._file)

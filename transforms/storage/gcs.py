@@ -1,12 +1,12 @@
-"""Google Cloud Storage: one request an image, one a thousand names, and objects that appear whole.
+"""Google Cloud Storage: one request per image, one per thousand names, create-only uploads.
 
-`obstore` reads objects for an eighth of the CPU of Python's HTTP. `google-cloud-storage` does the
-rest. Neither client retries. All retries are ours.
+`obstore` reads objects, for an eighth of the CPU time of Python's HTTP. `google-cloud-storage` does
+the rest. Retries of both clients are off: this module retries.
 
-An upload says that no object may have its name yet (`ifGenerationMatch=0`), and which CRC-32C the
-bytes have. The store shows nothing until it has all of them. There are no temporary objects and no
-renames, so the account needs no permission to delete. Every read asks for the generation that was
-listed and compares the CRC-32C.
+An upload requires that the name is free (`ifGenerationMatch=0`), and sends the CRC-32C of the
+bytes. The store shows an object only when it is complete. There are no temporary objects and no
+renames, so the account needs no permission to delete. Every read requests the listed generation and
+compares the CRC-32C.
 """
 
 import base64
@@ -43,7 +43,7 @@ from beam_tfrec.transforms.storage.disk import UploadedSpool
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
-"""Seconds to connect or to send a piece, and between two bytes of a reply; no retry."""
+"""Seconds to connect, and between two bytes of a reply, for a request without retries."""
 
 READER_TIMEOUTS = {
     "connect_timeout": timedelta(seconds=5),
@@ -52,10 +52,10 @@ READER_TIMEOUTS = {
 }
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
-_MOST_RANGES = 32  # of a listing
+_MOST_RANGES = 32  # per listing
 _LISTING_THREADS = 16
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
-_CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
+_CHUNK_BYTES = 8 << 20  # piece of a large upload, held in memory
 
 _OBSTORE_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -72,19 +72,19 @@ _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
 
 Bounds = tuple[str, str]
-"""The first name of a range, and the first one after it; an empty one is no bound."""
+"""First name of a range, and first name after it; empty for no bound."""
 Page = tuple[list[Entry], str]
-"""A part of a listing, and the key of the next one; an empty key for the last one."""
+"""Part of a listing, and the token of the next part; empty for the last one."""
 
 
 def list_pages(fetch: Callable[[Bounds, str], Page], ranges: Sequence[Bounds]) -> Iterator[Entry]:
     """Yield every name of the ranges once, in any order.
 
-    At most 16 pages are requested or held at once.
+    At most 16 pages are requested or held at a time.
 
     Args:
-        fetch: returns the next names within bounds, from a key on.
-        ranges: bounds of names; they must not overlap.
+        fetch: function that returns the page of a range at a token.
+        ranges: ranges of names, without overlap.
     """
     waiting = deque((bounds, "") for bounds in ranges)
     running: dict[Future[Page], Bounds] = {}
@@ -104,10 +104,10 @@ class GcsStorage(Storage):
     """Objects below `gs://bucket/prefix`."""
 
     def __init__(self, root: str, access: Access) -> None:
-        """Take the root's URI; nothing is connected yet.
+        """Parse the root's URI without connecting.
 
         Raises:
-            ValueError: when it names no bucket.
+            ValueError: The root has no bucket.
         """
         bucket, _, prefix = root.removeprefix("gs://").partition("/")
         if not bucket:
@@ -121,18 +121,18 @@ class GcsStorage(Storage):
         self._rate = rate_of(bucket, access.max_reads_per_second, is_throttling)
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
-        """Yield every object below the root or a folder of it, a thousand a request."""
+        """Yield every object below the root or a folder of it, a thousand per request."""
         ranges = self._ranges() if recursive and not prefix else [("", "")]
         delimiter = None if recursive else "/"
         fetch = functools.partial(self._list_page, folder=prefix, delimiter=delimiter)
         return list_pages(fetch, ranges)
 
     def stat(self, name: str) -> Entry | None:
-        """Return an object's entry, None when there is none."""
+        """Return an object's entry, or None if it does not exist."""
         return self._run(name, lambda: self._stat_once(name))
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
-        """Return an object's bytes, in the generation that was listed, and with its checksum."""
+        """Return the bytes of the listed generation; compare their checksum."""
         wanted = expected or self.stat(name)
         if wanted is None:
             raise self.changed(name, "not there")
@@ -145,22 +145,22 @@ class GcsStorage(Storage):
         return UploadedSpool(self._upload, self._access.spool_dir)
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         self._run(name, lambda: _unless_gone(lambda: self._blob(name).delete(**ONE_TRY)))
 
     def probe(self) -> None:
-        """Make sure that the bucket can be listed."""
+        """Check that the bucket can be listed."""
         self.require_folder()
 
     def require_folder(self) -> None:
-        """Make sure that the bucket can be listed; a bucket has no folders."""
+        """Check that the bucket can be listed; a bucket has no folders."""
         self._list_page()
 
     def _ranges(self) -> Sequence[Bounds]:
-        """Return ranges between top-level folders, of those among the first thousand names."""
+        """Return ranges of names, split at top-level folders of the first thousand names."""
         top, _ = self._list_page(delimiter="/")
         folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
-        some = folders[:: len(folders) // _MOST_RANGES + 1]  # a range costs a request or more
+        some = folders[:: len(folders) // _MOST_RANGES + 1]  # each range costs at least a request
         return list(pairwise(["", *some, ""]))
 
     def _list_page(
@@ -206,15 +206,15 @@ class GcsStorage(Storage):
         data = _unless_gone(lambda: self._read_span(name, wanted.pin, start, end))
         if data is None:
             raise self.changed(name, f"generation {wanted.pin} is gone")
-        # The store was asked for one generation, so other bytes come from the transport: try again.
+        # A generation never changes, so wrong bytes are a transport error: retry.
         if len(data) != end - start:
-            what = f"{len(data)} bytes came, {end - start} were asked for"
+            what = f"received {len(data)} bytes, requested {end - start}"
             raise obstore_errors.GenericError(what)
         if span is None and wanted.crc32c is not None:
             crc32c = google_crc32c.value(data)
             if crc32c != wanted.crc32c:
                 raise obstore_errors.GenericError(
-                    f"bytes of CRC-32C {crc32c:08x} came, those of {wanted.crc32c:08x} were listed"
+                    f"received bytes with CRC-32C {crc32c:08x}, listed was {wanted.crc32c:08x}"
                 )
         return data
 
@@ -222,10 +222,10 @@ class GcsStorage(Storage):
         if start == end:
             return b""
         path = self._prefix + name
-        # After a fork obstore would hang: its threads are those of the process before.
+        # After a fork obstore would hang, since its threads remain in the parent process.
         if not _is_plain(path) or _process_of_threads() != os.getpid():
             blob = self._blob(name, generation=int(generation))
-            return blob.download_as_bytes(  # as stored, not unpacked
+            return blob.download_as_bytes(  # as stored, not decompressed
                 start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
             )
         store = reader(self._bucket, self._access, emulator())
@@ -233,15 +233,15 @@ class GcsStorage(Storage):
         return bytes(obstore.get(store, path, options=options).bytes())
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload a file, which appears when the store has all of it; a failed try starts over."""
+        """Upload a file in one transaction; a failed try starts over."""
         file.seek(0)
         crc32c = base64.b64encode(crc32c_of(file).to_bytes(4, "big")).decode()
         kms_key = self._access.kms_key or None
         tries = itertools.count()
 
         def attempt() -> bool:
-            # The failed try may have succeeded without a reply, or another writer came first. A
-            # store may also close the connection of a long upload instead of refusing it.
+            # The last try may have succeeded with its reply lost, or another writer was first.
+            # Instead of refusing a long upload, a store may just close the connection.
             if next(tries) and self._stat_once(name) is not None:
                 return False
             blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=kms_key)
@@ -251,7 +251,7 @@ class GcsStorage(Storage):
                     file,
                     rewind=True,
                     size=os.fstat(file.fileno()).st_size,
-                    checksum=None,  # the client would delete the object when it finds other bytes
+                    checksum=None,  # on a mismatch the client would delete the object
                     if_generation_match=0,
                     **ONE_TRY,
                 )
@@ -276,7 +276,7 @@ class GcsStorage(Storage):
             try:
                 with self._rate.request():
                     return operation()
-            except AttributeError as error:  # in Google's client: a reply's JSON is no object
+            except AttributeError as error:  # Google's client: a JSON reply is not an object
                 raise requests.exceptions.ContentDecodingError(str(error)) from error
 
         try:
@@ -300,53 +300,53 @@ def _unless_gone(operation: Callable[[], T]) -> T | None:
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether a request that failed so is worth another try."""
+    """Return whether to retry a request after this error."""
     if isinstance(error, ValueError) and isinstance(error, requests.RequestException):
-        return isinstance(error, requests.exceptions.JSONDecodeError)  # else the URL is wrong
-    if _NO_MORE_FILES in str(error):  # reported as a host that has no address, for instance
+        return isinstance(error, requests.exceptions.JSONDecodeError)  # others mean a bad URL
+    if _NO_MORE_FILES in str(error):  # may be reported as a DNS error
         return False
     status = status_of(error)
     if status is None:
         return isinstance(error, _TRANSIENT)
-    # The store answers 400 when an upload's bytes changed on their way.
+    # The store replies 400 when the bytes of an upload were damaged on the way.
     were_changed = status == HTTPStatus.BAD_REQUEST and "calculated CRC32C" in str(error)
     return status in _TRANSIENT_STATUS or status >= 500 or were_changed
 
 
 def is_throttling(error: Exception) -> bool:
-    """Return whether the store says that requests are too many."""
+    """Return whether the store refused a request as one too many."""
     return status_of(error) in _THROTTLING
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status of a reply that failed, or None where there was none."""
+    """Return the HTTP status of a failed request, or None without a reply."""
     if isinstance(error, api.GoogleAPICallError):
         return error.code
-    found = _OBSTORE_STATUS.search(str(error))  # obstore's classes do not say
+    found = _OBSTORE_STATUS.search(str(error))  # obstore's errors have no status field
     return int(found[1]) if found else None
 
 
 def _code_of(error: Exception) -> tuple[str, str]:
-    """Return the fault code of a permanent error of the store, and the remedy."""
+    """Return the fault code and the remedy of a permanent error."""
     if _NO_MORE_FILES in str(error):
         return "E-IO-LIMIT", "raise the limit on open files (ulimit -n)"
-    # A 401 becomes an error of credentials where a request is anonymous.
+    # For an anonymous request, obstore turns a 401 into a credentials error.
     if status_of(error) in _DENIED_STATUS or isinstance(error, auth.GoogleAuthError):
         return "E-IO-AUTH", "give the account permission, or --anonymous for a public bucket"
     if status_of(error) == HTTPStatus.NOT_FOUND:
         return "E-ARG", "give a bucket that exists"
-    return "E-IO-RETRIES", "look at the storage, then run again to resume"
+    return "E-IO-RETRIES", "check the storage, then run again to resume"
 
 
 def emulator() -> str:
-    """Return the address of an emulator; empty for the store itself."""
-    return os.environ.get("STORAGE_EMULATOR_HOST", "")  # as Google's own clients call it
+    """Return the address of an emulator, or an empty string for the real store."""
+    return os.environ.get("STORAGE_EMULATOR_HOST", "")  # the variable of Google's clients
 
 
 @functools.lru_cache(maxsize=1)
 def credentials() -> Any:
     """Return Application Default Credentials, or fail within seconds."""
-    # Off Google's machines the client asks three times, three seconds each, for a metadata server.
+    # Outside Google Cloud, the client would try a metadata server three times for three seconds.
     os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     found, _ = google.auth.default(scopes=[_SCOPE])
     return found
@@ -354,25 +354,25 @@ def credentials() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def client(access: Access, emulator: str) -> Client:
-    """Return the process's client of everything but reads."""
-    # Without this the client asks where a bucket is, for its traces, with a permission of its own.
+    """Return the process's client for everything except reads."""
+    # Otherwise the client requests the bucket's location for traces, which needs a permission.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     return Client(
-        project=access.billing_project or "none",  # only the bill of a request needs it
+        project=access.billing_project or "none",  # used only for billing
         credentials=AnonymousCredentials() if access.anonymous or emulator else credentials(),
         client_options={"api_endpoint": emulator} if emulator else None,
     )
 
 
-# More threads than the client keeps connections for are slower, but nothing is wrong.
+# The client warns when there are more threads than pooled connections. That is only slower.
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 os.register_at_fork(after_in_child=client.cache_clear)  # a connection belongs to one process
 
 
 @functools.lru_cache(maxsize=64)
 def reader(bucket: str, access: Access, emulator: str) -> GCSStore:
-    """Return the process's obstore reader of a bucket, of an emulator or of the store itself."""
-    # This header keeps the store from unpacking objects whose `Content-Encoding` is gzip.
+    """Return the process's obstore client for a bucket."""
+    # With this header the store does not decompress objects with `Content-Encoding: gzip`.
     headers = {"accept-encoding": "gzip"}
     if access.billing_project:
         headers["x-goog-user-project"] = access.billing_project
@@ -392,19 +392,19 @@ def reader(bucket: str, access: Access, emulator: str) -> GCSStore:
 
 @functools.cache
 def _process_of_threads() -> int:
-    """Return the process that obstore's threads belong to: they start with its first request."""
+    """Return the id of the process that made the first request: obstore's threads live there."""
     return os.getpid()
 
 
 def _no_credentials() -> NoReturn:
-    """Keep obstore from reading the machine's credentials when it must not send any.
+    """Keep obstore from reading the machine's credentials for anonymous requests.
 
-    It reads them all the same, and fails when it does not know their kind
+    Without this provider it reads them anyway, and fails for unknown kinds
     (https://github.com/apache/arrow-rs-object-store/issues/520).
     """
-    raise auth.DefaultCredentialsError("credentials were asked for, and none are to be sent")
+    raise auth.DefaultCredentialsError("requests are anonymous and must not use credentials")
 
 
 def _is_plain(path: str) -> bool:
-    """Return whether obstore reads the object of this very name; it tidies some names."""
+    """Return whether obstore passes a name on unchanged; it normalises some names."""
     return path.isprintable() and not {"", ".", ".."} & set(path.split("/"))

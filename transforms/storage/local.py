@@ -1,9 +1,8 @@
 """Local paths: listing by `scandir`, pinned reads, and files that appear whole or not at all.
 
-A file is written into an anonymous inode (`O_TMPFILE`), synced and then linked to its name. The
-link fails when the name exists. No temporary name is left to clean up or to mistake for data.
-Where anonymous files or hard links are missing, a named spool under a lock and
-`renameat2(RENAME_NOREPLACE)` do the same.
+A file is written to an anonymous inode (`O_TMPFILE`), synced, and then linked to its name. The link
+fails if the name exists. No temporary file is left to clean up. Filesystems without anonymous files
+or hard links use a named, locked spool and `renameat2(RENAME_NOREPLACE)`.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from beam_tfrec.transforms.storage.disk import FileSpool, coding
 from beam_tfrec.transforms.storage.retries import retry
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}  # ELOOP: a link to itself
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}  # ELOOP: a link in a circle
 _NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EMLINK}
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FUSE
@@ -39,14 +38,14 @@ class LocalStorage(Storage):
     """Files below a local directory."""
 
     def __init__(self, root: str) -> None:
-        """Take the directory's path; nothing is read or made yet.
+        """Take the directory's path without reading or making it.
 
         Raises:
-            ValueError: when it holds a NUL, or very many levels.
+            ValueError: The path contains NUL, or has more than 500 levels.
         """
         if "\0" in root:
             raise ValueError(f"a path must not hold a NUL, got {root!r}: remove it")
-        if root.count("/") > _MOST_LEVELS:  # `os.makedirs` calls itself for each
+        if root.count("/") > _MOST_LEVELS:  # `os.makedirs` recurses once per level
             raise ValueError(f"a path must have at most {_MOST_LEVELS} levels: give a shorter one")
         self.root = root or "."
 
@@ -55,12 +54,12 @@ class LocalStorage(Storage):
         return self._walk(prefix, frozenset(), recursive)
 
     def stat(self, name: str) -> Entry | None:
-        """Return a name's entry, None when there is none."""
+        """Return a name's entry, or None if it does not exist."""
         found = self._if_there(name, lambda: os.stat(self._path(name)))
         return None if found is None else _entry(name, found)
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
-        """Return a file's bytes; with `expected`, only if size and mtime are those listed."""
+        """Return a file's bytes; with `expected`, only if size and mtime are unchanged."""
         read = self._if_there(name, lambda: _read_once(self._path(name), expected, span))
         if read is None:
             raise self.changed(name, "not there")
@@ -83,18 +82,18 @@ class LocalStorage(Storage):
         return _LocalSpool(self.root)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         self._if_there(name, lambda: os.unlink(self._path(name)))
 
     def require_folder(self) -> None:
-        """Make sure that the root is a directory."""
+        """Check that the root is a directory."""
         entry = self.stat("")
         if entry is None or entry.kind != "directory":
             what = "no such folder" if entry is None else f"a {entry.kind}, not a folder"
             raise RuntimeError(fault_line("E-ARG", self.root, what, "give the path of a folder"))
 
     def probe(self) -> None:
-        """Make the root, create and delete a file there; drop the spools of dead writers."""
+        """Make the root, test it with a file, and delete the spools of dead writers."""
         _run(self.root, lambda: os.makedirs(self.root, exist_ok=True))
         super().probe()
         for path in glob.iglob(os.path.join(glob.escape(self.root), f"{SPOOL_PREFIX}*")):
@@ -110,7 +109,7 @@ class LocalStorage(Storage):
         above |= {os.path.realpath(folder)}
         with entries, coding(self.uri(prefix)):
             for found in entries:
-                # Bytes that are no UTF-8 are escaped.
+                # Bytes that are not UTF-8 are escaped.
                 name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
                 status: os.stat_result | None
                 try:
@@ -126,7 +125,7 @@ class LocalStorage(Storage):
                     yield from self._walk(f"{name}/", above, recursive)
 
     def _if_there(self, name: str, operation: Callable[[], T]) -> T | None:
-        """Return the operation's result, None when there is no such file."""
+        """Return the operation's result, or None if the file does not exist."""
 
         def attempt() -> T | None:
             try:
@@ -143,17 +142,17 @@ class LocalStorage(Storage):
 
 
 class _LocalSpool(FileSpool):
-    """A file that gets its name last."""
+    """A file that gets its name only when it is complete."""
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._name = ""  # of a spool that is not anonymous
+        self._name = ""  # set only for a spool that is not anonymous
         super().__init__(os.fdopen(_run(root, self._open), "wb", _BUFFER_BYTES), root)
 
     def publish(self, name: str) -> bool:
-        """Make the bytes durable, then give them their name unless it is taken."""
+        """Sync the file and give it its name; return False if the name is taken."""
         target = os.path.join(self._root, name)
-        with coding(target):  # no retry: after a failed fsync a second one proves nothing
+        with coding(target):  # no retry: a second fsync after a failed one proves nothing
             os.fsync(self._file.fileno())
             folder = os.path.dirname(target)
             os.makedirs(folder, exist_ok=True)
@@ -168,7 +167,7 @@ class _LocalSpool(FileSpool):
         return True
 
     def close(self) -> None:
-        """Release the inode; delete the name of a spool that has one."""
+        """Close the file, and delete it if it still has a spool's name."""
         super().close()
         if self._name:
             with contextlib.suppress(FileNotFoundError):
@@ -189,8 +188,8 @@ class _LocalSpool(FileSpool):
     def _link(self, target: str, folder_fd: int) -> None:
         source = self._name or f"/proc/self/fd/{self._file.fileno()}"
         try:
-            # With a directory descriptor Python calls linkat() with AT_SYMLINK_FOLLOW. That links
-            # the inode itself, not the symbolic link below /proc/self/fd.
+            # With a directory descriptor, Python calls linkat() with AT_SYMLINK_FOLLOW. This links
+            # the inode instead of the symbolic link in /proc/self/fd.
             os.link(source, target, src_dir_fd=folder_fd, follow_symlinks=True)
         except OSError as error:
             if error.errno not in _NO_LINK:
@@ -208,7 +207,7 @@ class _LocalSpool(FileSpool):
             code = ctypes.get_errno()
         if code in (errno.EINVAL, errno.ENOSYS):
             what = "the filesystem has neither hard links nor exclusive renames"
-            remedy = "write to one that has, and copy the result"
+            remedy = "write to another filesystem and copy the result"
             raise RuntimeError(fault_line("E-IO-READONLY", self._root, what, remedy))
         raise OSError(code, os.strerror(code), target)
 
@@ -225,23 +224,23 @@ def _is_transient(error: Exception) -> bool:
 def _read_once(
     path: str, expected: Entry | None, span: Span | None
 ) -> tuple[bytes, os.stat_result]:
-    """Return a file's bytes, none if it is no regular file, and its status after the read."""
-    # Non-blocking: a FIFO that replaced a listed file must not hang the read.
+    """Return a file's bytes (empty unless it is a regular file), and its status after the read."""
+    # Non-blocking, so that a FIFO in place of the listed file cannot hang the read.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return b"", status
-        if span is None:  # one more byte shows a file that grew
+        if span is None:  # one more byte detects a file that grew
             span = 0, 1 + (expected.size_bytes if expected else status.st_size)
         data = _read_span(fd, *span)
-        return data, os.fstat(fd)  # after the read: the mtime shows a write in between
+        return data, os.fstat(fd)  # after the read, to detect a write in between
     finally:
         os.close(fd)
 
 
 def _read_span(fd: int, start: int, end: int) -> bytes:
-    """Return the bytes of a span, fewer where the file ends before it does."""
+    """Return the bytes of a span, or fewer if the file ends within it."""
     data = b""
     while start < end and (more := os.pread(fd, end - start, start)):
         data += more
@@ -255,7 +254,7 @@ def _entry(name: str, status: os.stat_result | None) -> Entry:
     if stat.S_ISREG(status.st_mode):
         return Entry(name, status.st_size, str(status.st_mtime_ns))
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
-    return Entry(name, 0, "", kind=kind)  # a data set ignores sizes and times of folders
+    return Entry(name, 0, "", kind=kind)  # sizes and times of folders are ignored
 
 
 def _sync_folder(fd: int) -> None:

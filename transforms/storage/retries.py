@@ -1,11 +1,12 @@
-"""How often to ask a store: retry transient errors, and slow down where it throttles.
+"""Retry transient errors, and slow down when a store throttles.
 
-Requests start freely until a store says 'too many requests'. What it served in the last second is
-then what it can give. The rate falls a fifth below that, is back there after ten seconds and a
-fifth above it after twenty, along the curve of TCP CUBIC (RFC 9438) with a constant that does not
-depend on the rate. From then on it doubles every five seconds. Workers do not know of each other;
-each finds its share. In simulations, 1 to 1,000 workers used 0.9 to 1 of a quota in the first ten
-seconds and all of it later, with one request in 5 to 300 refused.
+Requests start without delay until the store replies 'too many requests'. The rate that it served in
+the last second is then taken as its quota. Our rate falls to 0.8 of the quota, reaches the quota
+after ten seconds and 1.2 of it after twenty. It follows the curve of TCP CUBIC (RFC 9438), with a
+constant that does not depend on the rate. From then on it doubles every five seconds.
+
+Workers do not communicate; each finds its share. In simulations, 1 to 1,000 workers used 0.9 to 1
+of a quota in the first ten seconds and all of it later. The store refused one request in 5 to 300.
 """
 
 import contextlib
@@ -24,16 +25,16 @@ from beam_tfrec.schemas.faults import fault_line
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 900.0
-"""Longest time for which an operation is retried."""
+"""Longest time that an operation is retried."""
 
 _LOGGED_AFTER_S = 10.0
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 30.0
 
-_FALL = 0.2  # below what the store has served
+_FALL = 0.2  # share of the served rate
 _RECOVERY_S = 10.0
 _MEASURED_S = 1.0  # also the shortest time between two falls
-_MEASURED_REPLIES = 20  # at least, however long they took
+_MEASURED_REPLIES = 20  # at least, even if they took longer
 _LEAST_PER_S = 1.0
 
 T = TypeVar("T")
@@ -47,14 +48,13 @@ def retry(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Return the operation's result; try again after transient errors.
+    """Return the operation's result; retry after transient errors, and raise others.
 
-    Waits grow from 0.1 s to 30 s, each drawn uniformly below its bound ('full jitter', AWS
-    Architecture Blog, 2015). Tries end by elapsed time. Other errors pass through. Retries that
-    last longer than 10 s are logged once.
+    Waits are drawn uniformly below a bound that grows from 0.1 s to 30 s ('full jitter', AWS
+    Architecture Blog, 2015). Retries stop after `DEADLINE_S`, and are logged once after 10 s.
 
     Raises:
-        RuntimeError: `E-IO-RETRIES` when errors are still transient at the deadline.
+        RuntimeError: `E-IO-RETRIES`: still failing at the deadline.
     """
     started_s = clock()
     bound_s = _FIRST_WAIT_S
@@ -68,7 +68,7 @@ def retry(
             elapsed_s = clock() - started_s
             if elapsed_s >= DEADLINE_S:
                 what = f"still failing after {elapsed_s:.0f} s ({type(error).__name__}: {error})"
-                remedy = "run again to resume when the storage is well"
+                remedy = "run again to resume when the storage works"
                 raise RuntimeError(fault_line("E-IO-RETRIES", where, what, remedy)) from error
             wait_s = min(random.uniform(0, bound_s), DEADLINE_S - elapsed_s)
             if not is_logged and elapsed_s + wait_s > _LOGGED_AFTER_S:
@@ -81,7 +81,7 @@ def retry(
 
 
 class WaitedTime:
-    """How long threads waited for a store that throttles; reported to the runner."""
+    """Time that threads waited for a throttling store; reported to the runner."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -94,7 +94,7 @@ class WaitedTime:
             self._seconds += seconds
 
     def take(self, threads: int) -> int:
-        """Return the whole seconds that each of so many threads waited since the last call."""
+        """Return the mean wait per thread since the last call, in whole seconds."""
         with self._lock:
             seconds = int(self._seconds / threads)
             self._seconds -= seconds * threads
@@ -102,11 +102,11 @@ class WaitedTime:
 
 
 THROTTLED = WaitedTime()
-"""The waits of this process."""
+"""Waits of this process."""
 
 
 class RequestRate:
-    """The rate at which the threads of a process start requests to one bucket."""
+    """Rate at which the threads of a process start requests to one bucket."""
 
     def __init__(
         self,
@@ -116,20 +116,20 @@ class RequestRate:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take the test for 'too many requests', and the rate that is never exceeded."""
+        """Take the test for a throttling error, and the limit of the rate."""
         self._is_throttling = is_throttling
         self._limit_per_s = limit_per_s
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._served_per_s = math.inf  # when the store last throttled
+        self._served_per_s = math.inf  # rate at the last throttling
         self._slowed_at_s = -math.inf
-        self._next_s = -math.inf  # when the next request may start
-        self._replies: deque[tuple[float, bool]] = deque()  # when, and whether served
+        self._next_s = -math.inf  # time when the next request may start
+        self._replies: deque[tuple[float, bool]] = deque()  # time, and whether served
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Wait for a request's turn; the block ends with its reply."""
+        """Wait until a request may start; the block makes the request."""
         with self._lock:
             now_s = self._clock()
             start_s = max(now_s, self._next_s)
@@ -146,22 +146,22 @@ class RequestRate:
         self._keep_reply(served=True)
 
     def sleep(self, seconds: float) -> None:
-        """Wait before a request is tried again."""
+        """Wait before a retry; count it as throttled once the store has throttled."""
         if self._served_per_s < math.inf:
             THROTTLED.add(seconds)
         self._sleep(seconds)
 
     def per_s(self) -> float:
-        """Return the rate at which requests may start now; infinite for no limit."""
+        """Return the current rate of requests, or infinity without a limit."""
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; 2**1000 is no float
+        growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; cap for overflow
         factor = (1 + _FALL * min(progress, 1) ** 3) * growth
         return min(self._limit_per_s, self._served_per_s * factor)
 
     def _keep_reply(self, *, served: bool) -> None:
-        """Note when a reply came; slow down if the store refused and enough is known."""
+        """Record a reply; slow down if the store refused and enough replies are known."""
         replies = self._replies
         with self._lock:
             now_s = self._clock()
@@ -173,7 +173,7 @@ class RequestRate:
                 return
             served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], 0.001)
             before_per_s = self.per_s()
-            # A store that gives nothing for a moment will soon give as much as before.
+            # A store that serves nothing for a moment usually recovers soon.
             least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else 0
             self._served_per_s = max(min(before_per_s, served_per_s), least_per_s, _LEAST_PER_S)
             self._slowed_at_s = now_s
@@ -183,7 +183,7 @@ class RequestRate:
 def rate_of(
     store: str, limit_per_s: float, is_throttling: Callable[[Exception], bool] = lambda _: False
 ) -> RequestRate:
-    """Return this process's rate of requests to a store; a limit of 0 means none."""
+    """Return this process's rate for a store; a limit of 0 means no limit."""
     return RequestRate(is_throttling, limit_per_s or math.inf)
 
 

@@ -1,7 +1,8 @@
-"""Verify data sets and TFRecord files: find them, divide them into tasks, add up their reports.
+"""Verify data sets and TFRecord files: find them, split them into tasks, merge the reports.
 
-A task is one shard or one file of any origin. Threads execute tasks, or the workers of a Beam
-runner (`with_beam`). Reports add up in the order of their tasks, so both print the same lines.
+A task is one shard, or one file of any origin. Threads of this process execute tasks, or workers of
+a Beam runner (`with_beam`). Reports are merged in the order of the tasks, so both print the same
+lines.
 """
 
 import zlib
@@ -51,27 +52,27 @@ COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 
 MAX_KEPT = 20
-"""Findings of a code that are printed; the others are only counted."""
+"""Number of findings per code that are printed; further ones are only counted."""
 
 _CONVERTED = {"image_turned", "image_converted"}
-_PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
+_PLAIN_BYTES = ("table", "arrays")  # layouts of records without the bytes of source files
 _RESTORE_FILE = "restore the file from its source, or leave the record out"
-_MEND_RECORD = "make the record again from its image, or leave it out"
+_MEND_RECORD = "write the record again from its image, or leave it out"
 
 OrderKey = tuple[bytes, str]
-"""What a shuffled split is sorted by: a digest of the key, and the key."""
+"""Sort key of records in a shuffled split: a digest of the key, then the key."""
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """What is to be verified.
+    """Configuration of a verification.
 
     Attributes:
-        paths: data sets, folders of TFRecord files, and such files.
-        deep: read remote shards too, compare SHA-256, decode the images of foreign files.
-        sources: roots of source files by split, `""` for every split; empty to hash none.
-        workers: threads of this process; None for one a core.
-        access: how stores are reached.
+        paths: paths of data sets, TFRecord files, and folders of TFRecord files.
+        deep: whether to read remote shards, compare SHA-256, and decode images of foreign files.
+        sources: roots of source files by split, `""` for every split; empty to compare none.
+        workers: number of threads; None for one per core.
+        access: settings for reading from stores.
     """
 
     paths: tuple[str, ...]
@@ -89,18 +90,18 @@ class VerifyConfig:
 
 
 class Report(msgspec.Struct):
-    """What was looked at, and what is wrong with it. Reports of parts add up.
+    """Findings and counts of a verification. Reports of parts can be merged.
 
     Attributes:
         kept: lines of the first findings, by code.
         counts: number of findings, by code.
         files: number of shards and files.
         records: number of whole records.
-        bytes: bytes read.
+        bytes: number of bytes read.
         sources: number of source files that were compared.
         notes: lines that are not findings.
-        schema: schema of records without a manifest.
-        ends: order keys of a shard's first and last record by its index; None without an order.
+        schema: schema inferred from records without a manifest.
+        ends: sort keys of a shard's first and last record by its index; None for input order.
     """
 
     kept: dict[str, list[str]] = {}
@@ -121,7 +122,7 @@ class Report(msgspec.Struct):
             kept.append(fault_line(code, where, what, remedy))
 
     def add(self, other: "Report") -> None:
-        """Add another report, which comes after this one."""
+        """Merge a report of later tasks into this one."""
         for code, count in other.counts.items():
             self.counts[code] = self.counts.get(code, 0) + count
             kept = self.kept.setdefault(code, [])
@@ -134,7 +135,7 @@ class Report(msgspec.Struct):
         self.schema.extend(other.schema)
 
     def lines(self) -> list[str]:
-        """Return a line for each finding that was kept, and one for the others of its code."""
+        """Return a line per kept finding, and one per code with the number of further findings."""
         lines: list[str] = []
         for code, kept in self.kept.items():
             more = self.counts[code] - len(kept)
@@ -146,11 +147,11 @@ class ShardTask(msgspec.Struct, frozen=True):
     """A shard to verify.
 
     Attributes:
-        data_set: number of its data set.
-        entry: the shard's entry in the manifest.
-        stem: name of its receipt, without folder and suffix.
-        index: names of its index, Parquet and text.
-        file: its entry in the listing; None if it is missing.
+        data_set: number of the data set, from 0.
+        entry: entry of the shard in the manifest.
+        stem: name of the receipt, without folder and suffix.
+        index: names of the index as Parquet and as text.
+        file: entry of the shard in the listing; None if it is missing.
     """
 
     data_set: int
@@ -161,18 +162,18 @@ class ShardTask(msgspec.Struct, frozen=True):
 
 
 Task = ShardTask | str
-"""A shard, or the path or URI of a file."""
+"""A shard, or a file's path or URI."""
 
 
 @dataclass(frozen=True)
 class ShardRules:
-    """What all shards of a data set have in common.
+    """Rules that all shards of a data set share.
 
     Attributes:
         root: path or URI of the data set.
-        manifest: its manifest.
+        manifest: manifest of the data set.
         seed: seed of the shuffle.
-        deep: read remote shards too, and compare SHA-256 of shards and of images.
+        deep: whether to read remote shards, and compare SHA-256 of shards and images.
     """
 
     root: str
@@ -182,28 +183,28 @@ class ShardRules:
 
     @property
     def reads(self) -> bool:
-        """Whether to read the shards' bytes, too, and not only indexes and receipts."""
+        """Whether to read the shards, in addition to indexes and receipts."""
         return self.deep or is_local(self.root)
 
     @cached_property
     def converted(self) -> set[str]:
-        """Splits in which images are not their files' own bytes."""
+        """Splits with images that differ from the bytes of their source files."""
         all_are = self.manifest.layout in _PLAIN_BYTES
         splits = self.manifest.splits.items()
         return {name for name, split in splits if all_are or split.repairs.keys() & _CONVERTED}
 
     @cached_property
     def examples(self) -> ExampleRules:
-        """The rules for every record."""
+        """Rules for every record."""
         return rules_of(self.manifest)
 
 
 class Around(NamedTuple):
-    """What is known before any task is done.
+    """Results of the steps before the tasks.
 
     Attributes:
-        config: what is to be verified.
-        report: what is wrong with paths, and with data sets except for their shards.
+        config: configuration of the verification.
+        report: findings in paths, and in data sets outside their shards.
         rules: rules of each data set with a readable manifest.
         tasks: number of tasks.
     """
@@ -215,11 +216,11 @@ class Around(NamedTuple):
 
 
 def verify_here(config: VerifyConfig) -> Report:
-    """Return what is wrong, found by threads of this process.
+    """Verify with threads of this process.
 
     Raises:
-        ValueError: if the sources cannot be compared.
-        RuntimeError: if a path does not exist, or a store fails.
+        ValueError: The sources cannot be compared.
+        RuntimeError: A path does not exist, or a store fails.
     """
     around, tasks = look_around(config)
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
@@ -232,12 +233,12 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     """Check all paths and sources; return the data sets and the files among the paths.
 
     Raises:
-        ValueError: if the sources cannot be compared with one data set's indexes.
-        RuntimeError: `E-ARG` if a path does not exist, or a root of sources is no folder.
+        ValueError: The sources cannot be compared with the indexes of one data set.
+        RuntimeError: `E-ARG`: a path does not exist, or a root of sources is not a folder.
     """
     roots, files = find_paths(config.paths, config.access, report)
     if config.sources and len(roots) != 1:
-        what = f"sources must come with one data set, got {len(roots)}: give them apart"
+        what = f"sources must come with one data set, got {len(roots)}: verify one at a time"
         raise ValueError(what)
     for split, uris in config.sources.items():
         manifest = find_manifest(roots[0], config.access, Report())
@@ -253,16 +254,16 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
 
 
 def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
-    """Return the manifest of a data set; None with a finding if it is damaged.
+    """Return the manifest of a data set, or None and add a finding if it is damaged.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN` if it is another program's, or of a newer format.
+        RuntimeError: `E-OUT-FOREIGN`: the manifest is of another program or a newer format.
     """
     data, where = open_storage(root, access).read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME)
     try:
         head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
-            return read_manifest(data, where, "path")  # which says why not
+            return read_manifest(data, where, "path")  # raises with the reason
         return from_json(data, Manifest)
     except ValueError as error:
         report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
@@ -270,11 +271,11 @@ def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
-    """Verify everything except shards and files; return the tasks that are left.
+    """Verify everything except shards and files; return these as tasks.
 
     Raises:
-        ValueError: if the sources cannot be compared.
-        RuntimeError: if a path does not exist, or a store fails.
+        ValueError: The sources cannot be compared.
+        RuntimeError: A path does not exist, or a store fails.
     """
     report, all_rules, tasks = Report(), list[ShardRules](), list[Task]()
     roots, files = find_sets_and_files(config, report)
@@ -292,7 +293,7 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
     A plan without a manifest is a finding.
 
     Raises:
-        RuntimeError: `E-ARG` if a path does not exist, or is a folder without either.
+        RuntimeError: `E-ARG`: a path does not exist, or is a folder without either.
     """
     data_sets: list[str] = []
     files: list[str] = []
@@ -306,7 +307,7 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
             continue
         found = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
         if storage.stat(PLAN_NAME) is not None:
-            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
+            what = f"is missing, but {PLAN_NAME} exists: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
             report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
         elif not found:
@@ -318,15 +319,15 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
                 files.append(uri)
             else:
                 what = f"is a {entry.kind}, and was not read"
-                report.find("E-VER-MISSING", uri, what, "mend or rename it")
+                report.find("E-VER-MISSING", uri, what, "replace it by a file, or rename it")
     return data_sets, files
 
 
 def execute(task: Task, around: Around) -> Report:
-    """Return what is wrong with a file, or with a shard and its sources.
+    """Verify a file, or a shard and its sources.
 
     Raises:
-        RuntimeError: if a store fails.
+        RuntimeError: A store fails.
     """
     if isinstance(task, str):
         return verify_file(task, around.config.access, deep=around.config.deep)
@@ -336,17 +337,17 @@ def execute(task: Task, around: Around) -> Report:
 
 
 def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
-    """Return everything that is wrong, and the notes.
+    """Merge all reports, and check the order of keys across shards.
 
     Args:
-        around: what was seen before the tasks were done.
+        around: results of the steps before the tasks.
         reports: reports of all tasks, in their order.
 
     Raises:
-        RuntimeError: if reports are lost, which no runner may do.
+        RuntimeError: The runner lost or repeated a report.
     """
     if len(reports) != around.tasks:
-        raise RuntimeError(f"the sum of reports does not hold: {len(reports)} of {around.tasks}")
+        raise RuntimeError(f"{len(reports)} reports of {around.tasks} tasks: run again")
     total, last = Report(), dict[tuple[int, str], OrderKey]()
     total.add(around.report)
     for task, report in reports:
@@ -365,15 +366,15 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
 
 
 def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
-    """Return what a TFRecord file holds and what is wrong with it.
+    """Verify a TFRecord file of any origin.
 
     Args:
-        uri: its path or URI.
-        access: how its store is reached.
-        deep: decode the pixels of images, beyond the walk through their structure.
+        uri: path or URI of the file.
+        access: settings for reading from its store.
+        deep: decode the pixels of images, in addition to the header check.
 
     Raises:
-        RuntimeError: `E-ARG` where there is no such file, `E-IO-…` where the store fails.
+        RuntimeError: `E-ARG`: the file does not exist. `E-IO-…`: the store fails.
     """
     storage, file = find_uri(uri, access)
     report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
@@ -395,7 +396,7 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
 
 
 def add_schema(report: Report) -> None:
-    """Add notes on what records hold, and findings that take all records."""
+    """Add notes on the features of records, and findings that need all records."""
     schema, notes = report.schema, report.notes
     for place, what in conflicts(schema):
         remedy = "write the feature with one kind: a reader's spec can name only one"
@@ -403,7 +404,7 @@ def add_schema(report: Report) -> None:
     for key, facts in sorted(schema.features.items()):
         if facts.is_image() and facts.first_no_image:
             images = sum(facts.images.values())
-            what = f"{facts.no_images} values of {key!r} are no image, {images} are (the first)"
+            what = f"{facts.no_images} values of {key!r} are not images, {images} are (the first)"
             report.find("E-VER-IMAGE", at_record(*facts.first_no_image), what, _MEND_RECORD)
     if schema.records:
         notes.append(f"features of {counted(schema.records, 'Example')}:")
@@ -422,7 +423,7 @@ def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None
     report.schema.add(found, place)
     for key, values in found.byte_values():
         facts = report.schema.features.get(key)
-        if facts is None:  # beyond the most that are kept
+        if facts is None:  # beyond the limit of kept features
             continue
         for value in filter(None, values):
             if not looks_like_image(value):

@@ -1,4 +1,4 @@
-"""Verify a data set around its shards: manifest, plan, rejects, listing and side files."""
+"""Verify a data set except its shards: manifest, plan, rejects, listing and side files."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ from beam_tfrec.transforms.verify import (
 )
 from beam_tfrec.transforms.verify.shard import read_if_there
 
-_MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
+_MOVE = "move it away: readers that use a glob would read it"
 _LABEL_MAP = "label_map.pbtxt"
 _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
 _WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
@@ -56,16 +56,16 @@ _WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 def verify_around(
     root: str, all_rules: list[ShardRules], report: Report, config: VerifyConfig
 ) -> list[ShardTask]:
-    """Verify a data set except for its shards; return these, none without a readable manifest.
+    """Verify a data set except its shards; return a task per shard, none without a manifest.
 
     Args:
         root: path or URI of the data set.
-        all_rules: list that gets the rules of its shards.
-        report: report that gets the findings.
-        config: what is to be verified.
+        all_rules: list to which the rules of the data set are appended.
+        report: report to which findings are added.
+        config: configuration of the verification.
 
     Raises:
-        RuntimeError: if the store fails, or the manifest is of a newer format.
+        RuntimeError: The store fails, or the manifest is of a newer format.
     """
     manifest = find_manifest(root, config.access, report)
     if manifest is None:
@@ -78,7 +78,7 @@ def verify_around(
         texts = metadata_files(manifest, rules.examples.spec, has_names=False)
         names = ShardNames(options.get("shard_names", COUNTED))
     except ValueError as error:
-        what = f"has values that no run of this program writes ({error})"
+        what = f"has values that this program never writes ({error})"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         return []
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
@@ -90,24 +90,24 @@ def verify_around(
     all_rules.append(rules)
     for what in contradictions(manifest):
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote other texts
+    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote different texts
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
-    for name in DOCUMENTS:  # which users may edit and delete
+    for name in DOCUMENTS:  # users may edit and delete them
         there = listed.get(name)
         if there is None and name in manifest.files:
-            report.notes.append(f"{name} is gone")
+            report.notes.append(f"{name} was deleted")
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
-            report.notes.append(f"{name} is not as a run wrote it")
+            report.notes.append(f"{name} was edited")
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
     found = {name for name in listed if split_of(name, names) is not None}
     for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
-        what = "is named like a file of a shard, and the manifest names no such shard"
+        what = "is named like a file of a shard, but is not in the manifest"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
         listed_sums = all(task.file is None or task.file.crc32c is not None for task in tasks)
-        what = "sizes and checksums" if listed_sums else "sizes alone, without checksums,"
-        what += " as the store lists them were compared"
+        what = "sizes and checksums" if listed_sums else "only sizes, without checksums,"
+        what += " from the store's listing were compared"
         report.notes.append(f"{what}: --deep reads all bytes")
     return tasks
 
@@ -118,35 +118,35 @@ def _check_files(
     """Compare the files next to the shards with the manifest and its checksums.
 
     Args:
-        manifest: the manifest.
-        texts: files of other tools by name, as they follow from the manifest.
+        manifest: manifest of the data set.
+        texts: expected files for other tools, by name.
         storage: storage of the data set.
-        report: report that gets the findings.
+        report: report to which findings are added.
     """
     for name in sorted(manifest.files.keys() - _WITH_SUMS - {*DOCUMENTS}):
-        what = f"has a sum of {name}, which no run writes"
+        what = f"has a checksum of {name}, which this program never writes"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     of_sums = manifest.files.keys() & _WITH_SUMS
     shared = {DUPLICATES_NAME} if manifest.duplicates else set()
     for name in sorted({PLAN_NAME, REJECTED_NAME, *texts} | of_sums | shared):
-        # Without its plan the command would refuse the output, so this file is not deleted.
+        # The command refuses an output without a plan, so the remedy must not delete the plan.
         remedy = COPY if name == PLAN_NAME else RESTORE
         data, wanted = read_if_there(name, storage, report, remedy), manifest.files.get(name)
         if data is None:
             continue
         if not _follows(name, data, manifest, texts):
-            report.find("E-VER-MANIFEST", name, "is not what the manifest says", remedy)
+            report.find("E-VER-MANIFEST", name, "contradicts the manifest", remedy)
         elif wanted is not None and (there := file_sum(data)) != wanted:
             what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
             report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
     for name in source_notes(storage):
         if storage.read(name) != SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
-            report.find("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
+            report.find("E-VER-CRC", name, "has other bytes than this program writes", remedy)
 
 
 def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str]) -> bool:
-    """Return whether a file says what the manifest says, as far as that can be compared."""
+    """Return whether a file agrees with the manifest, as far as they overlap."""
     try:
         if name == PLAN_NAME:
             return from_json(data, JobPlan) == manifest.plan

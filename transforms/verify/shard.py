@@ -29,15 +29,15 @@ from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
 from beam_tfrec.transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
 from beam_tfrec.transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
-_SOURCE_REMEDY = "restore it from a copy, or make the data set again"
+_SOURCE_REMEDY = "restore it from a copy, or write the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
 
 
 def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Report:
-    """Return what is wrong with a shard, and with its sources if they are to be compared.
+    """Verify a shard, and its sources if they are configured.
 
     Raises:
-        RuntimeError: where the store fails.
+        RuntimeError: The store fails.
     """
     storage, file = open_storage(rules.root, config.access), task.file
     report = Report(files=1)
@@ -59,17 +59,17 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
 
 
 def check_listing(task: ShardTask, root: str, report: Report) -> None:
-    """Compare a shard with the listing, which may have its checksum."""
+    """Compare the size of a shard, and its checksum if listed, with the manifest."""
     entry, file = task.entry, task.file
     where = join_uri(root, entry.file)
     if file is None or file.kind != "file":
-        what = "is not there" if file is None else f"is a {file.kind}"
+        what = "is missing" if file is None else f"is a {file.kind}"
         report.find("E-VER-MISSING", where, what)
     elif file.size_bytes != entry.bytes:
         what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
         report.find("E-VER-SIZE", where, what)
     elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
-        what = f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
+        what = f"its store lists CRC-32C {file.crc32c:08x}, the manifest says {entry.crc32c}"
         report.find("E-VER-CRC", where, what)
 
 
@@ -80,13 +80,13 @@ def verify_bytes(
     read: ReadSpan,
     size_bytes: int,
 ) -> Report:
-    """Return what is wrong with a shard's bytes, which are read once.
+    """Verify a shard's bytes, which are read once.
 
     Args:
         entry: entry of the shard in the manifest.
-        rows: rows of its index; None if that cannot be read.
+        rows: rows of the index; None if it cannot be read.
         rules: rules of the data set.
-        read: function that reads the file.
+        read: function that reads a range of the file.
         size_bytes: size of the file.
     """
     report = Report(bytes=size_bytes)
@@ -125,7 +125,7 @@ def verify_bytes(
         size_px = () if row is None else (row.image_height, row.image_width)
         for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
             report.find("E-VER-EXAMPLE", where, what)
-    for _ in pieces:  # those that no frame holds
+    for _ in pieces:  # hash the bytes after the last frame
         pass
     if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if by_offset:
@@ -146,9 +146,9 @@ def verify_bytes(
 def read_index(
     task: ShardTask, storage: Storage, report: Report, *, has_sum: bool
 ) -> list[IndexRow] | None:
-    """Return the rows of a shard's index; None with a finding if it cannot be read.
+    """Return the rows of a shard's index, or None and add a finding if it cannot be read.
 
-    If it can, and holds its own CRC-32C, that is compared.
+    With `has_sum`, the CRC-32C that the index holds of itself is compared.
     """
     parquet_name, text_name = task.index
     rows = None
@@ -159,7 +159,7 @@ def read_index(
         except ValueError as error:
             report.find("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
         if rows is not None and has_sum and not is_index_as_written(data):
-            report.find("E-VER-INDEX", parquet_name, "its bytes do not have its CRC-32C")
+            report.find("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
     text = read_if_there(text_name, storage, report)
     if rows is not None and text is not None and text != index_to_text(rows):
         report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
@@ -169,17 +169,17 @@ def read_index(
 def read_if_there(
     name: str, storage: Storage, report: Report, remedy: str = RESTORE
 ) -> bytes | None:
-    """Return a small file of a data set; None with a finding if there is none."""
+    """Return a small file of a data set, or None and add a finding if it is missing."""
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
-        what = "is not there" if entry is None else f"is a {entry.kind}"
+        what = "is missing" if entry is None else f"is a {entry.kind}"
         report.find("E-VER-MISSING", name, what, remedy)
         return None
     return storage.read(name, entry)
 
 
 def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: Manifest) -> None:
-    """Compare a shard's receipt with the manifest, and with the sum there if it has one."""
+    """Compare a shard's receipt with the manifest, and with its checksum there if it has one."""
     name, entry = receipt_name(task.stem), task.entry
     data = read_if_there(name, storage, report)
     if data is None:
@@ -187,7 +187,7 @@ def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: M
     try:
         info = from_json(data, ShardInfo)
     except ValueError as error:
-        report.find("E-VER-MANIFEST", name, f"no receipt ({error})")
+        report.find("E-VER-MANIFEST", name, f"not a receipt ({error})")
         return
     wanted = {field: getattr(entry, field) for field in _OF_RECEIPTS}
     wanted |= {"plan": plan_digest(manifest.plan), "name": task.stem}
@@ -196,7 +196,7 @@ def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: M
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
         report.find("E-VER-MANIFEST", name, what)
     if has_sums(manifest) and not wrong and file_sum(data) != entry.receipt:
-        report.find("E-VER-CRC", name, "its size or CRC-32C is not the manifest's")
+        report.find("E-VER-CRC", name, "its size or CRC-32C differs from the manifest")
 
 
 def check_rows(
@@ -210,12 +210,12 @@ def check_rows(
     ends = [*itertools.accumulate((row.size for row in rows), initial=0)]
     starts = [*(row.offset for row in rows), entry.bytes]
     if gaps := [n for n, end in enumerate(ends) if end != starts[n]]:
-        what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, what follows begins at"
+        what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, the next part begins at"
         report.find("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
     keys = [row.key for row in rows]
     if order_of(rules.manifest.plan, entry.split) is Order.INPUT:
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
-            report.find("E-VER-ORDER", name, f"key {key!r} comes twice")
+            report.find("E-VER-ORDER", name, f"key {key!r} occurs twice")
         return
     in_order = [*zip(shuffle_keys(entry.split, keys, rules.seed), keys, strict=True)]
     report.ends = (in_order[0], in_order[-1]) if rows else None
@@ -228,19 +228,19 @@ def check_rows(
 def compare_sources(
     rows: Sequence[IndexRow], split: str, config: VerifyConfig, report: Report
 ) -> None:
-    """Find sources that are gone, or have other bytes than the index says.
+    """Find sources that are missing, or differ from the SHA-256 in the index.
 
-    One of the roots has to have the file: those of the split, and those of `""` for every split.
+    A source must exist below one of the split's roots, or one of the roots for every split (`""`).
 
     Raises:
-        RuntimeError: `E-IO-…` where a store fails.
+        RuntimeError: `E-IO-…`: a store fails.
     """
     uris = (*config.sources.get(split, ()), *config.sources.get("", ()))
     roots = [open_storage(uri, config.access) for uri in uris]
     found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources if roots}
     for source, key in found.values():
         report.sources += 1
-        wrong = "is not there"
+        wrong = "is missing"
         for storage in roots:
             entry = storage.stat(source.name)
             if entry is None or entry.kind != "file":

@@ -1,4 +1,4 @@
-"""Find records and show them as people read them, with the pictures in them."""
+"""Find records, and show them as text and as pictures."""
 
 import contextlib
 import io
@@ -25,20 +25,20 @@ from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_recor
 _MAX_VALUES = 8
 _MAX_TEXT = 80
 _HEX_BYTES = 16
-_MAX_NAME = 60  # characters of at most 4 bytes; a file's name has at most 255
-_VERIFY = "look with beam-tfrec verify"
+_MAX_NAME = 60  # characters of up to 4 bytes; a file name has at most 255 bytes
+_VERIFY = "run beam-tfrec verify for details"
 
 
 class FoundRecord(NamedTuple):
     """A record to be shown.
 
     Attributes:
-        file: path or URI of its file.
-        number: place in the file, from 0.
-        offset: place of its frame in the file, in bytes.
-        data: its bytes; None if they are too many or damaged.
-        wrong: damage of its frame; empty for none.
-        key: key by the index; None without an index.
+        file: path or URI of the file.
+        number: number of the record in the file, from 0.
+        offset: byte offset of the frame in the file.
+        data: bytes of the record; None if they are too many or damaged.
+        wrong: damage of the frame; empty for none.
+        key: key in the index; None without an index.
     """
 
     file: str
@@ -50,7 +50,7 @@ class FoundRecord(NamedTuple):
 
 
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
-    """Yield a TFRecord file's records from one on, damaged ones too."""
+    """Yield the records of a TFRecord file from number `first` on, including damaged ones."""
     number = end = 0
     opened = open_records(*find_uri(uri, access))
     try:
@@ -68,10 +68,10 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
 def records_of_set(
     root: str, access: Access, manifest: Manifest, split: str, first: int, key: str | None
 ) -> Iterator[FoundRecord]:
-    """Yield records of a split by its indexes: from one on, or those with a key.
+    """Yield the records of a split from number `first` on, or those with a key.
 
     Raises:
-        RuntimeError: `E-VER-INDEX` where an index is damaged or gone.
+        RuntimeError: `E-VER-INDEX`: an index is damaged or missing.
     """
     from beam_tfrec.transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
@@ -84,7 +84,7 @@ def records_of_set(
             continue
         try:
             if storage.stat(name) is None:
-                raise ValueError("is not there")
+                raise ValueError("is missing")
             rows = index_from_parquet(storage.read(name))
         except ValueError as error:
             what = " ".join(str(error).split())
@@ -103,13 +103,13 @@ def records_of_set(
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
-    """Yield where a record is and what it holds, a feature a line."""
+    """Yield a line with the record's place, then a line per feature."""
     where = at_record(printable(record.file), record.number, record.offset, record.key)
     if record.data is None:
         yield f"{printable(where)}: {record.wrong or 'too large to be shown'}"
         return
     found = parse_record(record.data)
-    what = "" if found is not None else ", no Example"
+    what = "" if found is not None else ", not an Example"
     yield f"{printable(where)}: {len(record.data)} bytes{what}"
     if found is None:
         yield f"  {show_bytes(record.data)}"
@@ -118,7 +118,7 @@ def record_lines(record: FoundRecord) -> Iterator[str]:
 
 
 def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of a record's pictures: image files as they are, tensors as PNG."""
+    """Yield file names and bytes of a record's images; tensors are encoded as PNG."""
     found = None if record.data is None else parse_record(record.data)
     if found is None:
         return
@@ -134,7 +134,7 @@ def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
 
 
 def _file_name(text: str) -> str:
-    """Return a name for a file, which no key can lead elsewhere.
+    """Return a safe file name, without folders and control characters.
 
     >>> _file_name("../a b-image/encoded")
     '.._a b-image_encoded'
@@ -143,7 +143,7 @@ def _file_name(text: str) -> str:
 
 
 def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
-    """Return what bytes are if they are an image or a tensor."""
+    """Return the facts of an image, the fault of a damaged one, a tensor, or None."""
     if not looks_like_image(value):
         return read_tensor(value)
     try:
@@ -195,7 +195,7 @@ def _show_number(value: float) -> str:
 
 
 def _first_of(values: Iterable[str], count: int) -> str:
-    """Return the first of so many values.
+    """Return the first values as text, and the number of all if there are more.
 
     >>> _first_of(["0.5", "1.25"], 2), _first_of(map(str, range(20)), 20)
     ('0.5, 1.25', '0, 1, 2, 3, 4, 5, 6, 7, ... (20 values)')
@@ -205,7 +205,7 @@ def _first_of(values: Iterable[str], count: int) -> str:
 
 
 def show_bytes(value: bytes) -> str:
-    r"""Return bytes that are no image as text where they are that, else in hexadecimal.
+    r"""Return bytes as quoted text if they are printable UTF-8, else in hexadecimal.
 
     >>> show_bytes(b"a \xc3\xa9"), show_bytes(b"\xff\x00"), show_bytes(b"")
     ("'a \\xe9'", '2 bytes: ff 00', "''")
@@ -221,10 +221,10 @@ def show_bytes(value: bytes) -> str:
 
 
 def tensor_png(tensor: Tensor) -> bytes | None:
-    """Return a tensor of pixels as a PNG; None if it is no picture.
+    """Return a tensor of pixels as a PNG, or None if its shape or type is not a picture's.
 
-    Pixels are uint8 or uint16, and have 1 to 4 channels. A PNG has 16 bits in one channel only; of
-    several channels it gets the upper 8 bits.
+    Pixels are uint8 or uint16 with 1 to 4 channels. A single channel keeps its 16 bits; several
+    channels keep their upper 8 bits.
     """
     if tensor.dtype not in ("uint8", "uint16") or not is_picture(tensor):
         return None

@@ -1,4 +1,4 @@
-"""Verify as a Beam pipeline: tasks spread over workers, and one result comes back."""
+"""Verify as a Beam pipeline: workers execute the tasks, and one result is written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ _Task = TaggedOutput[Literal["tasks"], _Numbered]
 
 @dataclass(eq=False)
 class VerifyEverything(beam.PTransform):
-    """Pipeline -> one `Report`, once it is written as JSON.
+    """Pipeline -> one `Report`, after it is written as JSON.
 
-    Counters `shards_verified`, `files_verified`, `records_verified` and `bytes_verified` in the
-    namespace `beam_tfrec` are for display.
+    The counters `shards_verified`, `files_verified`, `records_verified` and `bytes_verified` in the
+    namespace `beam_tfrec` are only for display.
 
     Attributes:
-        config: what is to be verified.
-        result: URI of the result, another one each time.
+        config: configuration of the verification.
+        result: URI of the result; a new one for each run.
     """
 
     config: VerifyConfig
@@ -73,8 +73,8 @@ def _execute(task: _Numbered, around: Around) -> tuple[_Numbered, Report]:
 def _write_result(around: Around, reports: list[tuple[_Numbered, Report]], result: str) -> Report:
     in_order = sorted(reports, key=lambda pair: pair[0][0])
     found = gather(around, [(task, report) for (_, task), report in in_order])
-    # A second execution of this step finds the result there, of the same reports.
-    # Not with the data's access: its --anonymous is for public data, which this is not.
+    # If this step is executed again, the first result stays; both are of the same reports. The
+    # data's access is not used, since --anonymous cannot write.
     folder, name = split_uri(result)
     open_storage(folder).create(name, msgspec.json.encode(found))
     return found

@@ -1,6 +1,6 @@
 "use strict";
 // The page works without this; it adds filters, search and enlarged pictures.
-// Texts are moved as text or as nodes, never as HTML.
+// Texts are set as text or as nodes, never as HTML.
 (() => {
   const byId = (id) => document.getElementById(id);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
@@ -14,7 +14,7 @@
     return element;
   };
 
-  // Pictures by split and class.
+  // Filter pictures by split and class.
   const bySplit = listen("filter-split", "change", () => filterTiles());
   const byClass = listen("filter-class", "change", () => filterTiles());
   function filterTiles() {
@@ -35,7 +35,7 @@
     });
   }
 
-  // Classes by name.
+  // Search classes by name.
   const find = listen("class-find", "input", () => {
     const rows = all("#class-table tbody tr");
     const wanted = find.value.trim().toLowerCase();
@@ -47,7 +47,7 @@
   });
   if (find) byId("class-filter").hidden = false;
 
-  // An enlarged picture. A dialog keeps the focus, closes on Escape, and gives the focus back.
+  // The enlarged picture is a dialog: it keeps the focus, closes on Escape, and then returns it.
   const box = byId("lightbox");
   if (!box) return;
   const stage = byId("lightbox-picture");
