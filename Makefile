@@ -9,7 +9,7 @@ PY     := $(VENV)/bin/python
 
 setup: $(VENV)/.installed
 
-# --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin (see SECURITY in README.md).
+# --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin (see Security in docs/limits.md).
 $(VENV)/.installed: requirements.lock setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "beam-tfrec needs Python 3.11: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "beam-tfrec needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
