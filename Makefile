@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
+.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint docs types fuzz bench lock clean \
         container flex_template template_given metadata
 .DEFAULT_GOAL := demo
 
@@ -76,6 +76,19 @@ lint: setup $(LINT)/.installed
 $(LINT)/.installed: tests/lint/requirements.lock
 	@$(PYTHON) -m venv --clear $(LINT)
 	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
+
+# The documentation site, strictly: a link that leads nowhere ends it.
+DOCS := .tools/docs
+docs: setup $(DOCS)/.installed
+	@rm -rf $(DOCS)/pages $(DOCS)/site
+	@$(PY) -m tests.docs_pages $(DOCS)/pages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "the site: $(DOCS)/site/index.html"
+
+$(DOCS)/.installed: docs/requirements.lock
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 types: setup

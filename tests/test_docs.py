@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES, REMOVED
+from tests.docs_pages import gather_pages
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -85,3 +86,14 @@ def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text())
     local = [target for pair in links for target in pair if target and "://" not in target]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_the_site_lists_every_flag_of_a_source_once(tmp_path: Path) -> None:
+    gather_pages(tmp_path)
+    _, _, text = (tmp_path / "docs" / "flags.md").read_text().partition("## All flags\n")
+    sections = dict(part.split("\n", 1) for part in text.split("\n### ")[1:])
+    assert sections.keys() == {"All sources", *COMMANDS} - {"plan"}
+    for name in PIPELINES:
+        flags = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.parser().flags
+        listed = re.findall(r"^\| `(--\w+)", sections["All sources"] + sections[name], re.MULTILINE)
+        assert sorted(listed) == sorted(flag.option_strings[0] for flag in flags)
