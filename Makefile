@@ -83,7 +83,7 @@ DOCS := .tools/docs
 docs: setup $(DOCS)/.installed
 	@rm -rf $(DOCS)/pages $(DOCS)/site
 	@$(PY) -m tests.docs_pages $(DOCS)/pages
-	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	@echo "the site: $(DOCS)/site/index.html"
 
 $(DOCS)/.installed: docs/requirements.lock
