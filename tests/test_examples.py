@@ -1,4 +1,4 @@
-"""The examples, run as a user would, on drawn pictures."""
+"""The examples and the tutorials, run as a user would, on drawn pictures."""
 
 import os
 import re
@@ -12,6 +12,7 @@ import pytest
 from beam_tfrec.pipelines import coco, folder, pairs
 from tests.coco_command import PROJECT, committed_by
 from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
+from tests.test_docs import python_blocks
 
 EXAMPLES = PROJECT / "examples"
 TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
@@ -48,8 +49,14 @@ def convert_pairs(tmp_path: Path) -> Path:
 
 def said_by(example: str, out: Path, *arguments: str, python: str = sys.executable) -> str:
     """Return what an example prints, when it ends well."""
+    return said(out.parent, python, str(EXAMPLES / f"{example}.py"), str(out), *arguments)
+
+
+def said(folder: Path, *command: str) -> str:
+    """Return what a command prints that is run in a folder, when it ends well."""
     done = subprocess.run(
-        [python, str(EXAMPLES / f"{example}.py"), str(out), *arguments],
+        command,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(PROJECT)},  # as if it were installed
         capture_output=True,
         text=True,
@@ -73,25 +80,60 @@ TRAINED: list[tuple[str, Callable[[Path], Path], str, float]] = [
 def test_what_is_trained_learns(
     example: str, convert: Callable[[Path], Path], start: str, left: float, tmp_path: Path
 ) -> None:
-    said = said_by(example, convert(tmp_path))
-    assert said.startswith(start)
-    ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", said)
+    printed = said_by(example, convert(tmp_path))
+    assert printed.startswith(start)
+    ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", printed)
     assert float(last) < left * float(first)
 
 
 @in_torch_reader
 def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
     out = convert_coco(tmp_path)
-    said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
-    assert said.startswith("24 records; the first has image/encoded, ")
+    printed = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
+    assert printed.startswith("24 records; the first has image/encoded, ")
     batches, read, boxes = map(
-        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
+        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", printed)[0]
     )
     assert (batches, read) == (3, 24) and boxes > 24
 
 
 @in_torch_reader
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
-    assert said.startswith("images (8, 64, 64, 3), ")
-    assert said.endswith("restored behind the first batch: same rest\n")
+    printed = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
+    assert printed.startswith("images (8, 64, 64, 3), ")
+    assert printed.endswith("restored behind the first batch: same rest\n")
+
+
+# --- the tutorials in docs/ ---
+
+
+def tutorial(page: str, blocks: int, *more: str) -> str:
+    """Return the first blocks of a tutorial as one program."""
+    return "\n".join([*python_blocks((PROJECT / "docs" / page).read_text())[:blocks], *more])
+
+
+@pytest.mark.slow
+def test_the_keras_tutorial_trains(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "photos", 30)
+    splits = ("--split_by", "hash", "--splits", "train=90,val=10")
+    committed_by(folder.run, tmp_path / "out", "--images", root, *splits)
+    assert "val_loss" in said(tmp_path, sys.executable, "-c", tutorial("start-keras.md", 2))
+
+
+@in_torch_reader
+def test_the_pytorch_tutorial_reads(tmp_path: Path) -> None:
+    convert_coco(tmp_path)
+    show = (
+        "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
+    )
+    program = tutorial("start-pytorch.md", 1, show)
+    assert said(tmp_path, TORCH_READER_PYTHON, "-c", program) == (
+        "torch.Size([8, 3, 64, 64]) 8 8\n"
+    )
+
+
+@in_torch_reader
+def test_the_grain_tutorial_reads(tmp_path: Path) -> None:
+    convert_coco(tmp_path)
+    program = tutorial("start-jax.md", 1)
+    assert said(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"
