@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint docs types fuzz bench lock clean \
+.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
         container flex_template template_given metadata
 .DEFAULT_GOAL := demo
 
@@ -80,6 +80,7 @@ $(LINT)/.installed: tests/lint/requirements.lock
 
 # The documentation site, strictly: a link that leads nowhere ends it.
 DOCS := .tools/docs
+.PHONY: docs
 docs: setup $(DOCS)/.installed
 	@rm -rf $(DOCS)/pages $(DOCS)/site
 	@$(PY) -m tests.docs_pages $(DOCS)/pages

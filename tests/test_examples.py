@@ -49,10 +49,10 @@ def convert_pairs(tmp_path: Path) -> Path:
 
 def said_by(example: str, out: Path, *arguments: str, python: str = sys.executable) -> str:
     """Return what an example prints, when it ends well."""
-    return said(out.parent, python, str(EXAMPLES / f"{example}.py"), str(out), *arguments)
+    return run_program(out.parent, python, str(EXAMPLES / f"{example}.py"), str(out), *arguments)
 
 
-def said(folder: Path, *command: str) -> str:
+def run_program(folder: Path, *command: str) -> str:
     """Return what a command prints that is run in a folder, when it ends well."""
     done = subprocess.run(
         command,
@@ -80,28 +80,28 @@ TRAINED: list[tuple[str, Callable[[Path], Path], str, float]] = [
 def test_what_is_trained_learns(
     example: str, convert: Callable[[Path], Path], start: str, left: float, tmp_path: Path
 ) -> None:
-    printed = said_by(example, convert(tmp_path))
-    assert printed.startswith(start)
-    ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", printed)
+    said = said_by(example, convert(tmp_path))
+    assert said.startswith(start)
+    ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", said)
     assert float(last) < left * float(first)
 
 
 @in_torch_reader
 def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
     out = convert_coco(tmp_path)
-    printed = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
-    assert printed.startswith("24 records; the first has image/encoded, ")
+    said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
+    assert said.startswith("24 records; the first has image/encoded, ")
     batches, read, boxes = map(
-        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", printed)[0]
+        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
     )
     assert (batches, read) == (3, 24) and boxes > 24
 
 
 @in_torch_reader
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    printed = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
-    assert printed.startswith("images (8, 64, 64, 3), ")
-    assert printed.endswith("restored behind the first batch: same rest\n")
+    said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
+    assert said.startswith("images (8, 64, 64, 3), ")
+    assert said.endswith("restored behind the first batch: same rest\n")
 
 
 # --- the tutorials in docs/ ---
@@ -117,7 +117,7 @@ def test_the_keras_tutorial_trains(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "photos", 30)
     splits = ("--split_by", "hash", "--splits", "train=90,val=10")
     committed_by(folder.run, tmp_path / "out", "--images", root, *splits)
-    assert "val_loss" in said(tmp_path, sys.executable, "-c", tutorial("start-keras.md", 2))
+    assert "val_loss" in run_program(tmp_path, sys.executable, "-c", tutorial("start-keras.md", 2))
 
 
 @in_torch_reader
@@ -127,7 +127,7 @@ def test_the_pytorch_tutorial_reads(tmp_path: Path) -> None:
         "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
     )
     program = tutorial("start-pytorch.md", 1, show)
-    assert said(tmp_path, TORCH_READER_PYTHON, "-c", program) == (
+    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == (
         "torch.Size([8, 3, 64, 64]) 8 8\n"
     )
 
@@ -136,4 +136,4 @@ def test_the_pytorch_tutorial_reads(tmp_path: Path) -> None:
 def test_the_grain_tutorial_reads(tmp_path: Path) -> None:
     convert_coco(tmp_path)
     program = tutorial("start-jax.md", 1)
-    assert said(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"
+    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"

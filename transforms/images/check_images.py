@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import ImageFile
 
 SAFE_PILLOW_MAJOR = 13
-"""First version without a critical JPEG overflow (CVE-2026-112403); see docs/limits.md."""
+"""First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
 _READERS = {
     b"\xff\xd8\xff": read_jpeg,
