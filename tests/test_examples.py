@@ -86,24 +86,6 @@ def test_what_is_trained_learns(
     assert float(last) < left * float(first)
 
 
-@in_torch_reader
-def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
-    out = convert_coco(tmp_path)
-    said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
-    assert said.startswith("24 records; the first has image/encoded, ")
-    batches, read, boxes = map(
-        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
-    )
-    assert (batches, read) == (3, 24) and boxes > 24
-
-
-@in_torch_reader
-def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
-    assert said.startswith("images (8, 64, 64, 3), ")
-    assert said.endswith("restored behind the first batch: same rest\n")
-
-
 # --- the tutorials in docs/ ---
 
 
@@ -137,3 +119,24 @@ def test_the_grain_tutorial_reads(tmp_path: Path) -> None:
     convert_coco(tmp_path)
     program = tutorial("start-jax.md", 1)
     assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"
+
+
+# --- examples without TensorFlow ---
+
+
+@in_torch_reader
+def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
+    out = convert_coco(tmp_path)
+    said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
+    assert said.startswith("24 records; the first has image/encoded, ")
+    batches, read, boxes = map(
+        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
+    )
+    assert (batches, read) == (3, 24) and boxes > 24
+
+
+@in_torch_reader
+def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
+    assert said.startswith("images (8, 64, 64, 3), ")
+    assert said.endswith("restored behind the first batch: same rest\n")
