@@ -16,7 +16,7 @@ from pathlib import Path
 from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES
 
 PROJECT = Path(__file__).resolve().parent.parent
-PATTERNS = ["*.md", "LICENSE", "docs/*.md", "docs/*.jpg", "docs/*.svg", "examples/*", "tests/*.md"]
+PATTERNS = ["*.md", "LICENSE", "docs/*", "examples/*", "tests/*.md"]
 PATTERNS += ["tests/data/*.md", "tests/fuzz/*.md", "tests/browser/*.py", "benchmarks/*.md"]
 API = """
 ## Functions
