@@ -51,7 +51,7 @@ def all_flags() -> Iterator[str]:
     first, *others = (set(rows[name].items()) for name in PIPELINES)
     shared = first.intersection(*others)
     yield from ["## All flags", "", "### All sources", "", "| flag | effect |", "|---|---|"]
-    yield from (row for item in rows[PIPELINES[0]].items() if item in shared for row in item[1:])
+    yield from (row for item in rows["coco"].items() if item in shared for row in item[1:])
     for name, flags in rows.items():
         yield from ["", f"### {name}", "", "| flag | effect |", "|---|---|"]
         yield from (row for item in flags.items() if item not in shared for row in item[1:])
