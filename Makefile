@@ -9,7 +9,7 @@ PY     := $(VENV)/bin/python
 
 setup: $(VENV)/.installed
 
-# --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin (see SECURITY in README.md).
+# --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin (see Security in docs/limits.md).
 $(VENV)/.installed: requirements.lock setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "beam-tfrec needs Python 3.11: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "beam-tfrec needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
@@ -76,6 +76,20 @@ lint: setup $(LINT)/.installed
 $(LINT)/.installed: tests/lint/requirements.lock
 	@$(PYTHON) -m venv --clear $(LINT)
 	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
+
+# The documentation site, strictly: a link that leads nowhere ends it.
+DOCS := .tools/docs
+.PHONY: docs
+docs: setup $(DOCS)/.installed
+	@rm -rf $(DOCS)/pages $(DOCS)/site
+	@$(PY) -m tests.docs_pages $(DOCS)/pages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "the site: $(DOCS)/site/index.html"
+
+$(DOCS)/.installed: docs/requirements.lock
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
 types: setup

@@ -26,7 +26,8 @@ if settings.get_current_profile_name() == "default":  # CI chooses its own
 
 # These import what environments of their own have.
 collect_ignore = [
-    *("browser/look.py", "mlcroissant/load.py", "tfdv/validate.py", "torch_reader/read.py"),
+    *("browser/look.py", "browser/shoot.py", "mlcroissant/load.py", "tfdv/validate.py"),
+    "torch_reader/read.py",
 ]
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"

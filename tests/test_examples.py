@@ -1,4 +1,4 @@
-"""The examples, run as a user would, on drawn pictures."""
+"""The examples and the tutorials, run as a user would, on drawn pictures."""
 
 import os
 import re
@@ -12,6 +12,7 @@ import pytest
 from beam_tfrec.pipelines import coco, folder, pairs
 from tests.coco_command import PROJECT, committed_by
 from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
+from tests.test_docs import python_blocks
 
 EXAMPLES = PROJECT / "examples"
 TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
@@ -48,8 +49,14 @@ def convert_pairs(tmp_path: Path) -> Path:
 
 def said_by(example: str, out: Path, *arguments: str, python: str = sys.executable) -> str:
     """Return what an example prints, when it ends well."""
+    return run_program(out.parent, python, str(EXAMPLES / f"{example}.py"), str(out), *arguments)
+
+
+def run_program(folder: Path, *command: str) -> str:
+    """Return what a command prints that is run in a folder, when it ends well."""
     done = subprocess.run(
-        [python, str(EXAMPLES / f"{example}.py"), str(out), *arguments],
+        command,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(PROJECT)},  # as if it were installed
         capture_output=True,
         text=True,
@@ -77,6 +84,44 @@ def test_what_is_trained_learns(
     assert said.startswith(start)
     ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", said)
     assert float(last) < left * float(first)
+
+
+# --- the tutorials in docs/ ---
+
+
+def tutorial(page: str, blocks: int, *more: str) -> str:
+    """Return the first blocks of a tutorial as one program."""
+    return "\n".join([*python_blocks((PROJECT / "docs" / page).read_text())[:blocks], *more])
+
+
+@pytest.mark.slow
+def test_the_keras_tutorial_trains(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "photos", 30)
+    splits = ("--split_by", "hash", "--splits", "train=90,val=10")
+    committed_by(folder.run, tmp_path / "out", "--images", root, *splits)
+    assert "val_loss" in run_program(tmp_path, sys.executable, "-c", tutorial("start-keras.md", 2))
+
+
+@in_torch_reader
+def test_the_pytorch_tutorial_reads(tmp_path: Path) -> None:
+    convert_coco(tmp_path)
+    show = (
+        "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
+    )
+    program = tutorial("start-pytorch.md", 1, show)
+    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == (
+        "torch.Size([8, 3, 64, 64]) 8 8\n"
+    )
+
+
+@in_torch_reader
+def test_the_grain_tutorial_reads(tmp_path: Path) -> None:
+    convert_coco(tmp_path)
+    program = tutorial("start-jax.md", 1)
+    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"
+
+
+# --- examples without TensorFlow ---
 
 
 @in_torch_reader

@@ -1,0 +1,99 @@
+"""README, docs and examples: Python compiles, commands parse, links lead somewhere.
+
+Blocks that other tests run are found by their words, with `python_of` in `test_load.py`.
+"""
+
+import ast
+import importlib
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES, REMOVED
+from tests.docs_pages import gather_pages
+
+PROJECT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *sorted(PROJECT.glob("*.md")),
+    PROJECT / "examples" / "README.md",
+    *sorted((PROJECT / "docs").glob("*.md")),
+]
+NAMES = [str(page.relative_to(PROJECT)) for page in PAGES]
+OF_BEAM = {"--runner", "--prism_location"}
+ELISIONS = {"…", "..."}
+each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+
+def python_blocks(text: str) -> list[str]:
+    """Return the blocks of Python, without their indentation."""
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in blocks]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words after `beam-tfrec` of each command in a block or between backticks."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    found = re.findall(r"^(?:    |\$ )(?:\$ )?beam-tfrec (.*)$", joined, re.MULTILINE)
+    found += re.findall(r"`beam-tfrec ([a-z]+ [^`]+)`", joined)
+    for command in found:
+        yield shlex.split(command.replace("\\|", "|"), comments=True)
+
+
+@each_page
+def test_python_compiles(page: Path) -> None:
+    for block in python_blocks(page.read_text()):
+        ast.parse(block)
+
+
+@each_page
+def test_commands_parse(page: Path) -> None:
+    for name, *arguments in commands(page.read_text()):
+        if name == "plan":
+            name, *arguments = arguments
+        if name in {*PIPELINES, *COMMANDS} and arguments != ["--help"]:
+            check_command(name, arguments)
+        else:
+            assert name in {"SOURCE", "COMMAND", *PIPELINES, *REMOVED}, name
+
+
+def check_command(name: str, arguments: list[str]) -> None:
+    """Parse a command; of a part of one, look at the names of its flags."""
+    module = importlib.import_module(f"beam_tfrec.pipelines.{name}")
+    source = module.COMMAND if name in PIPELINES else module
+    if ELISIONS & {*arguments} or (name in PIPELINES and "--output" not in arguments):
+        known = OF_BEAM.union(*(flag.option_strings for flag in source.parser().flags))
+        assert {word for word in arguments if word.startswith("--")} <= known
+    elif name in PIPELINES:
+        _, of_beam = source.configure(arguments)
+        assert bool(of_beam) == ("--runner" in arguments)
+    else:
+        given = arguments[: arguments.index("--runner")] if "--runner" in arguments else arguments
+        source.parser().parse_args(given)
+
+
+def test_there_are_blocks_and_commands() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    assert len(python_blocks(readme)) == 1
+    assert len({name for name, *_ in commands(readme)} & {*PIPELINES}) == len(PIPELINES)
+
+
+@each_page
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text())
+    local = [target for pair in links for target in pair if target and "://" not in target]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_the_site_lists_every_flag_of_a_source_once(tmp_path: Path) -> None:
+    gather_pages(tmp_path)
+    _, _, text = (tmp_path / "docs" / "flags.md").read_text().partition("## All flags\n")
+    sections = dict(part.split("\n", 1) for part in text.split("\n### ")[1:])
+    assert sections.keys() == {"All sources", *COMMANDS} - {"plan"}
+    for name in PIPELINES:
+        flags = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.parser().flags
+        listed = re.findall(r"^\| `(--\w+)", sections["All sources"] + sections[name], re.MULTILINE)
+        assert sorted(listed) == sorted(flag.option_strings[0] for flag in flags)
