@@ -183,14 +183,7 @@ def _named(names: Mapping[str, str]) -> str:
     return " ".join(f"{split}={name}" if split else name for split, name in sorted(names.items()))
 
 
-COMMAND = Command(
-    "arrays",
-    "NumPy arrays to sharded .tfrec files.",
-    ArraysConfig,
-    add_flags,
-    fields_of,
-    images=False,
-)
+COMMAND = Command("arrays", ArraysConfig, add_flags, fields_of, images=False)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

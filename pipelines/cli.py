@@ -21,14 +21,35 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from beam_tfrec.schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from beam_tfrec import __version__
+from beam_tfrec.schemas.faults import (
+    EXIT_BUG,
+    EXIT_USAGE,
+    FAULTS,
+    fault_line,
+    find_fault,
+    printable,
+)
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.storage import Access, retries
 
-PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
-"""Commands that make data sets, with Beam."""
-COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
+PIPELINES = {
+    "coco": "Convert COCO photos and annotations to sharded .tfrec files.",
+    "folder": "Convert folders of images, one folder a class, to sharded .tfrec files.",
+    "table": "Convert rows of tables, with or without images, to sharded .tfrec files.",
+    "sidecar": "Convert images with one JSON file each to sharded .tfrec files.",
+    "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
+    "arrays": "Convert NumPy arrays to sharded .tfrec files.",
+}
+"""Commands that make data sets with Beam, and what each does."""
+COMMANDS = {
+    **PIPELINES,
+    "plan": "Print what one of these would make, without making it: beam-tfrec plan coco ...",
+    "verify": "Check data sets, or any TFRecord files, for damage.",
+    "show": "Print features and records of a data set or TFRecord file.",
+    "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
+}
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
 """What to do instead of a command that was removed, for one release."""
 OUR_LOGGERS = ("beam_tfrec",)
@@ -202,18 +223,24 @@ def parse_several_per_split(
 def run_command(argv: Sequence[str]) -> None:
     """Run the command that the first argument names."""
     command, *arguments = argv or [""]
-    names: Sequence[str] = COMMANDS
+    names, usage = COMMANDS, "beam-tfrec COMMAND ..."
     if command == "plan":  # a run's command with one more flag
         command, *arguments = arguments or [""]
-        names, arguments = PIPELINES, ["--plan", *arguments]
-    if command in ("-h", "--help"):
-        print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
+        names, usage = PIPELINES, "beam-tfrec plan COMMAND ..."
+        arguments = ["--plan", *arguments]
+    if command in ("-h", "--help", ""):
+        lines = [f"  {name:8} {does}" for name, does in names.items()]
+        more = "Flags of a command: beam-tfrec COMMAND --help"
+        text = "\n".join([f"usage: {usage}", "", *lines, "", more])
+        print(text, file=sys.stdout if command else sys.stderr)
+        sys.exit(0 if command else EXIT_USAGE)
+    if command == "--version":
+        print(f"beam-tfrec {__version__}")
         return
     if command in REMOVED:
         raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
-        what = f"unknown command {command!r}" if command else "no command"
-        raise ValueError(f"{what}: give one of {', '.join(names)}")
+        raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
     importlib.import_module(f"beam_tfrec.pipelines.{command}").run(arguments)
 
 

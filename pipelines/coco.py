@@ -191,9 +191,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "coco", "COCO photos and annotations to sharded .tfrec files.", CocoConfig, add_flags, fields_of
-)
+COMMAND = Command("coco", CocoConfig, add_flags, fields_of)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

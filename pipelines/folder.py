@@ -108,9 +108,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {"images": images, "layout": layout_of(flags)}
 
 
-COMMAND = Command(
-    "folder", "Folders of classes to sharded .tfrec files.", FolderConfig, add_flags, fields_of
-)
+COMMAND = Command("folder", FolderConfig, add_flags, fields_of)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

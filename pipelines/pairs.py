@@ -109,9 +109,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "pairs", "Pairs of images to sharded .tfrec files.", PairsConfig, add_flags, fields_of
-)
+COMMAND = Command("pairs", PairsConfig, add_flags, fields_of)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, FlagParser, say
+from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
@@ -66,7 +66,6 @@ class Command:
 
     Attributes:
         name: of its module in `pipelines`.
-        does: one line for `--help`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
         fields: what those flags say, as fields of the configuration.
@@ -74,7 +73,6 @@ class Command:
     """
 
     name: str
-    does: str
     config: type[DataSetConfig]
     add_flags: Callable[[FlagParser], None]
     fields: Callable[[argparse.Namespace], dict[str, Any]]
@@ -82,7 +80,7 @@ class Command:
 
     def parser(self) -> FlagParser:
         """Return the command's flags."""
-        parser = FlagParser(self.name, self.does)
+        parser = FlagParser(self.name, PIPELINES[self.name])
         self.add_flags(parser)
         add_data_set_flags(parser, images=self.images)
         return parser

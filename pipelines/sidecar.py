@@ -211,13 +211,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "sidecar",
-    "Images with a JSON file of annotations each to sharded .tfrec files.",
-    SidecarConfig,
-    add_flags,
-    fields_of,
-)
+COMMAND = Command("sidecar", SidecarConfig, add_flags, fields_of)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

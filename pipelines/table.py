@@ -229,13 +229,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "table",
-    "Rows of tables, with images or without, to .tfrec files.",
-    TableConfig,
-    add_flags,
-    fields_of,
-)
+COMMAND = Command("table", TableConfig, add_flags, fields_of)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 
