@@ -148,17 +148,19 @@ def _keys_of(source: ArraySource) -> str:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    paths = ".npy or .npz file per split, or a folder of either; samples lie along the first axis"
+    paths = ".npy or .npz file per split, or a folder of these; the first axis counts samples"
     group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
-    images = "array of an .npz file, or .npy file of a folder, that holds the images"
-    default = "(default: the only one, else the one called x, images or image)"
+    images = "images: an array of the .npz file, or a .npy file of the folder"
+    default = "(default: the only array, else x, images or image)"
     group.several("--image_array", f"{images} {default}", "[SPLIT=]NAME")
-    labels = "array or .npy file of labels: numbers or names"
+    labels = "labels, as numbers or names: an array or a .npy file"
     group.several("--label_array", labels, "[SPLIT=]NAME|FILE.npy")
-    group.text("--feature_arrays", "arrays of a number or text a sample, for features", "NAME,NAME")
-    group.switch("--one_sample_per_file", "each file of a folder is a sample")
-    group.choice("--dtype", "what values of two bytes without a type, V2, are", [BFLOAT16])
-    encoding = "of raw_image: tensor, for tf.io.parse_tensor; raw, for tf.io.decode_raw"
+    features = "arrays with a number or text for each sample, to write as features"
+    group.text("--feature_arrays", features, "NAME,NAME")
+    group.switch("--one_sample_per_file", "take each file of a folder as one sample")
+    dtype = "type of two-byte values that have none (V2 in NumPy)"
+    group.choice("--dtype", dtype, [BFLOAT16])
+    encoding = "of raw_image: tensor for tf.io.parse_tensor, raw for tf.io.decode_raw"
     group.choice("--encoding", encoding, Encoding, "tensor")
 
 
@@ -183,7 +185,7 @@ def _named(names: Mapping[str, str]) -> str:
     return " ".join(f"{split}={name}" if split else name for split, name in sorted(names.items()))
 
 
-COMMAND = Command("arrays", ArraysConfig, add_flags, fields_of, images=False)
+COMMAND = Command("arrays", ArraysConfig, add_flags, fields_of, "--arrays cifar.npz", images=False)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -57,6 +57,7 @@ OUR_LOGGERS = ("beam_tfrec",)
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
+_BEAMS_HYPHENS = "--job-server-timeout"  # the one flag of Beam that has any
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
@@ -87,25 +88,34 @@ JOB_ELSEWHERE = JobElsewhere()
 class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
 
-    def __init__(self, name: str, does: str, **options: Any) -> None:
-        """Take the command's name and one line on what it does."""
+    def __init__(self, name: str, does: str, *, short: bool = False, **options: Any) -> None:
+        """Take argparse's options, and what differs here.
+
+        Args:
+            name: of the command.
+            does: one line on what it does.
+            short: leave rare flags out of the help.
+            **options: of argparse.
+        """
         super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
         self.flags: list[argparse.Action] = []
+        self.short = short
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise ValueError(f"{message}: see --help")
 
-    def group(self, title: str, *, exclusive: bool = False) -> "FlagGroup":
+    def group(self, title: str, *, exclusive: bool = False, rare: bool = False) -> "FlagGroup":
         """Return a new group of flags in the help.
 
         Args:
             title: of the group.
             exclusive: only one of its flags may be given.
+            rare: all its flags are rare.
         """
         titled = self.add_argument_group(title)
         group = titled.add_mutually_exclusive_group() if exclusive else titled
-        return FlagGroup(self.flags, group.add_argument)
+        return FlagGroup(self, group.add_argument, rare)
 
 
 @dataclass(frozen=True)
@@ -113,26 +123,37 @@ class FlagGroup:
     """Adds flags to a group, each with its name and help.
 
     Attributes:
-        flags: list of the parser's flags.
+        parser: of the group.
         add_argument: argparse's own method of the group.
+        rare: whether only the whole help shows the group.
     """
 
-    flags: list[argparse.Action]
+    parser: FlagParser
     add_argument: Callable[..., argparse.Action]
+    rare: bool = False
 
-    def add(self, name: str, help: str, **options: Any) -> None:
-        """Add a flag with argparse's options; the help says its default or that it is required."""
+    def add(self, name: str, help: str, *, rare: bool = False, **options: Any) -> None:
+        """Add a flag; its help says the default, or that the flag is required.
+
+        Args:
+            name: of the flag.
+            help: of the flag.
+            rare: only the whole help shows the flag.
+            **options: of argparse.
+        """
         default = options.get("default")
         if options.get("required"):
             help = f"{help} (required)"
         elif "default" not in help:
             otherwise = "off" if options.get("action") == "store_true" else "none"
             help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
-        self.flags.append(self.add_argument(name, help=help, **options))
+        if self.parser.short and (rare or self.rare):
+            help = argparse.SUPPRESS
+        self.parser.flags.append(self.add_argument(name, help=help, **options))
 
-    def switch(self, name: str, help: str) -> None:
+    def switch(self, name: str, help: str, **options: Any) -> None:
         """Add a flag without a value."""
-        self.add(name, help, action="store_true")
+        self.add(name, help, action="store_true", **options)
 
     def text(
         self, name: str, help: str, metavar: str, default: str | None = None, **options: Any
@@ -141,25 +162,35 @@ class FlagGroup:
         self.add(name, help, type=not_empty, metavar=metavar, default=default, **options)
 
     def number(
-        self, name: str, help: str, default: float | None = None, type: type[float] = int
+        self,
+        name: str,
+        help: str,
+        default: float | None = None,
+        type: type[float] = int,
+        **options: Any,
     ) -> None:
         """Add a flag of a number."""
-        self.add(name, help, type=type, metavar="N", default=default)
+        self.add(name, help, type=type, metavar="N", default=default, **options)
 
-    def several(self, name: str, help: str, metavar: str, *, required: bool = False) -> None:
-        """Add a flag of several texts that are not empty, which may come again."""
-        options: dict[str, Any] = {"nargs": "+", "action": "extend", "required": required}
-        self.add(name, help, type=not_empty, metavar=metavar, default=[], **options)
+    def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
+        """Add a flag of several texts that are not empty; it may be repeated."""
+        options |= {"nargs": "+", "action": "extend", "default": []}
+        self.add(name, help, type=not_empty, metavar=metavar, **options)
 
     def choice(
-        self, name: str, help: str, choices: type[enum.Enum] | Sequence[str], default: Any = None
+        self,
+        name: str,
+        help: str,
+        choices: type[enum.Enum] | Sequence[str],
+        default: Any = None,
+        **options: Any,
     ) -> None:
         """Add a flag of one of several texts, or of the values of an enum."""
-        options: dict[str, Any] = {"choices": choices}
+        options["choices"] = choices
         if isinstance(choices, type):
             default = default and choices(default)
             values = [choice.value for choice in choices]
-            options = {"choices": values, "action": _ToMember, "const": choices}
+            options |= {"choices": values, "action": _ToMember, "const": choices}
         self.add(name, help, default=default, **options)
 
 
@@ -171,6 +202,18 @@ class _ToMember(argparse.Action):
         setattr(flags, self.dest, self.const(value))
 
 
+def with_underscores(argument: str) -> str:
+    """Return an argument with underscores for the hyphens in a flag's name.
+
+    >>> with_underscores("--num-shards=train-a=4")
+    '--num_shards=train-a=4'
+    """
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--") or " " in name or name == _BEAMS_HYPHENS:
+        return argument
+    return f"--{name[2:].replace('-', '_')}{equals}{value}"
+
+
 def not_empty(text: str) -> str:
     """Return a flag's value, which may not be empty."""
     if not text:  # such as an unset variable of a shell script
@@ -180,7 +223,7 @@ def not_empty(text: str) -> str:
 
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
     """Add the flags for reading stores, and return their group."""
-    group = parser.group("Google Cloud Storage")
+    group = parser.group("Google Cloud Storage", rare=True)
     group.switch(
         "--anonymous",
         "send no credentials, for public buckets (default: Application Default Credentials)",
@@ -241,7 +284,8 @@ def run_command(argv: Sequence[str]) -> None:
         raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
-    importlib.import_module(f"beam_tfrec.pipelines.{command}").run(arguments)
+    module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
+    module.run([*map(with_underscores, arguments)])
 
 
 def main(*command: str) -> NoReturn:

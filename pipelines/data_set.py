@@ -60,6 +60,7 @@ class DataSetConfig(DataSetJob):
         since: earlier data sets that this one adds to; None for none.
         waits: stay until the job has ended, and say what it made.
         plan: `text` or `json` to say what the run would make, instead of running; empty to run.
+        quiet: print no progress and no notes.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -72,6 +73,7 @@ class DataSetConfig(DataSetJob):
     since: Since | None = None
     waits: bool = True
     plan: str = ""
+    quiet: bool = False
 
     source_flag: ClassVar[str] = "--images"
     """Flag that names the splits of the sources."""

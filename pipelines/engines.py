@@ -30,6 +30,7 @@ from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
 
 _LOG = logging.getLogger(__name__)
+_CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a name that is cut off
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
@@ -54,7 +55,8 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
         ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
     """
     of_beam = beam_parser()
-    known = ["--help", *_flags_of(parser), *_flags_of(of_beam)]
+    ours = ["--help", "--help_all", *(flag.option_strings[0] for flag in parser.flags)]
+    known = [*ours, *_flags_of(of_beam)]
     for argument in argv:  # first, since a misspelt flag also leaves a required one missing
         flag = argument.split("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in known:
@@ -83,8 +85,9 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
-    close = difflib.get_close_matches(argument, known, n=1)
-    remedy = f"did you mean {close[0]}?" if close else "see --help"
+    names = [flag.lstrip("-") for flag in known]
+    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=_CLOSE)
+    remedy = f"did you mean --{close[0]}?" if close else "see --help_all"
     return ValueError(f"unknown argument {argument!r}: {remedy}")
 
 

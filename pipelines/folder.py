@@ -69,13 +69,13 @@ class FolderConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    folders = "folder per split that holds a folder of images for each class"
+    folders = "folder per split, with a folder of images for each class"
     add_sources(parser, images=("DIR", folders))
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
-        "keys of Model Garden, of the TPU scripts for ImageNet, of TensorFlow's tutorial; or pixels"
-        " as a serialized tensor, and the class's name",
+        "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
+        " tutorial; tensor: pixels as a serialized tensor, and the class's name",
         list(LAYOUTS),
         "classification",
     )
@@ -108,7 +108,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {"images": images, "layout": layout_of(flags)}
 
 
-COMMAND = Command("folder", FolderConfig, add_flags, fields_of)
+COMMAND = Command(
+    "folder", FolderConfig, add_flags, fields_of, "--images train=flowers/train val=flowers/val"
+)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -58,6 +58,14 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
+_EPILOG = """\
+runners (docs/dataflow.md, docs/flink.md):
+  --runner NAME         run as a job of this Beam runner, such as DataflowRunner, with Beam's
+                        own flags (default: run in this process)
+
+examples:
+  {0} --output out
+  {0} --output out --plan"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Command:
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
         fields: what those flags say, as fields of the configuration.
+        example: flags of its sources, for the help's examples.
         images: whether the source has image files.
     """
 
@@ -76,13 +85,26 @@ class Command:
     config: type[DataSetConfig]
     add_flags: Callable[[FlagParser], None]
     fields: Callable[[argparse.Namespace], dict[str, Any]]
+    example: str
     images: bool = True
 
-    def parser(self) -> FlagParser:
-        """Return the command's flags."""
-        parser = FlagParser(self.name, PIPELINES[self.name])
+    def parser(self, *, short: bool = False) -> FlagParser:
+        """Return the command's flags, and the help of all or of those that most runs need."""
+        parser = FlagParser(
+            self.name,
+            PIPELINES[self.name],
+            short=short,
+            epilog=_EPILOG.format(f"beam-tfrec {self.name} {self.example}"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+        )
         self.add_flags(parser)
         add_data_set_flags(parser, images=self.images)
+        helps = parser.add_argument_group("help")
+        helps.add_argument("-h", "--help", action="help", help="show the flags that most runs need")
+        helps.add_argument("--help_all", action="help", help="show all flags")
+        needed = [f"{f.option_strings[0]} {f.metavar}" for f in parser.flags if f.required]
+        parser.usage = f"%(prog)s {' '.join(needed)} [FLAG ...]"
         return parser
 
     def configure(self, argv: Sequence[str]) -> tuple[DataSetConfig, list[str]]:
@@ -91,7 +113,8 @@ class Command:
         Raises:
             ValueError: with the value and the remedy.
         """
-        flags, beam_args = engines.parse_flags(self.parser(), argv)
+        parser = self.parser(short="--help_all" not in argv)
+        flags, beam_args = engines.parse_flags(parser, argv)
         fields = self.fields(flags) | data_set_fields(flags, images=self.images)
         command = shlex.join(["beam-tfrec", self.name, *argv])
         command = _OF_ONE_RUN.sub("", command)
@@ -114,6 +137,8 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
+    for name in OUR_LOGGERS if config.quiet else ():
+        logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.uris, waits=config.waits)
     if config.report is None:  # where it needs no remote request
         reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
@@ -180,7 +205,7 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
     PROGRESS.reset()
     spare_the_collector()
     with contextlib.ExitStack() as around:
-        if engines.runs_workers_here(options):
+        if engines.runs_workers_here(options) and not config.quiet:
             ended = threading.Event()
             shown = (config.layout.sample_noun, ended, sys.stderr)
             thread = threading.Thread(target=_show_progress, args=shown, daemon=True)

@@ -130,7 +130,7 @@ class SidecarConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    annotations = "folder of JSON files per split, or a glob in which ** crosses folders"
+    annotations = "folder of JSON files per split, or a glob; ** matches any number of folders"
     group = add_sources(
         parser,
         images=("DIR", "folder of images per split"),
@@ -138,24 +138,22 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.choice(
         "--format",
-        "of the JSON files: LabelMe's, SA-1B's, or each by its content (default auto; with --fields"
-        " flat)",
+        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto; with"
+        " --fields flat)",
         [AUTO, *(known.value for known in SideFormat), FLAT],
     )
-    group.text(
-        "--join_by",
-        "field that names the image, such as image.file_name (default: files share a name)",
-        "FIELD",
-    )
-    group.switch("--allow_unannotated", "keep images without a JSON file (default: reject them)")
+    join = "field that names the image, such as image.file_name (default: files share a name)"
+    group.text("--join_by", join, "FIELD", rare=True)
+    unannotated = "keep images without a JSON file (default: reject them)"
+    group.switch("--allow_unannotated", unannotated, rare=True)
     add_size_flag(group)
     group = parser.group("records (docs/layouts.md)")
-    features = f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)"
+    features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes)"
     group.text("--features", features, "NAME,NAME")
     group.several(
         "--fields",
-        "fields, keys with dots between, that become features: int64, float or bytes, with [] for"
-        " lists (default: objects are written)",
+        "fields to write as features instead of objects, such as a.b=int64: int64, float or bytes;"
+        " add [] for lists (default: write objects)",
         "PATH=TYPE,...",
     )
     add_class_flags(parser, "default 1")
@@ -211,7 +209,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("sidecar", SidecarConfig, add_flags, fields_of)
+COMMAND = Command(
+    "sidecar", SidecarConfig, add_flags, fields_of, "--images photos --annotations labels"
+)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

