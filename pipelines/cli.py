@@ -26,6 +26,7 @@ from beam_tfrec.schemas.faults import (
     EXIT_BUG,
     EXIT_USAGE,
     FAULTS,
+    bytes_text,
     fault_line,
     find_fault,
     printable,
@@ -250,11 +251,16 @@ def parse_several_per_split(
     {'train': ('a.json', 'b.json')}
 
     Raises:
-        ValueError: when a value is empty.
+        ValueError: when a value is empty, or its split has capitals.
     """
     per_split: dict[str, tuple[str, ...]] = {}
     for value in values:
         split, equals, rest = value.partition("=")
+        if equals and not is_split_name(split) and is_split_name(split.lower()):
+            raise ValueError(
+                f"{name}: splits are lower case, got {value!r}: write {split.lower()}=, or put"
+                " ./ before a path"
+            )
         if not equals or not is_split_name(split):
             split, rest = bare, value
         if not rest:
@@ -341,6 +347,10 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return EXIT_BUG
     code, message = fault
+    if code == "E-IO-NOSPACE" and PROGRESS.done:
+        what, _, remedy = message.rpartition("; ")
+        needed = PROGRESS.bytes / PROGRESS.done * (PROGRESS.planned - PROGRESS.done)
+        message = f"{what}, about {bytes_text(needed)} more are needed; {remedy}"
     say(message, sys.stderr)
     return FAULTS[code].exit_code
 

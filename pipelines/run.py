@@ -5,6 +5,7 @@ import contextlib
 import gc
 import io
 import logging
+import os
 import re
 import shlex
 import sys
@@ -25,7 +26,7 @@ from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
-from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -348,7 +349,14 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 def _check_sources(config: DataSetConfig) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
     for uri in (*config.all_files, *filter(None, [config.exclude])):
-        find_uri(uri, config.access)
+        try:
+            find_uri(uri, config.access)
+        except RuntimeError:
+            root = next(iter(config.roots.values()), "")
+            if is_local(uri) and os.path.isdir(uri) and os.path.isfile(root):
+                what = f"is a folder, and {root} is a file"
+                raise RuntimeError(fault_line("E-ARG", uri, what, "swap the two")) from None
+            raise
     for uri in sorted({*config.roots.values(), *config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()
 

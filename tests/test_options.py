@@ -53,6 +53,7 @@ REFUSED = [
     ),
     ("--date 2026-11-20", "date 2026-11-20 must replace {date} in output or since, and neither"),
     ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
+    ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
     ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
@@ -181,7 +182,7 @@ def test_parse_size_refuses(text: str) -> None:
     [
         (["train=a", "val=b"], {"train": "a", "val": "b"}),
         (["/x/a=b"], {"bare": "/x/a=b"}),  # what stands before = can be no split
-        (["Train=a"], {"bare": "Train=a"}),
+        (["./Train=a"], {"bare": "./Train=a"}),
         (["train=a=b"], {"train": "a=b"}),
         (["=a"], {"bare": "=a"}),
         (["./train=a"], {"bare": "./train=a"}),  # how a folder with = in its name is given
