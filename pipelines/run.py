@@ -57,7 +57,7 @@ from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folder
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
-_LOGGED_EVERY_S = 30.0
+_LOGGED_EVERY_S = 10.0
 _DRAWN_EVERY_S = 0.2
 _EPILOG = """\
 runners (docs/dataflow.md, docs/flink.md):
@@ -208,7 +208,7 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
     with contextlib.ExitStack() as around:
         if engines.runs_workers_here(options) and not config.quiet:
             ended = threading.Event()
-            shown = (config.layout.sample_noun, ended, sys.stderr)
+            shown = (ended, sys.stderr)
             thread = threading.Thread(target=_show_progress, args=shown, daemon=True)
             thread.start()
             around.callback(thread.join)
@@ -294,7 +294,7 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
         noun: what a sample is, such as `image`.
     """
     records = sum(split.records for split in manifest.splits.values())
-    rate = f"{records / seconds:,.0f} {noun}s/s"
+    rate = f"{records / seconds:,.0f} records/s"
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
     for name, split in manifest.splits.items():
         yield from _split_lines(name, split, noun if split.images is None else "object")
@@ -361,14 +361,14 @@ def _check_sources(config: DataSetConfig) -> None:
         open_storage(uri, config.access).require_folder()
 
 
-def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
-    """Show how far this process is: a bar on a terminal, else a line every 30 s."""
+def _show_progress(ended: threading.Event, stream: TextIO) -> None:
+    """Show the progress of this process: a bar on a terminal, else a log line every 10 s."""
     on_terminal, is_last = stream.isatty(), False
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
     # Without a terminal the bar is drawn into a buffer, and its text is logged.
     unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
     where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
-    bar = tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **where)
+    bar = tqdm(total=0, unit=" records", desc="reading sources", **where)
     with logging_redirect_tqdm(loggers), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
@@ -380,5 +380,5 @@ def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
             bar.update(PROGRESS.done - bar.n)
             if on_terminal:
                 bar.refresh()
-            elif PROGRESS.planned and not is_last:
+            elif not is_last:
                 _LOG.info("%s", bar)
