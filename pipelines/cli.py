@@ -1,6 +1,6 @@
-"""The console command `beam-tfrec`, and the frame of every command: flags, faults, exit codes.
+"""The console command `beam-tfrec`, and what all commands share: flags, faults, exit codes.
 
-Imports no Beam.
+This module imports no Beam.
 """
 
 import argparse
@@ -52,14 +52,14 @@ COMMANDS = {
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""What to do instead of a command that was removed, for one release."""
+"""Commands that the last release had, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
 _BEAMS_HYPHENS = "--job-server-timeout"  # the one flag of Beam that has any
-_IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
+_IN_A_STEP = "[while running '"  # of Beam; a ValueError of a step is a bug
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
     "MemoryError": _OUT_OF_MEMORY,
@@ -67,16 +67,16 @@ _SPENT = {
     "can't start new thread": ("threads", "no more can be started", "raise ulimit -u or memory"),
     "Too many open files": ("files", "too many open files", "raise the limit (ulimit -n)"),
 }
-"""What Python and libraries say when a limit of the machine is reached."""
+"""Messages of Python and libraries when a limit of the machine is reached."""
 
 
 @dataclass
 class JobElsewhere:
-    """The job that this process waits for, or none; an interruption does not end it.
+    """The job on another machine that this process waits for. An interruption does not end it.
 
     Attributes:
-        page: URL that shows it.
-        cancel: command that ends it.
+        page: URL of the job; empty for no job.
+        cancel: command that ends the job.
     """
 
     page: str = ""
@@ -196,7 +196,7 @@ class FlagGroup:
 
 
 class _ToMember(argparse.Action):
-    """Keeps the member of an enum that a value stands for."""
+    """Stores the enum member of a value."""
 
     def __call__(self, _: object, flags: argparse.Namespace, value: Any, __: object = None) -> None:
         """Set the flag."""
@@ -223,7 +223,7 @@ def not_empty(text: str) -> str:
 
 
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
-    """Add the flags for reading stores, and return their group."""
+    """Add the flags for reading from stores, and return their group."""
     group = parser.group("Google Cloud Storage", rare=True)
     group.switch(
         "--anonymous",
@@ -238,7 +238,7 @@ def add_reading_flags(parser: FlagParser) -> FlagGroup:
 
 
 def reading_access(flags: argparse.Namespace) -> Access:
-    """Return how stores are read, as the flags of `add_reading_flags` say."""
+    """Return the access that the flags of `add_reading_flags` ask for."""
     return Access(flags.anonymous, flags.billing_project or "")
 
 
@@ -295,15 +295,15 @@ def run_command(argv: Sequence[str]) -> None:
 
 
 def main(*command: str) -> NoReturn:
-    """Run the arguments of this process as a command, and end it.
+    """Run the command that this process's arguments give, and exit.
 
     Args:
-        command: name of the command; none where the first argument names it.
+        command: name of the command; without it, the first argument is the name.
     """
     code = guarded(run_command, [*command, *sys.argv[1:]])
     if code == 0:
         sys.exit(0)
-    _end(code)  # at once: threads of a run that failed would print below its fault
+    _end(code)  # at once: other threads of the failed run would print after the fault
 
 
 def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -321,7 +321,7 @@ def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
 
 
 def say(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, escaped; a reader who has gone does not end the run."""
+    """Print a line, escaped. A closed stream does not end the run."""
     stream = stream or sys.stdout
     try:  # in one piece: other threads are logging
         print(f"{printable(line)}\n", end="", file=stream, flush=True)
@@ -332,7 +332,7 @@ def say(line: str, stream: TextIO | None = None) -> None:
 def _report(error: BaseException) -> int:
     text = "".join(traceback.format_exception(error))
     _LOG.debug("%s", text)
-    for name in OUR_LOGGERS:  # shards that are still being built log nothing below the fault
+    for name in OUR_LOGGERS:  # other threads log nothing after the fault
         logging.getLogger(name).setLevel(logging.CRITICAL)
     fault = find_fault(str(error)) or find_fault(text)
     if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
@@ -356,9 +356,9 @@ def _report(error: BaseException) -> int:
 
 
 def _interrupted(number: int, _: FrameType | None) -> NoReturn:
-    """Say how far the command is, and end with exit code 128 + `number`.
+    """Print the progress, and exit with code 128 + `number`.
 
-    Every file that is there is whole, so no clean-up is needed.
+    Every output file is complete, so no clean-up is needed.
     """
     said = "run again"
     with contextlib.suppress(Exception):
@@ -383,19 +383,19 @@ def _how_far() -> str:
 def _end(code: int) -> NoReturn:
     """End this process and its children, such as Prism or a job server, at once."""
     for children in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread, or the child, has ended by itself
+        with contextlib.suppress(OSError):  # the thread or the child has ended meanwhile
             for pid in children.read_text().split():
                 os.kill(int(pid), signal.SIGTERM)
     os._exit(code)
 
 
 class _Handler(logging.StreamHandler):
-    """Prints a record; of retries one a minute, since an outage stops all threads at once."""
+    """Prints log records, but retries once a minute: an outage stops all threads at once."""
 
     _retry_said_at_s = -_RETRY_SAID_EVERY_S
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is to be printed."""
+        """Return whether to print a record."""
         if record.name == retries.__name__:
             if record.created < self._retry_said_at_s + _RETRY_SAID_EVERY_S:
                 return False
@@ -407,7 +407,7 @@ class _Handler(logging.StreamHandler):
         return "\n".join(map(printable, super().format(record).splitlines()))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the record: its reader has gone."""
+        """Drop the record: the stream is closed."""
 
 
 def _log_thread_error(error: threading.ExceptHookArgs) -> None:

@@ -45,9 +45,9 @@ class CocoConfig(DataSetConfig):
 
     Attributes:
         images: URI of the image root per split, such as `{"train": "gs://b/train2017"}`.
-        annotations: URIs of the annotation files per split, in any order; each is known by its
-            content.
-        rules: how strictly annotation files are taken.
+        annotations: URIs of the annotation files per split, in any order; their content shows
+            their kind.
+        rules: how strictly annotation files are read.
         panoptic_images: URI of the root of panoptic PNGs per split that has them.
     """
 
@@ -57,10 +57,10 @@ class CocoConfig(DataSetConfig):
     rules: CocoRules = field(default_factory=CocoRules)
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
-    split_fields: ClassVar[None] = None  # the files say which fields their images have
+    split_fields: ClassVar[None] = None  # only the files show the fields of images
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
@@ -90,7 +90,7 @@ class CocoConfig(DataSetConfig):
         return dict.fromkeys(self.splits, files)
 
     def reader(self) -> CocoReader:
-        """Return the reader: the user's rules, and what layout and splits need from the files."""
+        """Return the reader: the user's rules, and what layout and splits need of the files."""
         rules = replace(
             self.rules,
             per_annotation=self.layout.per_annotation,

@@ -1,4 +1,4 @@
-"""Flags of data sets, shared by all sources, and their values as fields of a `DataSetConfig`."""
+"""Flags that all sources share, and their values as fields of a `DataSetConfig`."""
 
 import argparse
 import datetime
@@ -35,7 +35,7 @@ _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
-    """Add the flags that every source has, with those about images where it has image files."""
+    """Add the flags of every source, and image flags if it has image files."""
     _add_split_flags(parser.group("splits (docs/splits.md)"))
     if images:
         _add_image_flags(parser.group("images (docs/images.md)"))
@@ -50,7 +50,7 @@ def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
 
 
 def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any]:
-    """Return the fields of a `DataSetConfig` that the flags of every source give.
+    """Return the fields of a `DataSetConfig` from the flags of every source.
 
     Args:
         flags: as parsed.
@@ -131,12 +131,12 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
 
 
 def _run_date_of(flags: argparse.Namespace) -> datetime.date:
-    """Return the day of a run: the one that the flags give, or today.
+    """Return the day of a run: from the flags, or today.
 
-    A clock decides what a run does here and nowhere else, once, before anything is read.
+    No other line of the project lets a clock decide what a run does.
 
     Raises:
-        ValueError: when the text is no day, or nothing is called by it.
+        ValueError: when the text is no day, or no path has a place for it.
     """
     if flags.date is None:
         return datetime.datetime.now(datetime.UTC).date()
@@ -152,7 +152,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
     """Return the value per split of `train=a val=b`, a bare value under `bare`.
 
-    Text before `=` that is no valid split name belongs to the value.
+    Text before `=` belongs to the value unless it is a split name.
 
     >>> parse_per_split("images", ["train=gs://b/train", "/data/a=b"], bare="val")
     {'train': 'gs://b/train', 'val': '/data/a=b'}
@@ -171,7 +171,7 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
-    """Return (shares, names): the one or the other of a list with commas.
+    """Return (shares, names) from a list with commas, one of them empty.
 
     >>> parse_splits("train=0.9,val=0.1")
     ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
@@ -179,7 +179,7 @@ def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
     ({}, ('train', 'test'))
 
     Raises:
-        ValueError: when it is neither.
+        ValueError: when it is neither shares nor names.
     """
     parts = [part.strip().partition("=") for part in text.split(",")]
     names = tuple(split.strip() for split, _, _ in parts)
@@ -346,7 +346,7 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
 
 
 def add_drop_flag(parser: FlagParser) -> None:
-    """Add the flag of sources that have annotations."""
+    """Add the flag for sources with annotations."""
     dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
     parser.group("dropped annotations").text("--max_dropped", dropped, "K|P%")
 
@@ -395,7 +395,7 @@ def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
 
 
 def feature_names(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of a list with commas, each once; None for none."""
+    """Return the names of a list with commas, each once; None without a list."""
     return None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
@@ -406,7 +406,7 @@ def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
     {'age': 'int64', 'tags': 'bytes[]'}
 
     Raises:
-        ValueError: when one is none, or of no column, or a second one.
+        ValueError: when a type is unknown, has no column, or comes twice.
     """
     types: dict[str, ColumnType] = {}
     for part in (part for text in given for part in text.split(",")):

@@ -45,7 +45,7 @@ class FolderConfig(DataSetConfig):
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
-        """Refuse a conversion whose images the layout would reject, all of them."""
+        """Refuse a conversion if the layout would reject every image."""
         super().__post_init__()
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
         for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
@@ -89,7 +89,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     """Return the layout that the flags ask for.
 
     Raises:
-        ValueError: when it holds no pixels to give a type to, or counts from below 0.
+        ValueError: when --dtype comes with a layout without pixels, or the first label is negative.
     """
     layout = LAYOUTS[flags.layout]
     first_label = first_label_of(flags, layout.first_label)

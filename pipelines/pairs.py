@@ -28,7 +28,7 @@ class PairsConfig(DataSetConfig):
     Attributes:
         low: URI of the folder of low-resolution images per split.
         high: URI of the folder of high-resolution images per split.
-        low_suffix: what names of low images end in, before their extension.
+        low_suffix: end of the names of low images, before the extension.
     """
 
     low: Mapping[str, str]
@@ -40,7 +40,7 @@ class PairsConfig(DataSetConfig):
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         check_same_splits(low=self.low, high=self.high)
         for split, uri in self.low.items():
             if uri.rstrip("/") == self.high[split].rstrip("/"):

@@ -1,4 +1,4 @@
-"""Run a source's command: flags, preflight, the graph on its engine, what was made."""
+"""Run a source's command: flags, checks, the graph on its engine, the summary."""
 
 import argparse
 import contextlib
@@ -77,7 +77,7 @@ class Command:
         name: of its module in `pipelines`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
-        fields: what those flags say, as fields of the configuration.
+        fields: turns those flags into fields of the configuration.
         example: flags of its sources, for the help's examples.
         images: whether the source has image files.
     """
@@ -109,7 +109,7 @@ class Command:
         return parser
 
     def configure(self, argv: Sequence[str]) -> tuple[DataSetConfig, list[str]]:
-        """Return the run that the arguments ask for, and the arguments that are Beam's.
+        """Return the configuration of the run, and the arguments for Beam.
 
         Raises:
             ValueError: with the value and the remedy.
@@ -124,28 +124,28 @@ class Command:
         return self.config(**fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
-        """Convert as the arguments say; returns when the data set is committed."""
+        """Run the command; return once the data set is committed."""
         execute(*self.configure(argv))
 
 
 def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
-    """Run until the data set is committed, unless it is complete already; or plan it.
+    """Run until the data set is committed, or plan it. Return at once if it is complete.
 
     Args:
         config: of the run.
         beam_args: Beam's part of the command line.
 
     Raises:
-        RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
+        RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
     for name in OUR_LOGGERS if config.quiet else ():
         logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.uris, waits=config.waits)
-    if config.report is None:  # where it needs no remote request
+    if config.report is None:  # if it needs no remote request
         reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
-        if engines.is_dry_run(options) and not config.plan:  # asks no store
+        if engines.is_dry_run(options) and not config.plan:  # sends no request to a store
             engines.run_graph(partial(build, config=config), options, waits=False)
             return
         if config.since and config.since.names:
@@ -166,7 +166,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
 
 
 def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
-    """Check that the run can work, and run the graph unless the output is complete."""
+    """Check sources and output, and run the graph unless the output is complete."""
     started_s = time.monotonic()
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
@@ -178,7 +178,7 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
             lock.take(alone=False)
         elif find_complete(output, config):
             _say_complete(config)
-            if config.report:  # a killed run may have made none
+            if config.report:  # a killed run may have written none
                 from beam_tfrec.transforms.report.page import has_report, write_report
 
                 uri, access = config.output, config.access
@@ -219,10 +219,10 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
 
 
 def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> bool:
-    """Return whether other processes may build shards of a run in this process.
+    """Return whether processes next to this one may build shards.
 
-    Not when a path needs Beam's filesystems, when reads are rate-limited, when sources are unpacked
-    to disk, or when the layout is the user's own.
+    They may not if a path needs Beam's filesystems, reads are rate-limited, sources are unpacked to
+    disk, or the layout is the user's own.
     """
     return (
         engines.runner_of(options) == "FnApiRunner"
@@ -235,17 +235,17 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
 
 
 def spare_the_collector() -> None:
-    """Keep Python's cycle collector from walking through Beam again and again.
+    """Make Python's cycle collector run less often, and skip the imported modules.
 
-    Samples make no cycles, but their number triggers collections of everything that was imported.
+    Samples have no cycles, but so many of them trigger collections again and again.
     """
-    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
+    if not gc.get_freeze_count():  # a second freeze would keep the objects of an earlier run
         gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
 def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
-    """Say what a run would make, and end as it would before its first shard."""
+    """Print what a run would make, and end as that run would before its first shard."""
     from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from beam_tfrec.transforms.forecast import take_plan
 
@@ -253,12 +253,12 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
-    if complete and config.trust_manifest:  # then its sources need not be there
+    if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
         return
     _check_sources(config)
     spare_the_collector()
-    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
+    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # here, always
     elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
     plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
     noun = config.layout.sample_noun
@@ -281,29 +281,29 @@ def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -
         from beam_tfrec.transforms.report.page import has_report
 
         if has_report(uri, config.access):
-            say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
+            say(f"  report: {join_uri(uri, REPORT_NAME)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
-    """Yield what was made, what was rejected and why, and how to read it.
+    """Yield the summary: counts, rejects with their reasons, and how to read the data set.
 
     Args:
         manifest: of the data set.
         output: URI of the data set.
-        seconds: that the run took.
-        noun: what a sample is, such as `image`.
+        seconds: duration of the run.
+        noun: for a sample, such as `image`.
     """
     records = sum(split.records for split in manifest.splits.values())
     rate = f"{records / seconds:,.0f} records/s"
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
     for name, split in manifest.splits.items():
         yield from _split_lines(name, split, noun if split.images is None else "object")
-    for pair in manifest.duplicates or ():  # what is learnt from one split is tested on the other
+    for pair in manifest.duplicates or ():  # a test would show what was learnt by heart
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
-        same = f"{counted(pair.contents, 'source')} of {one} with the bytes of one of {other}"
+        same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
         yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"
     yield f"  rejects: {join_uri(output, REJECTED_NAME)}"
-    yield f"  everything else: {join_uri(output, MANIFEST_NAME)}"
+    yield f"  all counts: {join_uri(output, MANIFEST_NAME)}"
     if manifest.shards:
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
@@ -347,7 +347,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 
 
 def _check_sources(config: DataSetConfig) -> None:
-    """Find the files and folders that the user named, before anything is made or deleted."""
+    """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *filter(None, [config.exclude])):
         try:
             find_uri(uri, config.access)

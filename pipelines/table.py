@@ -39,11 +39,11 @@ class TableConfig(DataSetConfig):
 
     Attributes:
         tables: per split URIs of files, or that of one folder or glob.
-        image_column: names each row's image; empty for none.
+        image_column: column that names each row's image; empty for none.
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder.
-        key_column: gives the rows' keys; empty for their numbers.
-        max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
+        key_column: column of the rows' keys; empty for row numbers.
+        max_cell_bytes: a row with a larger cell is rejected; in files of lines, a larger row.
         layout: what an Example holds.
     """
 
@@ -57,7 +57,7 @@ class TableConfig(DataSetConfig):
     source_flag: ClassVar[str] = "--table"
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
         layout = replace(self.layout, with_image=bool(self.image_column))
@@ -81,17 +81,17 @@ class TableConfig(DataSetConfig):
 
     @property
     def split_fields(self) -> None:
-        """Names of what `split_by` and `group_by` may ask of a sample: what tables hold tells."""
+        """None: only the tables show the fields that `split_by` and `group_by` may name."""
         return None
 
     @property
     def table_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs per split whose tables are given as files."""
+        """URIs of tables per split, for splits given as files."""
         return {split: uris for split, uris in self.tables.items() if is_table_file(uris[0])}
 
     @property
     def table_folders(self) -> Mapping[str, tuple[str, str]]:
-        """Folders whose tables are listed, and globs, by the names of their roots."""
+        """Folders of tables and their globs, by root name."""
         return {
             f"{split}/tables": root_and_pattern(uris[0])
             for split, uris in self.tables.items()
@@ -112,16 +112,16 @@ class TableConfig(DataSetConfig):
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {**self.roots, **{name: uri for name, (uri, _) in self.table_folders.items()}}
 
     @property
     def files(self) -> Sequence[str]:
-        """URIs of files that the sources are recognised by, whatever their split."""
+        """URIs of files that identify the sources, of any split."""
         return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]
 
     def check_since(self) -> None:
-        """Refuse to add to data sets by numbers of rows that begin again in another file."""
+        """Refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
             raise ValueError(
                 "since must come with key_column where tables are given as files:"
@@ -177,7 +177,7 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
     names = [split_uri(uri)[1] for uri in uris]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(
-            f"tables of {split} must have names of their own, which their rows' keys begin with,"
+            f"tables of {split} must have different names, since keys of rows begin with them,"
             f" got {repeated[0]!r} twice: rename one, or give the folder above them"
         )
 
@@ -210,7 +210,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own.
 
     Raises:
-        ValueError: when flags number classes that there are none of.
+        ValueError: when flags number classes, but no column has classes.
     """
     for name in ("label_file", "first_label"):
         if getattr(flags, name) is not None and not flags.label_column:

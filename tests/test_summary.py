@@ -43,16 +43,16 @@ OUT: 11 records in ? s (? records/s)
     mended: 1 box_clipped
     unusual: 1 trailing_bytes
   val: 3 of 3 images in 1 shard, ? kB; 6 of 6 annotations
-  warning: 3 sources of train with the bytes of one of val, such as a002.jpg (key 3)\
+  warning: train and val share 3 sources, byte for byte, such as a002.jpg (key 3)\
  and a002.jpg (key 3): OUT/duplicates.jsonl
   rejects: OUT/rejected.jsonl
-  everything else: OUT/manifest.json
+  all counts: OUT/manifest.json
   read it:
     import beam_tfrec
     dataset = beam_tfrec.load('OUT', 'train')  # tf.data
     records = beam_tfrec.open('OUT', 'train')  # without TensorFlow
   read it by other tools: OUT/README.md
-  look at it: OUT/report.html
+  report: OUT/report.html
 """
 
 
