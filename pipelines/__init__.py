@@ -1,4 +1,4 @@
-"""How it is wired: options, graphs and commands; no per-element logic."""
+"""Commands, their options and their graphs; no per-element logic."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Beam logs on the root logger, at every start, that an optional package of Google's is absent and
 # that it cannot check a NamedTuple of PCollections.
 logging.getLogger().addFilter(lambda record: not str(record.msg).startswith(_BEAM_NOISE))
-for _descriptor in range(3):  # a closed standard stream: else a shard's file may get its number
+for _descriptor in range(3):  # else a shard's file may get the number of a closed stream
     try:
         os.fstat(_descriptor)
     except OSError:

@@ -30,11 +30,11 @@ class ArraysConfig(DataSetConfig):
 
     Attributes:
         arrays: URI of a `.npy` or `.npz` file, or of a folder of them, per split.
-        image_array: name of the image array per split; that under the empty name for all others.
-        label_array: name of the label array, or URI of its file, per split likewise.
-        feature_arrays: names of arrays whose values become features, one for each record.
-        dtype: what values of two bytes without a type are; None for no such values.
-        one_sample_per_file: each file of a folder is a sample, and not an array of several.
+        image_array: name of the image array per split; the empty name stands for all other splits.
+        label_array: name of the label array, or URI of its file, per split.
+        feature_arrays: names of arrays with one value per record, to write as features.
+        dtype: type of two-byte values that have none; None if there are no such values.
+        one_sample_per_file: each file of a folder is one sample, not an array of samples.
     """
 
     arrays: Mapping[str, str]
@@ -48,7 +48,7 @@ class ArraysConfig(DataSetConfig):
     source_flag: ClassVar[str] = "--arrays"
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         super().__post_init__()
         for option, given in (("image_array", self.image_array), ("label_array", self.label_array)):
             check_splits_named(option, given, "--arrays", self.arrays)
@@ -72,7 +72,7 @@ class ArraysConfig(DataSetConfig):
 
     @property
     def split_fields(self) -> frozenset[str]:
-        """Names of what `split_by` and `group_by` may ask of a sample."""
+        """Fields that `split_by` and `group_by` may name."""
         return frozenset(self.feature_arrays)
 
     @property
@@ -97,12 +97,12 @@ class ArraysConfig(DataSetConfig):
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of the folders; files are known one by one."""
+        """URI per root name of folders; files are identified one by one."""
         return {split: s.uri for split, s in self.sources.items() if not s.is_file}
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of files that the sources are recognised by, per split of the data set."""
+        """URIs of files that identify the sources, per split of the data set."""
         of_split = {split: [*self.files, *s.files] for split, s in self.sources.items()}
         if self.splitting.by == GIVEN:
             return of_split
@@ -110,7 +110,7 @@ class ArraysConfig(DataSetConfig):
 
     @property
     def keeps_on_disk(self) -> bool:
-        """Whether a worker unpacks archives there."""
+        """Whether workers unpack archives to disk."""
         return any(not source.uri.endswith(NPY) for source in self.sources.values())
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
@@ -138,7 +138,7 @@ class ArraysConfig(DataSetConfig):
 
 
 def _keys_of(source: ArraySource) -> str:
-    """Return what keys are made of besides the number of a row, as far as its name tells."""
+    """Return the parts of keys other than the row number, as far as the source's name shows."""
     if source.one_sample_per_file:
         return "file"
     if source.is_file:
@@ -148,17 +148,19 @@ def _keys_of(source: ArraySource) -> str:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    paths = ".npy or .npz file per split, or a folder of either; samples lie along the first axis"
+    paths = ".npy or .npz file per split, or a folder of these; the first axis counts samples"
     group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
-    images = "array of an .npz file, or .npy file of a folder, that holds the images"
-    default = "(default: the only one, else the one called x, images or image)"
+    images = "images: an array of the .npz file, or a .npy file of the folder"
+    default = "(default: the only array, else x, images or image)"
     group.several("--image_array", f"{images} {default}", "[SPLIT=]NAME")
-    labels = "array or .npy file of labels: numbers or names"
+    labels = "labels, as numbers or names: an array or a .npy file"
     group.several("--label_array", labels, "[SPLIT=]NAME|FILE.npy")
-    group.text("--feature_arrays", "arrays of a number or text a sample, for features", "NAME,NAME")
-    group.switch("--one_sample_per_file", "each file of a folder is a sample")
-    group.choice("--dtype", "what values of two bytes without a type, V2, are", [BFLOAT16])
-    encoding = "of raw_image: tensor, for tf.io.parse_tensor; raw, for tf.io.decode_raw"
+    features = "arrays with a number or text for each sample, to write as features"
+    group.text("--feature_arrays", features, "NAME,NAME")
+    group.switch("--one_sample_per_file", "take each file of a folder as one sample")
+    dtype = "type of two-byte values that have none (V2 in NumPy)"
+    group.choice("--dtype", dtype, [BFLOAT16])
+    encoding = "of raw_image: tensor for tf.io.parse_tensor, raw for tf.io.decode_raw"
     group.choice("--encoding", encoding, Encoding, "tensor")
 
 
@@ -183,14 +185,7 @@ def _named(names: Mapping[str, str]) -> str:
     return " ".join(f"{split}={name}" if split else name for split, name in sorted(names.items()))
 
 
-COMMAND = Command(
-    "arrays",
-    "NumPy arrays to sharded .tfrec files.",
-    ArraysConfig,
-    add_flags,
-    fields_of,
-    images=False,
-)
+COMMAND = Command("arrays", ArraysConfig, add_flags, fields_of, "--arrays cifar.npz", images=False)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

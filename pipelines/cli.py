@@ -1,6 +1,6 @@
-"""The console command `beam-tfrec`, and the frame of every command: flags, faults, exit codes.
+"""The console command `beam-tfrec`, and what all commands share: flags, faults, exit codes.
 
-Imports no Beam.
+This module imports no Beam.
 """
 
 import argparse
@@ -21,22 +21,45 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from beam_tfrec.schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from beam_tfrec import __version__
+from beam_tfrec.schemas.faults import (
+    EXIT_BUG,
+    EXIT_USAGE,
+    FAULTS,
+    bytes_text,
+    fault_line,
+    find_fault,
+    printable,
+)
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.storage import Access, retries
 
-PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
-"""Commands that make data sets, with Beam."""
-COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
+PIPELINES = {
+    "coco": "Convert COCO photos and annotations to sharded .tfrec files.",
+    "folder": "Convert folders of images, one folder a class, to sharded .tfrec files.",
+    "table": "Convert rows of tables, with or without images, to sharded .tfrec files.",
+    "sidecar": "Convert images with one JSON file each to sharded .tfrec files.",
+    "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
+    "arrays": "Convert NumPy arrays to sharded .tfrec files.",
+}
+"""Commands that make data sets with Beam, and what each does."""
+COMMANDS = {
+    **PIPELINES,
+    "plan": "Print what one of these would make, without making it: beam-tfrec plan coco ...",
+    "verify": "Check data sets, or any TFRecord files, for damage.",
+    "show": "Print features and records of a data set or TFRecord file.",
+    "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
+}
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""What to do instead of a command that was removed, for one release."""
+"""Commands that the last release had, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
-_IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
+_BEAMS_HYPHENS = "--job-server-timeout"  # the one flag of Beam that has any
+_IN_A_STEP = "[while running '"  # of Beam; a ValueError of a step is a bug
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
     "MemoryError": _OUT_OF_MEMORY,
@@ -44,16 +67,16 @@ _SPENT = {
     "can't start new thread": ("threads", "no more can be started", "raise ulimit -u or memory"),
     "Too many open files": ("files", "too many open files", "raise the limit (ulimit -n)"),
 }
-"""What Python and libraries say when a limit of the machine is reached."""
+"""Messages of Python and libraries when a limit of the machine is reached."""
 
 
 @dataclass
 class JobElsewhere:
-    """The job that this process waits for, or none; an interruption does not end it.
+    """The job on another machine that this process waits for. An interruption does not end it.
 
     Attributes:
-        page: URL that shows it.
-        cancel: command that ends it.
+        page: URL of the job; empty for no job.
+        cancel: command that ends the job.
     """
 
     page: str = ""
@@ -66,25 +89,34 @@ JOB_ELSEWHERE = JobElsewhere()
 class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
 
-    def __init__(self, name: str, does: str, **options: Any) -> None:
-        """Take the command's name and one line on what it does."""
+    def __init__(self, name: str, does: str, *, short: bool = False, **options: Any) -> None:
+        """Take argparse's options, and what differs here.
+
+        Args:
+            name: of the command.
+            does: one line on what it does.
+            short: leave rare flags out of the help.
+            **options: of argparse.
+        """
         super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
         self.flags: list[argparse.Action] = []
+        self.short = short
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise ValueError(f"{message}: see --help")
 
-    def group(self, title: str, *, exclusive: bool = False) -> "FlagGroup":
+    def group(self, title: str, *, exclusive: bool = False, rare: bool = False) -> "FlagGroup":
         """Return a new group of flags in the help.
 
         Args:
             title: of the group.
             exclusive: only one of its flags may be given.
+            rare: all its flags are rare.
         """
         titled = self.add_argument_group(title)
         group = titled.add_mutually_exclusive_group() if exclusive else titled
-        return FlagGroup(self.flags, group.add_argument)
+        return FlagGroup(self, group.add_argument, rare)
 
 
 @dataclass(frozen=True)
@@ -92,26 +124,37 @@ class FlagGroup:
     """Adds flags to a group, each with its name and help.
 
     Attributes:
-        flags: list of the parser's flags.
+        parser: of the group.
         add_argument: argparse's own method of the group.
+        rare: whether only the whole help shows the group.
     """
 
-    flags: list[argparse.Action]
+    parser: FlagParser
     add_argument: Callable[..., argparse.Action]
+    rare: bool = False
 
-    def add(self, name: str, help: str, **options: Any) -> None:
-        """Add a flag with argparse's options; the help says its default or that it is required."""
+    def add(self, name: str, help: str, *, rare: bool = False, **options: Any) -> None:
+        """Add a flag; its help says the default, or that the flag is required.
+
+        Args:
+            name: of the flag.
+            help: of the flag.
+            rare: only the whole help shows the flag.
+            **options: of argparse.
+        """
         default = options.get("default")
         if options.get("required"):
             help = f"{help} (required)"
         elif "default" not in help:
             otherwise = "off" if options.get("action") == "store_true" else "none"
             help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
-        self.flags.append(self.add_argument(name, help=help, **options))
+        if self.parser.short and (rare or self.rare):
+            help = argparse.SUPPRESS
+        self.parser.flags.append(self.add_argument(name, help=help, **options))
 
-    def switch(self, name: str, help: str) -> None:
+    def switch(self, name: str, help: str, **options: Any) -> None:
         """Add a flag without a value."""
-        self.add(name, help, action="store_true")
+        self.add(name, help, action="store_true", **options)
 
     def text(
         self, name: str, help: str, metavar: str, default: str | None = None, **options: Any
@@ -120,34 +163,56 @@ class FlagGroup:
         self.add(name, help, type=not_empty, metavar=metavar, default=default, **options)
 
     def number(
-        self, name: str, help: str, default: float | None = None, type: type[float] = int
+        self,
+        name: str,
+        help: str,
+        default: float | None = None,
+        type: type[float] = int,
+        **options: Any,
     ) -> None:
         """Add a flag of a number."""
-        self.add(name, help, type=type, metavar="N", default=default)
+        self.add(name, help, type=type, metavar="N", default=default, **options)
 
-    def several(self, name: str, help: str, metavar: str, *, required: bool = False) -> None:
-        """Add a flag of several texts that are not empty, which may come again."""
-        options: dict[str, Any] = {"nargs": "+", "action": "extend", "required": required}
-        self.add(name, help, type=not_empty, metavar=metavar, default=[], **options)
+    def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
+        """Add a flag of several texts that are not empty; it may be repeated."""
+        options |= {"nargs": "+", "action": "extend", "default": []}
+        self.add(name, help, type=not_empty, metavar=metavar, **options)
 
     def choice(
-        self, name: str, help: str, choices: type[enum.Enum] | Sequence[str], default: Any = None
+        self,
+        name: str,
+        help: str,
+        choices: type[enum.Enum] | Sequence[str],
+        default: Any = None,
+        **options: Any,
     ) -> None:
         """Add a flag of one of several texts, or of the values of an enum."""
-        options: dict[str, Any] = {"choices": choices}
+        options["choices"] = choices
         if isinstance(choices, type):
             default = default and choices(default)
             values = [choice.value for choice in choices]
-            options = {"choices": values, "action": _ToMember, "const": choices}
+            options |= {"choices": values, "action": _ToMember, "const": choices}
         self.add(name, help, default=default, **options)
 
 
 class _ToMember(argparse.Action):
-    """Keeps the member of an enum that a value stands for."""
+    """Stores the enum member of a value."""
 
     def __call__(self, _: object, flags: argparse.Namespace, value: Any, __: object = None) -> None:
         """Set the flag."""
         setattr(flags, self.dest, self.const(value))
+
+
+def with_underscores(argument: str) -> str:
+    """Return an argument with underscores for the hyphens in a flag's name.
+
+    >>> with_underscores("--num-shards=train-a=4")
+    '--num_shards=train-a=4'
+    """
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--") or " " in name or name == _BEAMS_HYPHENS:
+        return argument
+    return f"--{name[2:].replace('-', '_')}{equals}{value}"
 
 
 def not_empty(text: str) -> str:
@@ -158,8 +223,8 @@ def not_empty(text: str) -> str:
 
 
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
-    """Add the flags for reading stores, and return their group."""
-    group = parser.group("Google Cloud Storage")
+    """Add the flags for reading from stores, and return their group."""
+    group = parser.group("Google Cloud Storage", rare=True)
     group.switch(
         "--anonymous",
         "send no credentials, for public buckets (default: Application Default Credentials)",
@@ -173,7 +238,7 @@ def add_reading_flags(parser: FlagParser) -> FlagGroup:
 
 
 def reading_access(flags: argparse.Namespace) -> Access:
-    """Return how stores are read, as the flags of `add_reading_flags` say."""
+    """Return the access that the flags of `add_reading_flags` ask for."""
     return Access(flags.anonymous, flags.billing_project or "")
 
 
@@ -186,11 +251,16 @@ def parse_several_per_split(
     {'train': ('a.json', 'b.json')}
 
     Raises:
-        ValueError: when a value is empty.
+        ValueError: when a value is empty, or its split has capitals.
     """
     per_split: dict[str, tuple[str, ...]] = {}
     for value in values:
         split, equals, rest = value.partition("=")
+        if equals and not is_split_name(split) and is_split_name(split.lower()):
+            raise ValueError(
+                f"{name}: splits are lower case, got {value!r}: write {split.lower()}=, or put"
+                " ./ before a path"
+            )
         if not equals or not is_split_name(split):
             split, rest = bare, value
         if not rest:
@@ -202,31 +272,38 @@ def parse_several_per_split(
 def run_command(argv: Sequence[str]) -> None:
     """Run the command that the first argument names."""
     command, *arguments = argv or [""]
-    names: Sequence[str] = COMMANDS
+    names, usage = COMMANDS, "beam-tfrec COMMAND ..."
     if command == "plan":  # a run's command with one more flag
         command, *arguments = arguments or [""]
-        names, arguments = PIPELINES, ["--plan", *arguments]
-    if command in ("-h", "--help"):
-        print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
+        names, usage = PIPELINES, "beam-tfrec plan COMMAND ..."
+        arguments = ["--plan", *arguments]
+    if command in ("-h", "--help", ""):
+        lines = [f"  {name:8} {does}" for name, does in names.items()]
+        more = "Flags of a command: beam-tfrec COMMAND --help"
+        text = "\n".join([f"usage: {usage}", "", *lines, "", more])
+        print(text, file=sys.stdout if command else sys.stderr)
+        sys.exit(0 if command else EXIT_USAGE)
+    if command == "--version":
+        print(f"beam-tfrec {__version__}")
         return
     if command in REMOVED:
         raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
-        what = f"unknown command {command!r}" if command else "no command"
-        raise ValueError(f"{what}: give one of {', '.join(names)}")
-    importlib.import_module(f"beam_tfrec.pipelines.{command}").run(arguments)
+        raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
+    module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
+    module.run([*map(with_underscores, arguments)])
 
 
 def main(*command: str) -> NoReturn:
-    """Run the arguments of this process as a command, and end it.
+    """Run the command that this process's arguments give, and exit.
 
     Args:
-        command: name of the command; none where the first argument names it.
+        command: name of the command; without it, the first argument is the name.
     """
     code = guarded(run_command, [*command, *sys.argv[1:]])
     if code == 0:
         sys.exit(0)
-    _end(code)  # at once: threads of a run that failed would print below its fault
+    _end(code)  # at once: other threads of the failed run would print after the fault
 
 
 def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -244,7 +321,7 @@ def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
 
 
 def say(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, escaped; a reader who has gone does not end the run."""
+    """Print a line, escaped. A closed stream does not end the run."""
     stream = stream or sys.stdout
     try:  # in one piece: other threads are logging
         print(f"{printable(line)}\n", end="", file=stream, flush=True)
@@ -255,7 +332,7 @@ def say(line: str, stream: TextIO | None = None) -> None:
 def _report(error: BaseException) -> int:
     text = "".join(traceback.format_exception(error))
     _LOG.debug("%s", text)
-    for name in OUR_LOGGERS:  # shards that are still being built log nothing below the fault
+    for name in OUR_LOGGERS:  # other threads log nothing after the fault
         logging.getLogger(name).setLevel(logging.CRITICAL)
     fault = find_fault(str(error)) or find_fault(text)
     if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
@@ -270,14 +347,18 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return EXIT_BUG
     code, message = fault
+    if code == "E-IO-NOSPACE" and PROGRESS.done:
+        what, _, remedy = message.rpartition("; ")
+        needed = PROGRESS.bytes / PROGRESS.done * (PROGRESS.planned - PROGRESS.done)
+        message = f"{what}, about {bytes_text(needed)} more are needed; {remedy}"
     say(message, sys.stderr)
     return FAULTS[code].exit_code
 
 
 def _interrupted(number: int, _: FrameType | None) -> NoReturn:
-    """Say how far the command is, and end with exit code 128 + `number`.
+    """Print the progress, and exit with code 128 + `number`.
 
-    Every file that is there is whole, so no clean-up is needed.
+    Every output file is complete, so no clean-up is needed.
     """
     said = "run again"
     with contextlib.suppress(Exception):
@@ -302,19 +383,19 @@ def _how_far() -> str:
 def _end(code: int) -> NoReturn:
     """End this process and its children, such as Prism or a job server, at once."""
     for children in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread, or the child, has ended by itself
+        with contextlib.suppress(OSError):  # the thread or the child has ended meanwhile
             for pid in children.read_text().split():
                 os.kill(int(pid), signal.SIGTERM)
     os._exit(code)
 
 
 class _Handler(logging.StreamHandler):
-    """Prints a record; of retries one a minute, since an outage stops all threads at once."""
+    """Prints log records, but retries once a minute: an outage stops all threads at once."""
 
     _retry_said_at_s = -_RETRY_SAID_EVERY_S
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is to be printed."""
+        """Return whether to print a record."""
         if record.name == retries.__name__:
             if record.created < self._retry_said_at_s + _RETRY_SAID_EVERY_S:
                 return False
@@ -326,7 +407,7 @@ class _Handler(logging.StreamHandler):
         return "\n".join(map(printable, super().format(record).splitlines()))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the record: its reader has gone."""
+        """Drop the record: the stream is closed."""
 
 
 def _log_thread_error(error: threading.ExceptHookArgs) -> None:

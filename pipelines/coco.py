@@ -45,9 +45,9 @@ class CocoConfig(DataSetConfig):
 
     Attributes:
         images: URI of the image root per split, such as `{"train": "gs://b/train2017"}`.
-        annotations: URIs of the annotation files per split, in any order; each is known by its
-            content.
-        rules: how strictly annotation files are taken.
+        annotations: URIs of the annotation files per split, in any order; their content shows
+            their kind.
+        rules: how strictly annotation files are read.
         panoptic_images: URI of the root of panoptic PNGs per split that has them.
     """
 
@@ -57,10 +57,10 @@ class CocoConfig(DataSetConfig):
     rules: CocoRules = field(default_factory=CocoRules)
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
-    split_fields: ClassVar[None] = None  # the files say which fields their images have
+    split_fields: ClassVar[None] = None  # only the files show the fields of images
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
@@ -90,7 +90,7 @@ class CocoConfig(DataSetConfig):
         return dict.fromkeys(self.splits, files)
 
     def reader(self) -> CocoReader:
-        """Return the reader: the user's rules, and what layout and splits need from the files."""
+        """Return the reader: the user's rules, and what layout and splits need of the files."""
         rules = replace(
             self.rules,
             per_annotation=self.layout.per_annotation,
@@ -118,45 +118,43 @@ class CocoConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    annotations = "COCO annotation files per split, in any order, each known by its content"
+    annotations = "COCO annotation files per split, in any order: their content says their kind"
     group = add_sources(
         parser,
-        images=("DIR", "image root per split: file_name is relative to it"),
+        images=("DIR", "folder of images per split; file_name is relative to it"),
         annotations=("FILE", annotations),
     )
-    group.several("--panoptic_images", "root of the panoptic PNGs per split", "[SPLIT=]DIR")
-    group.switch("--string_ids", "accept ids that are text (default: int64 only)")
+    group.several("--panoptic_images", "folder of panoptic PNGs per split", "[SPLIT=]DIR")
+    group.switch("--string_ids", "accept ids that are text (default: int64 only)", rare=True)
     orphans = "annotations of unknown images or categories: stop the run, or drop them"
-    group.choice("--orphans", orphans, ["stop", "drop"], "stop")
+    group.choice("--orphans", orphans, ["stop", "drop"], "stop", rare=True)
     add_size_flag(group)
-    group = parser.group("filters, each counted")
-    group.text(
-        "--licenses",
-        "take only images whose license has one of these ids (default any or none)",
-        "ID,ID",
-    )
+    group = parser.group("filters; the summary counts what each leaves out", rare=True)
+    licenses = "keep only images with one of these license ids (default: all images)"
+    group.text("--licenses", licenses, "ID,ID")
     group.switch("--skip_crowd", "leave out objects that are crowds")
-    group.number("--min_box_px", "smallest side of an object's box (default 0)", 0, type=float)
-    group.switch("--skip_unannotated", "leave out images of which no object is left")
+    smallest = "leave out objects with a box side below this (default 0)"
+    group.number("--min_box_px", smallest, 0, type=float)
+    group.switch("--skip_unannotated", "leave out images that have no object, or none left")
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
-        "detection: an Example an image, as Model Garden reads; keras: an Example an annotation;"
-        " tfds: an Example an image, as TFDS's coco/2017",
+        "detection: an Example per image, for Model Garden; keras: an Example per annotation;"
+        " tfds: an Example per image, as in TFDS's coco/2017",
         list(LAYOUTS),
         "detection",
     )
     features = ", ".join(g.name for g in GROUPS)
     group.text(
         "--features",
-        f"what is written of the annotations, of {features} (default: what the files hold, except"
+        f"annotations to write: {features} (default: all that the files hold, except"
         f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
         "NAME,NAME",
     )
     group.choice(
         "--category_ids",
-        "class ids: as in the files, or contiguous from 1 (default original; with --layout tfds"
-        " contiguous from 0)",
+        "original: class ids of the files; contiguous: from 1 (default original; with --layout"
+        " tfds contiguous from 0)",
         ["original", "contiguous"],
     )
     add_drop_flag(parser)
@@ -192,7 +190,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "coco", "COCO photos and annotations to sharded .tfrec files.", CocoConfig, add_flags, fields_of
+    "coco",
+    CocoConfig,
+    add_flags,
+    fields_of,
+    "--images photos --annotations photos.json",
 )
 
 run = COMMAND.run  # `cli.run_command` calls it by name

@@ -1,7 +1,7 @@
-"""What all pipelines have in common: their configuration, and the way from samples to a manifest.
+"""The configuration that all pipelines share, and the graph from samples to the manifest.
 
-A pipeline says which samples there are (its reader) and what an Example holds (its layout); the
-rest is here. See `pipelines/folder.py` for how little that leaves.
+A pipeline adds its reader (which samples there are) and its layout (what an Example holds).
+`pipelines/folder.py` is a short one.
 """
 
 import functools
@@ -46,20 +46,21 @@ _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 @dataclass(frozen=True, kw_only=True)
 class DataSetConfig(DataSetJob):
-    """A whole conversion, without its sources, which a subclass adds.
+    """A whole conversion. A subclass adds the sources.
 
     Attributes:
         sharding: number of shards and order.
-        splitting: which split a sample belongs to.
-        check: how far an image is looked into.
-        conversion: what is done to pixels.
+        splitting: rule that gives each sample its split.
+        check: how closely images are checked.
+        conversion: changes to pixels.
         limits: of every worker process.
-        report: make `report.html` after the manifest; None to make it where that needs no remote
-            request. The data set does not depend on it.
+        report: write `report.html` after the manifest; None to do so if that needs no remote
+            request.
         overwrite: delete an earlier data set first.
         since: earlier data sets that this one adds to; None for none.
-        waits: stay until the job has ended, and say what it made.
-        plan: `text` or `json` to say what the run would make, instead of running; empty to run.
+        waits: wait for the job's end, and print the summary.
+        plan: `text` or `json` to print what the run would make, instead of running; empty to run.
+        quiet: print no progress and no notes.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -72,17 +73,18 @@ class DataSetConfig(DataSetJob):
     since: Since | None = None
     waits: bool = True
     plan: str = ""
+    quiet: bool = False
 
     source_flag: ClassVar[str] = "--images"
-    """Flag that names the splits of the sources."""
+    """Flag whose values name the splits."""
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         if not self.output:
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         check_split_names(self.splits)
         self._check_splitting()
-        # Whether images become plain pixels is the layout's; `Conversion` checks its options again.
+        # The layout says whether images become plain pixels. `Conversion` checks its options again.
         conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
         object.__setattr__(self, "conversion", conversion)
         source = self.source_flag if self.splitting.is_given else "--splits"
@@ -112,7 +114,7 @@ class DataSetConfig(DataSetJob):
 
     @property
     def split_fields(self) -> frozenset[str] | None:
-        """Names of what `split_by` and `group_by` may ask of a sample; None where data tell."""
+        """Fields that `split_by` and `group_by` may name; None if only the data show them."""
         return frozenset()
 
     @property
@@ -122,22 +124,22 @@ class DataSetConfig(DataSetJob):
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return self.roots
 
     @property
     def files(self) -> Sequence[str]:
-        """URIs of files that the sources are recognised by, whatever their split."""
+        """URIs of files that identify the sources, of any split."""
         return [self.label_file] if self.label_file else []
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of files that the sources are recognised by, per split of the data set."""
+        """URIs of files that identify the sources, per split of the data set."""
         return dict.fromkeys(self.splits, self.files)
 
     @property
     def all_files(self) -> list[str]:
-        """URIs of files that the sources are recognised by, each once."""
+        """URIs of files that identify the sources, each once."""
         return [*dict.fromkeys(uri for uris in self.source_files.values() for uri in uris)]
 
     @property
@@ -153,16 +155,16 @@ class DataSetConfig(DataSetJob):
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
-        """The splits that the data set lacks where they have no samples."""
+        """Splits that are left out if they have no samples."""
         return self.splitting.optional_splits
 
     @property
     def in_order(self) -> bool:
-        """Whether any split is written in the order of its source, so that positions matter."""
+        """Whether a split keeps the order of its source, so that positions matter."""
         return any(self.sharding.order_of(split) is Order.INPUT for split in self.splits)
 
     def _check_splitting(self) -> None:
-        """Refuse to draw splits from several sources, whose keys may be the same, or by nothing."""
+        """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
             raise ValueError(
                 f"split_by {self.splitting.by} divides one source, got sources of"
@@ -178,7 +180,7 @@ class DataSetConfig(DataSetJob):
                 )
 
     def _check_output(self) -> None:
-        """Refuse an output that is a source, lies in one, or holds one."""
+        """Refuse an output that is a source, lies in a source, or contains one."""
         folders, files = {*self.listed_roots.values()}, {*self.all_files}
         kept_apart = {*folders, *filter(None, [self.exclude])}
         for source in sorted(files | kept_apart):
@@ -192,14 +194,14 @@ class DataSetConfig(DataSetJob):
 
     @property
     def keeps_on_disk(self) -> bool:
-        """Whether workers keep something in their `spool_dir`, wherever the output is."""
+        """Whether workers need their `spool_dir` for local outputs too."""
         return False
 
     def check_since(self) -> None:
-        """Refuse to add to earlier data sets where keys could not be compared."""
+        """Refuse `since` if keys cannot be compared with those of earlier data sets."""
 
     def read_samples(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
-        """Return the step that reads samples, without those that are excluded."""
+        """Return the step that reads samples and drops excluded ones."""
         return ReadSamples(reader, self.source_files, self.exclude, self.access)
 
     def options(self) -> dict[str, str]:
@@ -229,7 +231,7 @@ def check_split_names(splits: Iterable[str]) -> None:
 def check_splits_named(
     option: str, named: Iterable[str], source_flag: str, splits: Iterable[str]
 ) -> None:
-    """Refuse an option's value for a split that there is not."""
+    """Refuse an option's value for an unknown split."""
     if unknown := sorted({*named} - {"", *splits}):
         raise ValueError(
             f"{option} must name splits of {source_flag}, got {unknown}: give {sorted(splits)}"
@@ -237,7 +239,7 @@ def check_splits_named(
 
 
 def check_same_splits(**sources: Mapping[str, object]) -> None:
-    """Refuse two sources, by their flags' names, that are not of the same splits."""
+    """Refuse two sources, given by their flags' names, with different splits."""
     (one, first), (other, second) = sources.items()
     if not first or set(first) != set(second):
         raise ValueError(
@@ -247,9 +249,9 @@ def check_same_splits(**sources: Mapping[str, object]) -> None:
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the plan's option `keys`: what sample keys consist of, besides the number of a row.
+    """Return the plan's option `keys`: the parts of sample keys other than the row number.
 
-    Without it a later data set could hold a sample again, under another key.
+    Without it, a later data set could hold a sample again under another key.
 
     Args:
         made_of: parts of the keys, per split of the sources; empty for the row's number alone.
@@ -269,14 +271,14 @@ Tallies = beam.PCollection[tuple[str, PinTally]]
 
 
 class PlannedDataSet(NamedTuple):
-    """What is known of a data set before its first shard.
+    """State of a data set before its first shard is written.
 
     Attributes:
-        shards: what `PlanShards` makes, and its table.
-        sources: what the sources held, one element a split.
-        rejected: samples and annotations that are rejects already.
-        tallies: what was seen of every root; None where there are no files to pin.
-        spool: where payloads lie; None where they are in the samples.
+        shards: output of `PlanShards`, with its table.
+        sources: contents of the sources, one element per split.
+        rejected: samples and annotations rejected so far.
+        tallies: counts of each root's files; None if there are no files to pin.
+        spool: place of payloads; None if samples carry them.
     """
 
     shards: PlannedShards
@@ -313,7 +315,7 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
         spool,
     )
     samples, rejected, tallies = new.samples, new.rejected, read.tallies
-    if read.listing is not None:  # else the reader has pinned its samples
+    if read.listing is not None:  # otherwise the reader has pinned its samples
         skipped = _all_named(tallies, new.skipped_tallies)
         panoptic = any(map(is_panoptic_root, config.roots))
         pin = PinBlobs(read.listing, skipped, panoptic, spool)
@@ -331,7 +333,7 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
-    """Return what all shards of a run have in common."""
+    """Return the settings that all shards of a run share."""
     names = {part.name for part in fields(ShardJob)} - {"spool"}
     return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
 
@@ -347,7 +349,7 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
     manifests = infos | "Commit" >> Commit(config, plan, sources, rejected, tallies, duplicates)
     if config.report:
-        from beam_tfrec.transforms.report.page import with_report  # late: for reports alone
+        from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
 
         return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests

@@ -1,4 +1,4 @@
-"""Engines: the options that a runner needs for a job, running a graph, and how a job ends."""
+"""Engines: check the options of a runner, run a graph on it, and report how the job ended."""
 
 import argparse
 import contextlib
@@ -30,6 +30,7 @@ from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
 
 _LOG = logging.getLogger(__name__)
+_CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a name that is cut off
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
@@ -38,23 +39,24 @@ _PROGRAMS = {
     "spark": "spark_job_server_jar",
     "flink": "flink_job_server_jar",
 }
-"""Runners that start a program, and the option that names it. Beam would download it otherwise."""
+"""Runners that start a program, and the option with its path. Without it Beam downloads one."""
 _PACKAGES = "sdk_container_image", "setup_file", "extra_packages", "requirements_file"
-"""Options by which Dataflow's workers may get this package."""
+"""Options that can give this package to Dataflow's workers."""
 _TMPDIR = "set TMPDIR to a folder that can be written and has room, then run again"
 _AGAIN = "see its log, then run again to resume"
 _PYTHON_FAILED = "Traceback (most recent call last)"
-_WORKER_LOST = "Channel closed prematurely."  # ends a job service's own traceback
+_WORKER_LOST = "Channel closed prematurely."  # the end of a job service's own traceback
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return our flags' values and the arguments that are Beam's.
+    """Return the values of our flags, and the arguments for Beam.
 
     Raises:
-        ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
+        ValueError: when a flag is unknown. Beam would drop it with a warning.
     """
     of_beam = beam_parser()
-    known = ["--help", *_flags_of(parser), *_flags_of(of_beam)]
+    ours = ["--help", "--help_all", *(flag.option_strings[0] for flag in parser.flags)]
+    known = [*ours, *_flags_of(of_beam)]
     for argument in argv:  # first, since a misspelt flag also leaves a required one missing
         flag = argument.split("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in known:
@@ -67,14 +69,14 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
 
 
 def beam_parser() -> FlagParser:
-    """Return a parser of every flag that Beam's own options know."""
+    """Return a parser of all flags of Beam."""
     found: list[argparse.ArgumentParser] = []
     PipelineOptions([]).get_all_options(add_extra_args_fn=found.append)
     return FlagParser("", "Beam's own options", parents=found, add_help=False)
 
 
 def beam_flags() -> set[str]:
-    """Return every flag that Beam's own options know."""
+    """Return all flags of Beam."""
     return _flags_of(beam_parser())
 
 
@@ -83,15 +85,16 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
-    close = difflib.get_close_matches(argument, known, n=1)
-    remedy = f"did you mean {close[0]}?" if close else "see --help"
+    names = [flag.lstrip("-") for flag in known]
+    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=_CLOSE)
+    remedy = f"did you mean --{close[0]}?" if close else "see --help_all"
     return ValueError(f"unknown argument {argument!r}: {remedy}")
 
 
 def runner_of(options: PipelineOptions) -> str:
-    """Return the runner's name; in process, FnApiRunner is named, so that nothing is downloaded.
+    """Return the runner's name. For runs in this process it is FnApiRunner.
 
-    Beam's `DirectRunner` first looks for a Prism executable and fetches one.
+    Beam's `DirectRunner` would first look for a Prism executable, and download one.
     """
     name = options.view_as(StandardOptions).runner or ""
     last = name.lower().rpartition(".")[2]  # Beam takes a whole path, too
@@ -99,17 +102,17 @@ def runner_of(options: PipelineOptions) -> str:
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
-    """Return whether Beam is asked to check a job without submitting it."""
+    """Return whether Beam only checks the job, without submitting it."""
     return bool(options.view_as(TestOptions).dry_run)
 
 
 def makes_template(options: PipelineOptions) -> bool:
-    """Return whether the job is only described, as a Flex Template's launcher asks."""
+    """Return whether Beam only describes the job, for a Flex Template's launcher."""
     return bool(options.view_as(GoogleCloudOptions).template_location)
 
 
 def runs_workers_here(options: PipelineOptions) -> bool:
-    """Return whether workers are threads of this process, which then knows how far they are."""
+    """Return whether workers are threads of this process, so that it knows their progress."""
     environment = options.view_as(PortableOptions).environment_type
     is_prism = runner_of(options).lower().startswith("prism") and not environment
     return is_prism or environment == "LOOPBACK" or runner_of(options) == "FnApiRunner"
@@ -118,16 +121,16 @@ def runs_workers_here(options: PipelineOptions) -> bool:
 def checked_options(
     beam_args: Sequence[str], uris: Iterable[str], *, waits: bool = True
 ) -> PipelineOptions:
-    """Return Beam's options; refuse what would fail after the job was submitted.
+    """Return Beam's options. Refuse those that would fail once the job is submitted.
 
     Args:
         beam_args: Beam's flags.
         uris: everything that workers read and write.
-        waits: whether the command stays until the job has ended.
+        waits: whether the command waits for the job's end.
 
     Raises:
         ValueError: with the value and the remedy.
-        RuntimeError: `E-JOB` when nothing answers where the job service should be.
+        RuntimeError: `E-JOB` when the job service does not answer.
     """
     options = PipelineOptions(list(beam_args))
     setup = options.view_as(SetupOptions)
@@ -149,7 +152,7 @@ def _check_dataflow(given: Mapping[str, Any], uris: Iterable[str]) -> None:
         raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
     if not any(given[name] for name in _PACKAGES):
         raise ValueError(
-            "Dataflow's workers must get this package, got no way: add --setup_file ./setup.py,"
+            "Dataflow's workers need this package, got no flag for it: add --setup_file ./setup.py,"
             " or --sdk_container_image with an image that holds it"
         )
 
@@ -177,9 +180,9 @@ def _check_not_dataflow(
 
 
 def _check_endpoint(address: str | None) -> None:
-    """Find a job service at once, for which Beam waits five minutes."""
+    """Fail at once if the job service does not answer. Beam would wait five minutes."""
     host, _, port = (address or "").rpartition(":")
-    if not port.isdecimal():  # none, or Beam's own word for one in this process
+    if not port.isdecimal():  # none, or Beam's word for one in this process
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -191,20 +194,20 @@ def _check_endpoint(address: str | None) -> None:
 def run_graph(
     build: Callable[[beam.Pipeline], object], options: PipelineOptions, *, waits: bool = True
 ) -> None:
-    """Build a graph, give it to its engine, and wait for its end if asked to.
+    """Build a graph, run it on its engine, and wait for its end if asked to.
 
     Raises:
-        Exception: the runner's, when the job has failed or was cancelled; `E-JOB` where no code of
-            ours is the reason.
+        Exception: the runner's, when the job failed or was cancelled; `E-JOB` if it has no fault
+            code of ours.
     """
     with coding("temporary folder", _TMPDIR):
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
-        # Beam makes this folder for steps in other languages. We have none of these, and a signal
-        # would leave the folder there.
+        # Beam makes this folder for steps in other languages. We have no such steps, and a signal
+        # would leave the folder behind.
         os.rmdir(pipeline.local_tempdir)
     try:
         build(pipeline)
-        # A fault is one line of ours: what Beam prints about it is for debugging.
+        # A fault is one line of ours. Beam's own output helps only in debugging.
         shown = sys.stderr if _LOG.isEnabledFor(logging.DEBUG) else None
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(shown or nowhere):
             _follow(pipeline, options, waits=waits)
@@ -213,7 +216,7 @@ def run_graph(
 
 
 def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -> None:
-    """Run a pipeline, say where the job is, and wait for its end if asked to."""
+    """Run a pipeline, print where the job is, and wait for its end if asked to."""
     try:
         result: Any = pipeline.run()
         if is_dry_run(options):
@@ -234,15 +237,15 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
     except Exception as error:
         if runner_of(options) == "FnApiRunner":
             raise
-        time.sleep(0.5)  # workers that lost their engine print tracebacks, which we hide
+        time.sleep(0.5)  # hide the tracebacks of workers that lost their engine
         raise engine_fault(error) from error
 
 
 def engine_fault(error: Exception) -> Exception:
-    """Return the error of an engine as one line of `E-JOB`, or itself if we are to blame.
+    """Return an engine's error as one line of `E-JOB`, or unchanged if it is a bug of ours.
 
-    A bug in one of our steps comes with Python's traceback inside the engine's text. A lost worker
-    does too: the job service's own, which ends in its words.
+    A bug in one of our steps puts a Python traceback into the engine's text. So does a lost worker,
+    but that traceback is the job service's, and ends in `_WORKER_LOST`.
 
     >>> print(engine_fault(RuntimeError("worker lost")))
     E-JOB engine: worker lost; see its log, then run again to resume
@@ -261,5 +264,5 @@ def _ended(what: str) -> RuntimeError:
 
 
 def build_nothing(root: beam.Pipeline) -> None:
-    """Build a graph that does nothing: a template's launcher takes a missing one for a failure."""
+    """Build a graph that does nothing. A template's launcher needs one, or reports a failure."""
     root | "AlreadyComplete" >> beam.Create([0])

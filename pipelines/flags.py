@@ -1,4 +1,4 @@
-"""Flags of data sets, shared by all sources, and their values as fields of a `DataSetConfig`."""
+"""Flags that all sources share, and their values as fields of a `DataSetConfig`."""
 
 import argparse
 import datetime
@@ -35,21 +35,22 @@ _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
-    """Add the flags that every source has, with those about images where it has image files."""
+    """Add the flags of every source, and image flags if it has image files."""
     _add_split_flags(parser.group("splits (docs/splits.md)"))
     if images:
         _add_image_flags(parser.group("images (docs/images.md)"))
     _add_shard_flags(parser)
     _add_reject_flags(parser.group("rejects"))
-    _add_output_flags(parser)
-    _add_limit_flags(parser.group("limits, of each worker or of all processes of a local run"))
+    _add_daily_flags(parser.group("daily runs (docs/scheduled-runs.md)"))
+    limits = "limits of each worker; a local run shares them among its processes"
+    _add_limit_flags(parser.group(limits, rare=True))
     add_reading_flags(parser).text(
-        "--kms_key", "Cloud KMS key that encrypts what is written (default: the bucket's)", "NAME"
+        "--kms_key", "Cloud KMS key that encrypts the output (default: the bucket's)", "NAME"
     )
 
 
 def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any]:
-    """Return the fields of a `DataSetConfig` that the flags of every source give.
+    """Return the fields of a `DataSetConfig` from the flags of every source.
 
     Args:
         flags: as parsed.
@@ -108,6 +109,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
         "plan": flags.plan or "",
+        "quiet": flags.quiet,
     }
 
 
@@ -129,20 +131,20 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
 
 
 def _run_date_of(flags: argparse.Namespace) -> datetime.date:
-    """Return the day of a run: the one that the flags give, or today.
+    """Return the day of a run: from the flags, or today.
 
-    A clock decides what a run does here and nowhere else, once, before anything is read.
+    No other line of the project lets a clock decide what a run does.
 
     Raises:
-        ValueError: when the text is no day, or nothing is called by it.
+        ValueError: when the text is no day, or no path has a place for it.
     """
     if flags.date is None:
         return datetime.datetime.now(datetime.UTC).date()
     date = parse_date(flags.date)
     if not any(DATE in name for name in (flags.output, *flags.since)):
         raise ValueError(
-            f"date {date} must have {DATE} to stand for in output or since: add it, or leave"
-            " --date out"
+            f"date {date} must replace {DATE} in output or since, and neither has it: add it, or"
+            " leave --date out"
         )
     return date
 
@@ -150,7 +152,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
     """Return the value per split of `train=a val=b`, a bare value under `bare`.
 
-    Text before `=` that is no valid split name belongs to the value.
+    Text before `=` belongs to the value unless it is a split name.
 
     >>> parse_per_split("images", ["train=gs://b/train", "/data/a=b"], bare="val")
     {'train': 'gs://b/train', 'val': '/data/a=b'}
@@ -169,7 +171,7 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
-    """Return (shares, names): the one or the other of a list with commas.
+    """Return (shares, names) from a list with commas, one of them empty.
 
     >>> parse_splits("train=0.9,val=0.1")
     ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
@@ -177,7 +179,7 @@ def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
     ({}, ('train', 'test'))
 
     Raises:
-        ValueError: when it is neither.
+        ValueError: when it is neither shares nor names.
     """
     parts = [part.strip().partition("=") for part in text.split(",")]
     names = tuple(split.strip() for split, _, _ in parts)
@@ -228,94 +230,106 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 
 def _add_split_flags(group: FlagGroup) -> None:
-    how = "given, as sources are named; hash, of sample keys; or a field"
+    how = "given: the splits that sources name; hash: draw by sample key; or the name of a field"
     group.text("--split_by", how, "HOW", GIVEN)
-    usual = f"shares by hash, or values of the field (default there: {','.join(USUAL_SPLITS)})"
+    usual = f"shares of the hash, or the field's values (default there: {','.join(USUAL_SPLITS)})"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
-    group.text("--group_by", "samples with the same value of this field share a split", "FIELD")
-    group.number("--split_seed", "of splits by hash (default 0)", 0)
+    together = "keep samples with the same value of this field in one split"
+    group.text("--group_by", together, "FIELD", rare=True)
+    group.number("--split_seed", "seed of splits by hash (default 0)", 0, rare=True)
 
 
 def _add_image_flags(group: FlagGroup) -> None:
-    check = "header: walk through each file's structure; decode: pixels too"
+    check = "header: check each file's structure; decode: decode its pixels too"
     group.choice("--check", check, Check, "header")
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
-    group.text("--resize", "box in px, N for a square, or the longest side as max:N", "N|WxH|max:N")
+    size = "size in px: N for a square, WxH for a box, max:N for the longest side"
+    group.text("--resize", size, "N|WxH|max:N")
     mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels)"
-    group.choice("--resize_mode", mode, ResizeMode)
-    group.choice("--reencode", "encode every image as this (default: only changed ones)", Encoding)
-    group.number("--quality", f"of encoded JPEGs, by libjpeg's scale (default {DEFAULT_QUALITY})")
-    group.choice("--color", "channels of images (default keep; rgb for plain pixels)", Color)
+    group.choice("--resize_mode", mode, ResizeMode, rare=True)
+    reencode = "encode every image in this format (default: only changed images)"
+    group.choice("--reencode", reencode, Encoding, rare=True)
+    quality = f"quality of encoded JPEGs, on libjpeg's scale (default {DEFAULT_QUALITY})"
+    group.number("--quality", quality, rare=True)
+    color = "channels of images (default keep; rgb for plain pixels)"
+    group.choice("--color", color, Color, rare=True)
 
 
 def _add_shard_flags(parser: FlagParser) -> None:
-    group = parser.group("number of shards, by one of", exclusive=True)
-    size = "output bytes a shard (default 150MB, and at least 16 shards of 64 records)"
+    group = parser.group("number of shards: give one of these", exclusive=True)
+    size = "size of a shard (default 150MB, and at least 16 shards of 64 records)"
     group.text("--shard_size", size, "SIZE")
-    group.several("--num_shards", "of all splits or each (default: from --shard_size)", "[SPLIT=]N")
-    group.number("--records_per_shard", "records of every shard but a split's last")
-    group = parser.group("shards")
-    group.number("--hosts", "hosts that read files[h::N]; shards become a multiple of it", 1)
+    number = "number of shards, for each split or for all (default: from --shard_size)"
+    group.several("--num_shards", number, "[SPLIT=]N")
+    group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
+    group = parser.group("shards", rare=True)
+    hosts = "hosts that read files[h::N]; the number of shards becomes a multiple of it"
+    group.number("--hosts", hosts, 1)
     group.text(
         "--shard_names",
         "counted (train-00000-of-00016-750.tfrec), plain (without -750), or a template of {split}"
         " {index:05} {num_shards:05} {records} (default counted; plain with --layout tfds)",
         "NAMES",
     )
-    order = "shuffled or input, of all splits or each (default shuffled)"
+    order = "order of records, shuffled or input, for each split or for all (default shuffled)"
     group.several("--order", order, "[SPLIT=]ORDER")
-    group.number("--seed", "of the shuffle (default 0)", 0)
+    group.number("--seed", "seed of the shuffle (default 0)", 0)
 
 
 def _add_reject_flags(group: FlagGroup) -> None:
-    rejected = "samples that may be rejected, of those listed; more end the run with exit code 4"
+    rejected = "number or percentage of samples that may be rejected; with more, exit code 4"
     group.text("--max_rejected", rejected, "K|P%", "0")
-    group.text("--exclude", "leave out the samples of an earlier run's file", "REJECTED.jsonl")
-    group.switch("--allow_empty", "accept an empty split")
+    exclude = "leave out the samples that this file of an earlier run lists"
+    group.text("--exclude", exclude, "REJECTED.jsonl", rare=True)
+    group.switch("--allow_empty", "accept a split without samples", rare=True)
 
 
 def _add_output_flags(parser: FlagParser) -> None:
     group = parser.group("output")
     output = "folder or URI of the data set"
     group.text("--output", output, "DIR", required=True)
-    plan = "only say what the run would make, as text or json"
+    plan = "only print what the run would make, as text or json"
     group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
-    overwrite = "first delete an earlier data set (default: resume it, or refuse another)"
+    overwrite = "delete an earlier data set first (default: resume it, or stop at another)"
     group.switch("--overwrite", overwrite)
-    trust = "do not look at the sources if --output is complete with the same options"
-    group.switch("--trust_manifest", trust)
-    group.switch("--no_wait", "end once a runner elsewhere has the job")
-    group = parser.group("report", exclusive=True)
-    report = f"make {REPORT_NAME} at the end (default: for local runs with a local --output)"
+    group.switch("--quiet", "print no progress and no notes, only faults and the summary")
+    trust = "if --output is complete with the same options, do not look at the sources"
+    group.switch("--trust_manifest", trust, rare=True)
+    group.switch("--no_wait", "exit once the runner has accepted the job", rare=True)
+    group = parser.group("report", exclusive=True, rare=True)
+    report = f"write {REPORT_NAME} at the end (default: for local runs with a local --output)"
     group.add("--report", report, action="store_true", default=None)
-    none = f"make no {REPORT_NAME} (default: see --report)"
+    none = f"write no {REPORT_NAME} (default: see --report)"
     group.add("--no_report", none, action="store_false", dest="report")
-    group = parser.group("daily runs (docs/scheduled-runs.md)")
-    date = f"replaces {DATE} in --output and --since (default: today in UTC)"
-    group.text("--date", date, "YYYY-MM-DD")
-    since = f"earlier data sets, whose samples are left out; {DATE} stands for all earlier days"
+
+
+def _add_daily_flags(group: FlagGroup) -> None:
+    since = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
     group.several("--since", since, "DIR")
+    date = f"day that replaces {DATE} in --output and --since (default: today in UTC)"
+    group.text("--date", date, "YYYY-MM-DD")
 
 
 def _add_limit_flags(group: FlagGroup) -> None:
     limits = GateLimits()
-    group.number(
-        "--shards_in_flight", "shards built, or uploaded, at once", limits.shards_in_flight
-    )
+    shards = "shards to build, or to upload, at once"
+    group.number("--shards_in_flight", shards, limits.shards_in_flight)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
-    group.text("--bytes_in_flight", "image bytes held at once", "SIZE", held)
-    readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images elsewhere"
-    group.number("--readers", f"images read at once ({readers})")
-    group.number("--workers", "images checked and encoded at once (default: all cores)")
+    group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
+    readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images that are not local"
+    group.number("--readers", f"images to read at once ({readers})")
+    group.number("--workers", "images to check and encode at once (default: all cores)")
     spool = "folder for temporary files (default: the system's temporary folder)"
     group.text("--spool_dir", spool, "DIR")
-    rate = "requests that read or list a bucket (default 0: no limit)"
+    rate = "read and list requests a second to a bucket (default 0: no limit)"
     group.number("--max_reads_per_second", rate, 0, type=float)
 
 
 def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> FlagGroup:
-    """Add the flags that name sources per split, and --split; return what adds more of the group.
+    """Add the flags that name sources per split, then those of the output.
+
+    The help prints groups in this order. Returns the group of the sources, for more flags.
 
     Args:
         parser: of the command.
@@ -325,39 +339,43 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
     group = parser.group(title)
     for name, (value, help) in flags.items():
         group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
-    group.add("--split", "split of a path without SPLIT=", default="train", metavar="SPLIT")
+    split = "split of paths that have no SPLIT= before them"
+    group.add("--split", split, default="train", metavar="SPLIT", rare=True)
+    _add_output_flags(parser)
     return group
 
 
 def add_drop_flag(parser: FlagParser) -> None:
-    """Add the flag of sources that have annotations."""
-    dropped = "annotations of each split that may be dropped (default 1 in 100, never all)"
-    parser.group("dropped annotations").text("--max_dropped", dropped, "COUNT|SHARE%")
+    """Add the flag for sources with annotations."""
+    dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
+    parser.group("dropped annotations").text("--max_dropped", dropped, "K|P%")
 
 
 def add_size_flag(group: FlagGroup) -> None:
-    """Add the flag of what is done where an image has another size than annotated."""
+    """Add the flag for images of another size than their annotations say."""
     group.choice(
         "--on_size_mismatch",
-        "where an image has another size than annotated: auto rescales boxes of the same aspect"
-        " and rejects the rest; trust_image and trust_json take boxes as pixels of that size",
+        "if an image has another size than its annotations say, auto rescales boxes where the"
+        " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
+        " pixels of that size",
         SizeMismatch,
         "auto",
+        rare=True,
     )
 
 
 def add_class_flags(
     parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
 ) -> None:
-    """Add the flags that number classes; `default` is the help's text on the first number."""
+    """Add the flags that number classes; `default` is the help's text for the first number."""
     group = parser.group("classes")
     group.text(
         "--label_file",
-        "classes in the order of their numbers, one a line, a tab before what people call it"
-        " (default: the sources' classes, sorted by name)",
+        "text file with a class a line, in the order of their numbers; a display name may follow"
+        " after a tab (default: the sources' classes, sorted by name)",
         "FILE",
     )
-    group.number("--first_label", f"number of the first class ({default})")
+    group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
 def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
@@ -377,7 +395,7 @@ def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
 
 
 def feature_names(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of a list with commas, each once; None for none."""
+    """Return the names of a list with commas, each once; None without a list."""
     return None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
@@ -388,7 +406,7 @@ def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
     {'age': 'int64', 'tags': 'bytes[]'}
 
     Raises:
-        ValueError: when one is none, or of no column, or a second one.
+        ValueError: when a type is unknown, has no column, or comes twice.
     """
     types: dict[str, ColumnType] = {}
     for part in (part for text in given for part in text.split(",")):

@@ -108,7 +108,7 @@ def _command(pipeline: str) -> Command:
 
 def _flags(pipeline: str) -> dict[str, argparse.Action]:
     """Return a pipeline's flags by their names."""
-    unused = {"no_wait", "plan"}  # a launcher never waits, and makes a job
+    unused = {"no_wait", "plan", "quiet"}  # a launcher never waits, and makes a job
     flags = _command(pipeline).parser().flags
     return {flag.option_strings[0]: flag for flag in flags if flag.dest not in unused}
 

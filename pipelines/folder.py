@@ -45,7 +45,7 @@ class FolderConfig(DataSetConfig):
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
-        """Refuse a conversion whose images the layout would reject, all of them."""
+        """Refuse a conversion if the layout would reject every image."""
         super().__post_init__()
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
         for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
@@ -69,13 +69,13 @@ class FolderConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    folders = "folder per split that holds a folder of images for each class"
+    folders = "folder per split, with a folder of images for each class"
     add_sources(parser, images=("DIR", folders))
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
-        "keys of Model Garden, of the TPU scripts for ImageNet, of TensorFlow's tutorial; or pixels"
-        " as a serialized tensor, and the class's name",
+        "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
+        " tutorial; tensor: pixels as a serialized tensor, and the class's name",
         list(LAYOUTS),
         "classification",
     )
@@ -89,7 +89,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     """Return the layout that the flags ask for.
 
     Raises:
-        ValueError: when it holds no pixels to give a type to, or counts from below 0.
+        ValueError: when --dtype comes with a layout without pixels, or the first label is negative.
     """
     layout = LAYOUTS[flags.layout]
     first_label = first_label_of(flags, layout.first_label)
@@ -109,7 +109,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "folder", "Folders of classes to sharded .tfrec files.", FolderConfig, add_flags, fields_of
+    "folder", FolderConfig, add_flags, fields_of, "--images train=flowers/train val=flowers/val"
 )
 
 run = COMMAND.run  # `cli.run_command` calls it by name

@@ -28,7 +28,7 @@ class PairsConfig(DataSetConfig):
     Attributes:
         low: URI of the folder of low-resolution images per split.
         high: URI of the folder of high-resolution images per split.
-        low_suffix: what names of low images end in, before their extension.
+        low_suffix: end of the names of low images, before the extension.
     """
 
     low: Mapping[str, str]
@@ -40,7 +40,7 @@ class PairsConfig(DataSetConfig):
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         check_same_splits(low=self.low, high=self.high)
         for split, uri in self.low.items():
             if uri.rstrip("/") == self.high[split].rstrip("/"):
@@ -84,16 +84,14 @@ class PairsConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    text = "folder per split; the two of a pair have the same name, extensions aside"
+    text = "images: a folder per split; names of a pair are the same without their extension"
     group = add_sources(
         parser, low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
     )
-    group.add(
-        "--low_suffix",
-        "what names of low images end in, as in 0001x4.png (default: x and --scale, if given)",
-        metavar="TEXT",
-    )
-    group.number("--scale", "high over low size (default: any whole number, the same both ways)")
+    suffix = "end of the names of low images, as in 0001x4.png (default: x and --scale, if given)"
+    group.add("--low_suffix", suffix, metavar="TEXT")
+    scale = "high size divided by low size (default: any whole number, the same for both sides)"
+    group.number("--scale", scale)
     tensors = "write lr and hr as TensorProtos of uint8 pixels (default: the files' bytes)"
     group.switch("--tensors", tensors)
 
@@ -109,9 +107,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "pairs", "Pairs of images to sharded .tfrec files.", PairsConfig, add_flags, fields_of
-)
+COMMAND = Command("pairs", PairsConfig, add_flags, fields_of, "--low low_res --high high_res")
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

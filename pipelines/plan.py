@@ -1,4 +1,4 @@
-"""What `--plan` prints: the shards, bytes and requests of a run that is not made."""
+"""`--plan`: print the shards, bytes and requests that a run would make."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -46,8 +46,8 @@ _OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 _ROW_BYTES = 40  # of both indexes: key and numbers
-_SOURCE_BYTES = 130  # more in there for each source: name, pin and hash
-_MAX_HOSTS = 12  # that are listed
+_SOURCE_BYTES = 130  # more for each source: name, pin and hash
+_MAX_HOSTS = 12  # numbers to print
 _STATES = {
     "free": "nothing of a data set is there",
     "ours": "begun by the same plan, the run goes on",
@@ -84,12 +84,12 @@ def plan_run(
 
     Args:
         config: of the run.
-        gathered: the planned shards and what their sources held.
-        complete: it would find its data set complete.
-        runner: that writes elsewhere; empty where this process does.
+        gathered: the planned shards and the contents of the sources.
+        complete: whether the data set is complete already.
+        runner: writes elsewhere; empty if this process writes.
 
     Raises:
-        RuntimeError: a fault with which the run would end before it has a plan.
+        RuntimeError: the fault that would end the run before it has a plan.
     """
     label_file = read_uri(config.label_file, config.access) if config.label_file else None
     anything = replace(config, budget=_ALL, drop_budget=_ALL)  # budgets are checked below
@@ -134,10 +134,10 @@ def plan_run(
 
 
 def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple[str, int]:
-    """Return the output's state and how many shards are there.
+    """Return the output's state and its number of finished shards.
 
     Raises:
-        RuntimeError: the fault with which the run would end.
+        RuntimeError: the fault that would end the run.
     """
     output = open_storage(config.output, config.access)
     overwrite = config.overwrite
@@ -157,17 +157,19 @@ def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> 
             " the run would end with E-IO-NOSPACE"
         )
     for root, tally in sorted(gathered.tallies):
-        if tally.unreferenced and not config.earlier.sets:  # else they may be of earlier samples
+        if (
+            tally.unreferenced and not config.earlier.sets
+        ):  # otherwise earlier samples may name them
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"
 
 
 def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
-    """Yield a plan for people, a line each.
+    """Yield the lines of a plan for people.
 
     Args:
         plan: to print.
-        noun: what a sample is, such as `image`.
+        noun: for a sample, such as `image`.
     """
     state = _STATES[plan.state]
     if plan.state == "ours":
@@ -191,7 +193,7 @@ def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
 
 
 def plan_json(plan: RunPlan) -> list[str]:
-    """Return a plan for programs, as lines of one JSON object in ASCII."""
+    """Return a plan for programs: the lines of one JSON object in ASCII."""
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
 

@@ -1,6 +1,6 @@
-"""Make the report of data sets and of any TFRecord files: `beam-tfrec report --help`.
+"""Write reports of data sets and of any TFRecord files: `beam-tfrec report --help`.
 
-Neither Beam nor TensorFlow is imported.
+This module imports neither Beam nor TensorFlow.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,8 @@ def parser() -> FlagParser:
     """Return the parser of the command line."""
     found = FlagParser(
         "report",
-        "Make a page that shows what data sets or any TFRecord files hold: counts, rejects,"
-        " histograms, and pictures with boxes, masks and keypoints. One file, without outside"
-        " assets.",
+        "Write an HTML page on data sets or any TFRecord files: counts, rejects, histograms, and"
+        " pictures with boxes, masks and keypoints. It is one file without external assets.",
     )
     found.add_argument(
         "paths",
@@ -44,12 +43,12 @@ def parser() -> FlagParser:
         type=not_empty,
         metavar="PATH",
         help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
-        " a folder of such files, which are read whole",
+        " a folder of such files; files are read as a whole",
     )
     found.group("output").text(
         "--output",
-        "file that becomes the page; a report of ours that is there is made anew, any other"
-        f" file stays (default: {REPORT_NAME} in each data set; needed for other files)",
+        "file to write; an earlier report is replaced, any other file is kept"
+        f" (default: {REPORT_NAME} in each data set; required for other files)",
         "FILE",
     )
     add_reading_flags(found)
@@ -57,12 +56,12 @@ def parser() -> FlagParser:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Make the reports that are asked for, and say where they are.
+    """Write the reports, and print where they are.
 
     Raises:
-        ValueError: where it is not said where a page is to go.
-        RuntimeError: `E-ARG` where a path is nothing, `E-OUT-CONFLICT` where a page would take the
-            place of another file, `E-IO-…` where a store fails.
+        ValueError: when `--output` is missing, or given for several pages.
+        RuntimeError: `E-ARG` when a path does not exist, `E-OUT-CONFLICT` when a page would replace
+            another file, `E-IO-…` when a store fails.
     """
     flags = parser().parse_args(argv)
     output, access, found = flags.output, reading_access(flags), verify.Report()
@@ -86,7 +85,7 @@ def run(argv: Sequence[str]) -> None:
 
 
 def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Storage, str]:
-    """Refuse to replace a file that is no report as we wrote it, and delete one that is, if asked.
+    """Refuse to replace a file that is not a report of ours; delete a report if asked.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT`.
@@ -104,12 +103,12 @@ def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Stora
 
 
 def _put(uri: str, report: Report, access: Access) -> None:
-    """Create a page, in the place of an earlier one of ours, and say where it is."""
+    """Write a page, instead of an earlier report, and print where it is."""
     page = render_page(report)
     storage, name = _make_room(uri, access, delete=True)
     if storage.stat("") is None:
         storage.probe()
-    if not storage.create(name, page):  # somebody has put one there meanwhile
+    if not storage.create(name, page):  # another process was faster
         raise RuntimeError(
             fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "look at it, or run again")
         )

@@ -1,10 +1,11 @@
-"""Run a source's command: flags, preflight, the graph on its engine, what was made."""
+"""Run a source's command: flags, checks, the graph on its engine, the summary."""
 
 import argparse
 import contextlib
 import gc
 import io
 import logging
+import os
 import re
 import shlex
 import sys
@@ -21,11 +22,11 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, FlagParser, say
+from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
-from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -56,8 +57,16 @@ from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folder
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
-_LOGGED_EVERY_S = 30.0
+_LOGGED_EVERY_S = 10.0
 _DRAWN_EVERY_S = 0.2
+_EPILOG = """\
+runners (docs/dataflow.md, docs/flink.md):
+  --runner NAME         run as a job of this Beam runner, such as DataflowRunner, with Beam's
+                        own flags (default: run in this process)
+
+examples:
+  {0} --output out
+  {0} --output out --plan"""
 
 
 @dataclass(frozen=True)
@@ -66,34 +75,47 @@ class Command:
 
     Attributes:
         name: of its module in `pipelines`.
-        does: one line for `--help`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
-        fields: what those flags say, as fields of the configuration.
+        fields: turns those flags into fields of the configuration.
+        example: flags of its sources, for the help's examples.
         images: whether the source has image files.
     """
 
     name: str
-    does: str
     config: type[DataSetConfig]
     add_flags: Callable[[FlagParser], None]
     fields: Callable[[argparse.Namespace], dict[str, Any]]
+    example: str
     images: bool = True
 
-    def parser(self) -> FlagParser:
-        """Return the command's flags."""
-        parser = FlagParser(self.name, self.does)
+    def parser(self, *, short: bool = False) -> FlagParser:
+        """Return the command's flags, and the help of all or of those that most runs need."""
+        parser = FlagParser(
+            self.name,
+            PIPELINES[self.name],
+            short=short,
+            epilog=_EPILOG.format(f"beam-tfrec {self.name} {self.example}"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+        )
         self.add_flags(parser)
         add_data_set_flags(parser, images=self.images)
+        helps = parser.add_argument_group("help")
+        helps.add_argument("-h", "--help", action="help", help="show the flags that most runs need")
+        helps.add_argument("--help_all", action="help", help="show all flags")
+        needed = [f"{f.option_strings[0]} {f.metavar}" for f in parser.flags if f.required]
+        parser.usage = f"%(prog)s {' '.join(needed)} [FLAG ...]"
         return parser
 
     def configure(self, argv: Sequence[str]) -> tuple[DataSetConfig, list[str]]:
-        """Return the run that the arguments ask for, and the arguments that are Beam's.
+        """Return the configuration of the run, and the arguments for Beam.
 
         Raises:
             ValueError: with the value and the remedy.
         """
-        flags, beam_args = engines.parse_flags(self.parser(), argv)
+        parser = self.parser(short="--help_all" not in argv)
+        flags, beam_args = engines.parse_flags(parser, argv)
         fields = self.fields(flags) | data_set_fields(flags, images=self.images)
         command = shlex.join(["beam-tfrec", self.name, *argv])
         command = _OF_ONE_RUN.sub("", command)
@@ -102,26 +124,28 @@ class Command:
         return self.config(**fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
-        """Convert as the arguments say; returns when the data set is committed."""
+        """Run the command; return once the data set is committed."""
         execute(*self.configure(argv))
 
 
 def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
-    """Run until the data set is committed, unless it is complete already; or plan it.
+    """Run until the data set is committed, or plan it. Return at once if it is complete.
 
     Args:
         config: of the run.
         beam_args: Beam's part of the command line.
 
     Raises:
-        RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
+        RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
+    for name in OUR_LOGGERS if config.quiet else ():
+        logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.uris, waits=config.waits)
-    if config.report is None:  # where it needs no remote request
+    if config.report is None:  # if it needs no remote request
         reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
-        if engines.is_dry_run(options) and not config.plan:  # asks no store
+        if engines.is_dry_run(options) and not config.plan:  # sends no request to a store
             engines.run_graph(partial(build, config=config), options, waits=False)
             return
         if config.since and config.since.names:
@@ -142,7 +166,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
 
 
 def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
-    """Check that the run can work, and run the graph unless the output is complete."""
+    """Check sources and output, and run the graph unless the output is complete."""
     started_s = time.monotonic()
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
@@ -154,7 +178,7 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
             lock.take(alone=False)
         elif find_complete(output, config):
             _say_complete(config)
-            if config.report:  # a killed run may have made none
+            if config.report:  # a killed run may have written none
                 from beam_tfrec.transforms.report.page import has_report, write_report
 
                 uri, access = config.output, config.access
@@ -182,9 +206,9 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
     PROGRESS.reset()
     spare_the_collector()
     with contextlib.ExitStack() as around:
-        if engines.runs_workers_here(options):
+        if engines.runs_workers_here(options) and not config.quiet:
             ended = threading.Event()
-            shown = (config.layout.sample_noun, ended, sys.stderr)
+            shown = (ended, sys.stderr)
             thread = threading.Thread(target=_show_progress, args=shown, daemon=True)
             thread.start()
             around.callback(thread.join)
@@ -195,10 +219,10 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
 
 
 def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> bool:
-    """Return whether other processes may build shards of a run in this process.
+    """Return whether processes next to this one may build shards.
 
-    Not when a path needs Beam's filesystems, when reads are rate-limited, when sources are unpacked
-    to disk, or when the layout is the user's own.
+    They may not if a path needs Beam's filesystems, reads are rate-limited, sources are unpacked to
+    disk, or the layout is the user's own.
     """
     return (
         engines.runner_of(options) == "FnApiRunner"
@@ -211,17 +235,17 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
 
 
 def spare_the_collector() -> None:
-    """Keep Python's cycle collector from walking through Beam again and again.
+    """Make Python's cycle collector run less often, and skip the imported modules.
 
-    Samples make no cycles, but their number triggers collections of everything that was imported.
+    Samples have no cycles, but so many of them trigger collections again and again.
     """
-    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
+    if not gc.get_freeze_count():  # a second freeze would keep the objects of an earlier run
         gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
 def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
-    """Say what a run would make, and end as it would before its first shard."""
+    """Print what a run would make, and end as that run would before its first shard."""
     from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from beam_tfrec.transforms.forecast import take_plan
 
@@ -229,12 +253,12 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
-    if complete and config.trust_manifest:  # then its sources need not be there
+    if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
         return
     _check_sources(config)
     spare_the_collector()
-    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
+    engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # here, always
     elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
     plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
     noun = config.layout.sample_noun
@@ -257,29 +281,29 @@ def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -
         from beam_tfrec.transforms.report.page import has_report
 
         if has_report(uri, config.access):
-            say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
+            say(f"  report: {join_uri(uri, REPORT_NAME)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
-    """Yield what was made, what was rejected and why, and how to read it.
+    """Yield the summary: counts, rejects with their reasons, and how to read the data set.
 
     Args:
         manifest: of the data set.
         output: URI of the data set.
-        seconds: that the run took.
-        noun: what a sample is, such as `image`.
+        seconds: duration of the run.
+        noun: for a sample, such as `image`.
     """
     records = sum(split.records for split in manifest.splits.values())
-    rate = f"{records / seconds:,.0f} {noun}s/s"
+    rate = f"{records / seconds:,.0f} records/s"
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
     for name, split in manifest.splits.items():
         yield from _split_lines(name, split, noun if split.images is None else "object")
-    for pair in manifest.duplicates or ():  # what is learnt from one split is tested on the other
+    for pair in manifest.duplicates or ():  # a test would show what was learnt by heart
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
-        same = f"{counted(pair.contents, 'source')} of {one} with the bytes of one of {other}"
+        same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
         yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"
     yield f"  rejects: {join_uri(output, REJECTED_NAME)}"
-    yield f"  everything else: {join_uri(output, MANIFEST_NAME)}"
+    yield f"  all counts: {join_uri(output, MANIFEST_NAME)}"
     if manifest.shards:
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
@@ -323,21 +347,28 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 
 
 def _check_sources(config: DataSetConfig) -> None:
-    """Find the files and folders that the user named, before anything is made or deleted."""
+    """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *filter(None, [config.exclude])):
-        find_uri(uri, config.access)
+        try:
+            find_uri(uri, config.access)
+        except RuntimeError:
+            root = next(iter(config.roots.values()), "")
+            if is_local(uri) and os.path.isdir(uri) and os.path.isfile(root):
+                what = f"is a folder, and {root} is a file"
+                raise RuntimeError(fault_line("E-ARG", uri, what, "swap the two")) from None
+            raise
     for uri in sorted({*config.roots.values(), *config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()
 
 
-def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
-    """Show how far this process is: a bar on a terminal, else a line every 30 s."""
+def _show_progress(ended: threading.Event, stream: TextIO) -> None:
+    """Show the progress of this process: a bar on a terminal, else a log line every 10 s."""
     on_terminal, is_last = stream.isatty(), False
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
     # Without a terminal the bar is drawn into a buffer, and its text is logged.
     unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
     where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
-    bar = tqdm(total=0, unit=f" {noun}s", desc="reading annotations", **where)
+    bar = tqdm(total=0, unit=" records", desc="reading sources", **where)
     with logging_redirect_tqdm(loggers), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
@@ -349,5 +380,5 @@ def _show_progress(noun: str, ended: threading.Event, stream: TextIO) -> None:
             bar.update(PROGRESS.done - bar.n)
             if on_terminal:
                 bar.refresh()
-            elif PROGRESS.planned and not is_last:
+            elif not is_last:
                 _LOG.info("%s", bar)

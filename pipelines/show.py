@@ -1,6 +1,6 @@
-"""Show what a data set or any TFRecord file holds: `beam-tfrec show --help`.
+"""Print features and records of a data set or any TFRecord file: `beam-tfrec show --help`.
 
-Neither Beam nor TensorFlow is imported.
+This module imports neither Beam nor TensorFlow.
 """
 
 import itertools
@@ -32,16 +32,16 @@ _SCHEMA_RECORDS = 100
 
 @dataclass(frozen=True)
 class ShowConfig:
-    """What is to be shown.
+    """What to print.
 
     Attributes:
         path: a data set or a TFRecord file.
-        key: of the record to be shown; None for any.
-        record: number of the record to be shown, from 0, in its file or split; None for any.
-        limit: records to be shown where neither is given.
-        split: of a data set; empty for its first one, or for all of them where a key is given.
-        images: folder that pictures are saved to; empty for none.
-        access: how the store is reached.
+        key: of one record; None for any.
+        record: number of one record, from 0, in its file or split; None for any.
+        limit: number of records to print if neither is given.
+        split: of a data set; empty for its first one, or with a key for all.
+        images: folder to save pictures in; empty for none.
+        access: how to reach the store.
     """
 
     path: str
@@ -53,7 +53,7 @@ class ShowConfig:
     access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
-        """Refuse what names no record."""
+        """Refuse negative numbers."""
         for name, number in (("limit", self.limit), ("record", self.record or 0)):
             if number < 0:
                 raise ValueError(f"{name} must be at least 0, got {number}: give a larger number")
@@ -62,7 +62,7 @@ class ShowConfig:
 
 def parser() -> FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser("show", "Show the features and records of a data set or TFRecord file.")
+    found = FlagParser("show", "Print the features and records of a data set or TFRecord file.")
     found.add_argument(
         "path",
         type=not_empty,
@@ -77,7 +77,7 @@ def parser() -> FlagParser:
     group.text("--split", "split of a data set (default: its first; for --key all)", "S")
     group.text(
         "--images",
-        "save pictures of the records there, tensors as PNG; nothing is overwritten",
+        "folder to save pictures of the records in, tensors as PNG; existing files are kept",
         "DIR",
     )
     add_reading_flags(found)
@@ -85,7 +85,7 @@ def parser() -> FlagParser:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Show what is asked for."""
+    """Print what the arguments ask for."""
     flags = parser().parse_args(argv)
     config = ShowConfig(
         path=flags.path,
@@ -101,11 +101,11 @@ def run(argv: Sequence[str]) -> None:
 
 
 def show(config: ShowConfig) -> Iterator[str]:
-    """Yield the schema, and the records with their values, a line each.
+    """Yield the lines of the schema, and of the records with their values.
 
     Raises:
-        ValueError: where the configuration does not suit the path.
-        RuntimeError: `E-ARG` where there is no such record, `E-IO-…` where the store fails.
+        ValueError: when the configuration does not suit the path.
+        RuntimeError: `E-ARG` when there is no such record, `E-IO-…` when the store fails.
     """
     is_one = config.key is not None or config.record is not None
     limit, first = 1 if is_one else config.limit, config.record or 0
@@ -141,7 +141,7 @@ def show(config: ShowConfig) -> Iterator[str]:
 
 
 def _splits_to_search(config: ShowConfig, manifest: Manifest) -> list[str]:
-    """Return the given split, else every split for a key, and the first one for other records."""
+    """Return the given split; without it, all splits for a key, or the first one."""
     splits = [*dict.fromkeys(shard.split for shard in manifest.shards)]
     if config.split and config.split not in splits:
         names = ", ".join(splits)
@@ -160,7 +160,7 @@ def _manifest_lines(path: str, manifest: Manifest) -> Iterator[str]:
 
 
 def _schema_lines(config: ShowConfig) -> Iterator[str]:
-    """Yield what the first records of a file hold."""
+    """Yield the features of a file's first records."""
     schema = InferredSchema()
     records = records_of_file(config.path, config.access)
     for record in itertools.islice(records, _SCHEMA_RECORDS):

@@ -53,9 +53,9 @@ class SidecarConfig(DataSetConfig):
     Attributes:
         images: URI of the folder of images per split.
         annotations: URI of the folder of JSON files per split, or a glob of them.
-        format: of the JSON files; None for each its own, by its content.
-        join_by: the field by which JSON files name their images, keys with dots between; empty
-            where they have their images' names.
+        format: of the JSON files; None to detect it for each.
+        join_by: field of JSON files that names the image, as keys with dots; empty if the two files
+            share a name.
         allow_unannotated: an image without a JSON file is a sample without objects.
     """
 
@@ -68,10 +68,10 @@ class SidecarConfig(DataSetConfig):
         default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
     )
 
-    split_fields: ClassVar[None] = None  # JSON files say which fields they have
+    split_fields: ClassVar[None] = None  # only the JSON files show their fields
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
 
@@ -90,7 +90,7 @@ class SidecarConfig(DataSetConfig):
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {**self.images, **self.annotation_roots}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
@@ -102,7 +102,7 @@ class SidecarConfig(DataSetConfig):
         )
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
         texts = ReadTexts(self.annotation_roots, self.access)
-        if self.join_by:  # files are read here and once more below: the join holds names alone
+        if self.join_by:  # read files twice, so that the join holds names only
             name = beam.Map(name_by_field, self.join_by).with_output_types(NamedFile)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
@@ -130,7 +130,7 @@ class SidecarConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    annotations = "folder of JSON files per split, or a glob in which ** crosses folders"
+    annotations = "folder of JSON files per split, or a glob; ** matches any number of folders"
     group = add_sources(
         parser,
         images=("DIR", "folder of images per split"),
@@ -138,24 +138,22 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.choice(
         "--format",
-        "of the JSON files: LabelMe's, SA-1B's, or each by its content (default auto; with --fields"
-        " flat)",
+        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto; with"
+        " --fields flat)",
         [AUTO, *(known.value for known in SideFormat), FLAT],
     )
-    group.text(
-        "--join_by",
-        "field that names the image, such as image.file_name (default: files share a name)",
-        "FIELD",
-    )
-    group.switch("--allow_unannotated", "keep images without a JSON file (default: reject them)")
+    join = "field that names the image, such as image.file_name (default: files share a name)"
+    group.text("--join_by", join, "FIELD", rare=True)
+    unannotated = "keep images without a JSON file (default: reject them)"
+    group.switch("--allow_unannotated", unannotated, rare=True)
     add_size_flag(group)
     group = parser.group("records (docs/layouts.md)")
-    features = f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)"
+    features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes)"
     group.text("--features", features, "NAME,NAME")
     group.several(
         "--fields",
-        "fields, keys with dots between, that become features: int64, float or bytes, with [] for"
-        " lists (default: objects are written)",
+        "fields to write as features instead of objects, such as a.b=int64: int64, float or bytes;"
+        " add [] for lists (default: write objects)",
         "PATH=TYPE,...",
     )
     add_class_flags(parser, "default 1")
@@ -166,7 +164,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     """Return the layout that the flags ask for.
 
     Raises:
-        ValueError: when files of objects have no such features, or flags exclude each other.
+        ValueError: when a feature is unknown, or flags exclude each other.
     """
     if flags.fields or flags.format == FLAT:
         if not flags.fields or flags.format not in (None, FLAT):
@@ -176,9 +174,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
             )
         for name in ("features", "label_file", "first_label"):
             if (given := getattr(flags, name)) is not None:
-                raise ValueError(
-                    f"{name} must be of objects, got {given} with fields: leave it out"
-                )
+                raise ValueError(f"{name} must come without fields, got {given}: leave it out")
         types = parse_types(flags.fields)
         if empty := [path for path in types if not all(path.split("."))]:
             raise ValueError(
@@ -212,11 +208,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "sidecar",
-    "Images with a JSON file of annotations each to sharded .tfrec files.",
-    SidecarConfig,
-    add_flags,
-    fields_of,
+    "sidecar", SidecarConfig, add_flags, fields_of, "--images photos --annotations labels"
 )
 
 run = COMMAND.run  # `cli.run_command` calls it by name

@@ -39,11 +39,11 @@ class TableConfig(DataSetConfig):
 
     Attributes:
         tables: per split URIs of files, or that of one folder or glob.
-        image_column: names each row's image; empty for none.
+        image_column: column that names each row's image; empty for none.
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder.
-        key_column: gives the rows' keys; empty for their numbers.
-        max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
+        key_column: column of the rows' keys; empty for row numbers.
+        max_cell_bytes: a row with a larger cell is rejected; in files of lines, a larger row.
         layout: what an Example holds.
     """
 
@@ -57,7 +57,7 @@ class TableConfig(DataSetConfig):
     source_flag: ClassVar[str] = "--table"
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse options that do not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
         layout = replace(self.layout, with_image=bool(self.image_column))
@@ -81,17 +81,17 @@ class TableConfig(DataSetConfig):
 
     @property
     def split_fields(self) -> None:
-        """Names of what `split_by` and `group_by` may ask of a sample: what tables hold tells."""
+        """None: only the tables show the fields that `split_by` and `group_by` may name."""
         return None
 
     @property
     def table_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs per split whose tables are given as files."""
+        """URIs of tables per split, for splits given as files."""
         return {split: uris for split, uris in self.tables.items() if is_table_file(uris[0])}
 
     @property
     def table_folders(self) -> Mapping[str, tuple[str, str]]:
-        """Folders whose tables are listed, and globs, by the names of their roots."""
+        """Folders of tables and their globs, by root name."""
         return {
             f"{split}/tables": root_and_pattern(uris[0])
             for split, uris in self.tables.items()
@@ -112,16 +112,16 @@ class TableConfig(DataSetConfig):
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
-        """URI per root name of what the sources' listings show, by which they are recognised."""
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {**self.roots, **{name: uri for name, (uri, _) in self.table_folders.items()}}
 
     @property
     def files(self) -> Sequence[str]:
-        """URIs of files that the sources are recognised by, whatever their split."""
+        """URIs of files that identify the sources, of any split."""
         return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]
 
     def check_since(self) -> None:
-        """Refuse to add to data sets by numbers of rows that begin again in another file."""
+        """Refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
             raise ValueError(
                 "since must come with key_column where tables are given as files:"
@@ -177,29 +177,32 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
     names = [split_uri(uri)[1] for uri in uris]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(
-            f"tables of {split} must have names of their own, which their rows' keys begin with,"
+            f"tables of {split} must have different names, since keys of rows begin with them,"
             f" got {repeated[0]!r} twice: rename one, or give the folder above them"
         )
 
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob of such"
+    tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
     group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     group.text("--image_column", "column that names each row's image", "COLUMN")
-    below = "folder or URI that images lie below, per split or all (default: the table's folder)"
+    below = "folder of images, per split or for all (default: the table's folder)"
     group.several("--image_root", below, "[SPLIT=]DIR")
-    keys = "column of unique texts or whole numbers (default: numbers of rows)"
+    keys = "column of unique keys, texts or whole numbers (default: row numbers)"
     group.text("--key_column", keys, "COLUMN")
-    types = "int64, float or bytes, with [] for lists, ? where cells may be missing"
+    types = "int64, float or bytes; add [] for lists, ? for columns with missing cells"
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
-    largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
+    largest = (
+        "largest cell of Parquet, or row of other tables; larger ones are rejects, except that"
+    )
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    group.text("--max_cell_bytes", f"{largest}, and ends the run in CSV", "SIZE", default)
-    classes = "column of classes, or one of several: image/class/label and image/class/text"
+    stops = " a CSV file stops the run"
+    group.text("--max_cell_bytes", f"{largest}{stops}", "SIZE", default, rare=True)
+    classes = "column of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
-    steps = "columns of lists, a value a step: makes SequenceExamples"
-    group.several("--sequence", steps, "COLUMN,...")
+    steps = "columns of lists with a value per step; makes SequenceExamples"
+    group.several("--sequence", steps, "COLUMN,...", rare=True)
     add_class_flags(parser)
 
 
@@ -207,7 +210,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own.
 
     Raises:
-        ValueError: when flags number classes that there are none of.
+        ValueError: when flags number classes, but no column has classes.
     """
     for name in ("label_file", "first_label"):
         if getattr(flags, name) is not None and not flags.label_column:
@@ -229,13 +232,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "table",
-    "Rows of tables, with images or without, to .tfrec files.",
-    TableConfig,
-    add_flags,
-    fields_of,
-)
+COMMAND = Command("table", TableConfig, add_flags, fields_of, "--table train=train.csv val=val.csv")
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

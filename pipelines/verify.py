@@ -1,6 +1,6 @@
 """Verify data sets and any TFRecord files: `beam-tfrec verify --help`.
 
-Neither TensorFlow is imported, nor Beam unless `--runner` is given.
+This module does not import TensorFlow, and imports Beam only for `--runner`.
 """
 
 import secrets
@@ -29,9 +29,9 @@ def parser() -> FlagParser:
     """Return the parser of the command line."""
     found = FlagParser(
         "verify",
-        "Verify data sets of beam-tfrec against their manifests, and any TFRecord files against"
-        " themselves: checksums, records, images. Exit code 0: all is well; 7: damage, of which"
-        " each line names file, record, key and byte.",
+        "Check data sets of beam-tfrec against their manifests, and any other TFRecord files by"
+        " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
+        " for each finding that names file, record, key and byte.",
     )
     found.add_argument(
         "paths",
@@ -41,25 +41,25 @@ def parser() -> FlagParser:
         help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
         " a folder of such files",
     )
-    group = found.group("what is compared")
+    group = found.group("what to compare")
     group.switch(
         "--deep",
-        "read every byte of data sets that are not local too, where else sizes and checksums"
-        " are compared as the store lists them; compare SHA-256 of shards and images, beyond"
-        " CRC-32C; decode the pixels of images in other files (default: none of it)",
+        "read every byte of remote data sets, instead of the sizes and checksums that the store"
+        " lists; compare the SHA-256 of shards and images, too; decode images in other files"
+        " (default: off)",
     )
     group.several(
         "--sources",
-        "image roots, of a split or of all: hash the source files and compare them with the"
-        " index (default: do not)",
+        "folder of images, for each split or for all: compare hashes of these source files with"
+        " the index (default: do not)",
         "[SPLIT=]DIR",
     )
-    group.number("--workers", "threads, each for a shard or file (default: one a core)")
+    group.number("--workers", "shards or files to read at once (default: one per core)")
     group.text(
         "--runner",
-        "verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
-        " PrismRunner, with Beam's own flags; workers elsewhere hand the result back in"
-        " --temp_location (default: in this process, without Beam)",
+        "run as a job of this Beam runner, such as DataflowRunner, FlinkRunner or PrismRunner,"
+        " with Beam's own flags; remote workers leave the result in --temp_location (default:"
+        " run in this process, without Beam)",
         "NAME",
     )
     add_reading_flags(found)
@@ -67,7 +67,7 @@ def parser() -> FlagParser:
 
 
 def configure(argv: Sequence[str]) -> VerifyConfig:
-    """Return what the flags ask for."""
+    """Return the configuration that the flags ask for."""
     flags = parser().parse_args(argv)
     return VerifyConfig(
         paths=tuple(flags.paths),
@@ -79,20 +79,20 @@ def configure(argv: Sequence[str]) -> VerifyConfig:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Verify, print what was found, and end with exit code 7 where that is damage."""
+    """Verify, print the findings, and exit with 7 if there is damage."""
     is_elsewhere = any(argument.partition("=")[0] == "--runner" for argument in argv)
     if verify_elsewhere(argv) if is_elsewhere else verify(configure(argv)):
         sys.exit(EXIT_DAMAGE)
 
 
 def verify(config: VerifyConfig) -> bool:
-    """Verify and print; return whether anything is wrong."""
+    """Verify and print the findings; return whether there are any."""
     began = time.perf_counter()
     return say_found(verify_here(config), time.perf_counter() - began)
 
 
 def say_found(found: Report, seconds: float) -> bool:
-    """Print what was found, how fast, and how much is wrong; return whether anything is."""
+    """Print findings, notes and speed; return whether there are findings."""
     for line in (*found.lines(), *found.notes):
         say(line)
     wrong = sum(found.counts.values())
@@ -106,7 +106,7 @@ def say_found(found: Report, seconds: float) -> bool:
 
 
 def verify_elsewhere(argv: Sequence[str]) -> bool:
-    """Verify as a pipeline of Beam and print; return whether anything is wrong.
+    """Verify as a Beam pipeline and print the findings; return whether there are any.
 
     Raises:
         ValueError: with the value and the remedy.
@@ -132,7 +132,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
             " it out"
         )
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
-    if engines.is_dry_run(options):  # which asks no store
+    if engines.is_dry_run(options):  # sends no request to a store
         everything = VerifyEverything(config, name)
         engines.run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
         return False
@@ -142,8 +142,8 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
         open_storage(given).require_folder()
     if not given and not engines.runs_workers_here(options):
         raise ValueError(
-            f"temp_location must be given for {engines.runner_of(options)}, whose workers leave the"
-            " result there, got none: add a folder or URI that workers and this machine see"
+            f"temp_location must be given for {engines.runner_of(options)}, since its workers"
+            " write the result there, got none: add a folder or URI that they and this machine see"
         )
     find_sets_and_files(config, Report())
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:

@@ -129,8 +129,26 @@ def test_tallies_add_up() -> None:
             "train",
             PinTally(2, 2, 1, "0", "000000000030.jpg", "train2017/000000000030.jpg"),
             "2 of 2 images are missing, the first is '000000000030.jpg';"
-            " listed names look like 'train2017/000000000030.jpg'; give the folder that file_name"
-            " is relative to with --images",
+            " listed names look like 'train2017/000000000030.jpg'; add /train2017 to the folder"
+            " that you gave",
+        ),
+        (
+            "train",
+            PinTally(2, 2, 1, "0", "a/1.jpg", "coco/train/a/1.jpg"),
+            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like"
+            " 'coco/train/a/1.jpg'; add /coco/train to the folder that you gave",
+        ),
+        (
+            "train",
+            PinTally(2, 2, 1, "0", "a/1.jpg", "a/1.JPG"),
+            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'a/1.JPG';"
+            " rename the files as the annotations name them: upper and lower case differ",
+        ),
+        (
+            "train",
+            PinTally(2, 2, 1, "0", "a/1.jpg", "b/7.jpg"),
+            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'b/7.jpg';"
+            " give the folder that file_name is relative to with --images",
         ),
         (
             "val/panoptic",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import beam_tfrec
 from beam_tfrec.pipelines import cli
 from tests.coco_command import digests, run_coco, run_pipeline, spawn_coco
 
@@ -50,19 +51,36 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("words", "names"), [(["-h"], cli.COMMANDS), (["plan", "--help"], cli.PIPELINES)]
+    ("words", "names", "code"),
+    [
+        (["-h"], cli.COMMANDS, 0),
+        (["plan", "--help"], cli.PIPELINES, 0),
+        ([], cli.COMMANDS, 2),
+        (["plan"], cli.PIPELINES, 2),
+    ],
 )
-def test_help_names_the_commands(
-    words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_commands_are_listed_with_a_line_each(
+    words: list[str], names: dict[str, str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.run_command(words)
-    assert capsys.readouterr().out.startswith(f"usage: beam-tfrec {{{','.join(names)}}} ...")
+    """On standard output where the list was asked for."""
+    with pytest.raises(SystemExit) as ended:
+        cli.run_command(words)
+    assert ended.value.code == code
+    printed = capsys.readouterr()
+    lines = (printed.err if code else printed.out).splitlines()
+    assert (printed.out if code else printed.err) == ""
+    assert lines[0] == f"usage: {' '.join(['beam-tfrec', *words[: 'plan' in words]])} COMMAND ..."
+    assert [tuple(line.split(maxsplit=1)) for line in lines[2:-2]] == [*names.items()]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run_command(["--version"])
+    assert capsys.readouterr().out == f"beam-tfrec {beam_tfrec.__version__}\n"
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], f"no command; give one of {', '.join(cli.COMMANDS)}"),
         (["plan", "verify"], f"unknown command 'verify'; give one of {', '.join(cli.PIPELINES)}"),
         (
             ["doctor", "coco"],

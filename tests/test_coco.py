@@ -43,29 +43,29 @@ def test_accepted_files(data: bytes) -> None:
     assert read(data) == [(1, [SMALL_OBJECT], [])]
 
 
-UNPACK = "repair the file, or unpack it"
+REPAIR = "repair the file"
 COCO_FILE = "give a COCO annotation file"
 URL = {"id": 1, "width": 64, "height": 48, "coco_url": "http://host/a/../c.jpg"}
 LABELS_REMEDY = "give each class one id and one name in all files and data sets"
 # A file, and the line that refuses it, but for the file's name.
 REFUSED = {
-    "empty": (b"", f"JSON: Input data was truncated; {UNPACK}"),
+    "empty": (b"", f"JSON: Input data was truncated; {REPAIR}"),
     "NaN": (
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
-        f"JSON: JSON is malformed: invalid character (byte 130); {UNPACK}",
+        f"JSON: JSON is malformed: invalid character (byte 130); {REPAIR}",
     ),
     "packed": (
         b"\x1f\x8b\x08\0",
-        f"JSON: JSON is malformed: invalid character (byte 0); {UNPACK}",
+        f"JSON: packed by gzip, not JSON; {COCO_FILE}",
     ),
+    "a photo": (b"\xff\xd8\xff\xe0\0\x10JFIF\0", f"JSON: a JPEG image, not JSON; {COCO_FILE}"),
     "an array": (
         b"[" + SMALL + b"]",
         f"JSON: no JSON object (Expected `object`, got `array`); {COCO_FILE}",
     ),
     "too deep": (
         b'{"info":' + b"[" * 100_000,
-        "JSON: maximum recursion depth exceeded while deserializing an object;"
-        " repair the file, or unpack it",
+        "JSON: maximum recursion depth exceeded while deserializing an object; repair the file",
     ),
     "a name in Latin-1": (
         small(b'"cat"', b'"caf\xe9"'),

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -166,7 +167,11 @@ def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
     """From the first shard on; a disk of all pages but one is full in the last file."""
     size_bytes = int(share * job.file_bytes[1]) // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES
     given = job.into(disk / "out"), disk, size_bytes
-    check_full(children.outcome_of(convert_on_small_disk, *given), job)
+    ended = children.outcome_of(convert_on_small_disk, *given)
+    check_full(ended, job)
+    assert re.search(
+        r" device, \S+ \S+ are free(, about \S+ \S+ more are needed)?;", ended.first.fault
+    )
 
 
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])

@@ -59,6 +59,7 @@ def test_already_complete(
     assert snapshot(out) == before
     for path in (*sources[0].iterdir(), sources[1]):
         os.utime(path, (10**9, 10**9))
+    monkeypatch.setenv("BEAM_TFREC_LOG", "DEBUG")  # names each shard
     touched = run_coco(*command(sources, out))
     assert touched.code == 0
     assert "wrote" not in touched.err

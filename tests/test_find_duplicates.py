@@ -97,7 +97,7 @@ def test_a_photo_in_two_splits_is_reported(make_coco: MakeCoco, tmp_path: Path) 
     train_name, val_name = pair["names"]
     assert (pair["splits"], pair["contents"]) == (["train", "val"], 1)
     assert val_name == sorted(val.iterdir())[1].name
-    warning = f"  warning: 1 source of train with the bytes of one of val, such as {train_name} and"
+    warning = f"  warning: train and val share 1 source, byte for byte, such as {train_name} and"
     assert f"{warning} {val_name}: {out}/duplicates.jsonl" in run.out.splitlines()
     (line,) = map(json.loads, (out / "duplicates.jsonl").read_bytes().splitlines())
     assert line["records"] == {"train": 1, "val": 1}

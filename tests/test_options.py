@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines import cli, coco
 from beam_tfrec.pipelines.coco import COMMAND
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.engines import beam_flags, parse_flags
@@ -25,6 +25,7 @@ from tests.coco_command import (
     committed,
     counts,
     run_coco,
+    run_pipeline,
     snapshot,
     source_ids,
 )
@@ -50,8 +51,9 @@ REFUSED = [
         "--since gs://b/1 'gs://b-{date}/2'",
         "since must have {date} after the bucket, got 'gs://b-{date}/2': give the data sets",
     ),
-    ("--date 2026-11-20", "date 2026-11-20 must have {date} to stand for in output or since:"),
+    ("--date 2026-11-20", "date 2026-11-20 must replace {date} in output or since, and neither"),
     ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
+    ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
     ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
@@ -180,7 +182,7 @@ def test_parse_size_refuses(text: str) -> None:
     [
         (["train=a", "val=b"], {"train": "a", "val": "b"}),
         (["/x/a=b"], {"bare": "/x/a=b"}),  # what stands before = can be no split
-        (["Train=a"], {"bare": "Train=a"}),
+        (["./Train=a"], {"bare": "./Train=a"}),
         (["train=a=b"], {"train": "a=b"}),
         (["=a"], {"bare": "=a"}),
         (["./train=a"], {"bare": "./train=a"}),  # how a folder with = in its name is given
@@ -249,16 +251,80 @@ def test_one_line_reads_the_clock() -> None:
     assert found == [f"pipelines/flags.py: {line}"]
 
 
-def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_gives_default_or_need_of_every_flag() -> None:
     for action in COMMAND.parser().flags:
         text = action.help or ""
         assert ("(required)" in text) == action.required, action
         assert action.required or "default" in text, action
-    with pytest.raises(SystemExit, match=r"^0$"):
-        coco.run(["--help"])
-    text = capsys.readouterr().out
-    assert text.isascii()
-    assert [flag for flag in OUR_FLAGS if f"\n  {flag}" not in text] == []
+
+
+@pytest.mark.parametrize("name", cli.PIPELINES)
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The short one has what most runs need, the runner, and two commands that are right."""
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            cli.run_command([name, flag])
+        texts.append(capsys.readouterr().out)
+    short, full = texts
+    assert full.isascii()
+    listed = [re.findall(r"^  (?:-h, )?(--\w+)", text, re.MULTILINE) for text in texts]
+    assert len(listed[0]) <= 25
+    assert set(listed[0]) < set(listed[1])
+    source = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND
+    ours = {flag.option_strings[0] for flag in source.parser().flags}
+    assert set(listed[1]) == ours | {"--runner", "--help", "--help_all"}
+    assert [flag for flag in ("--readers", "--split_seed", "--anonymous") if flag in short] == []
+    groups = re.findall(r"^(\w[a-z ]+)\b.*:$", short, re.MULTILINE)
+    assert groups[:2] == ["sources", "output"]
+    assert groups[-2:] == ["runners", "examples"]
+    for line in short.splitlines()[-2:]:
+        program, command, *words = shlex.split(line)
+        assert (program, command) == ("beam-tfrec", name)
+        source.configure(words)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--num-shards", "--num_shards"),
+        ("--num-shards=train-a=4", "--num_shards=train-a=4"),
+        ("my-photos", "my-photos"),
+        ("--a folder-with blanks", "--a folder-with blanks"),
+        ("--job-server-timeout=5", "--job-server-timeout=5"),  # Beam's own has hyphens
+    ],
+)
+def test_hyphens_in_flags(given: str, expected: str) -> None:
+    assert cli.with_underscores(given) == expected
+    assert [flag for flag in beam_flags() if "-" in flag[2:]] == ["--job-server-timeout"]
+
+
+def test_a_command_takes_hyphens(make_coco: MakeCoco, tmp_path: Path) -> None:
+    words = [*command(make_coco(2), tmp_path / "out"), "--num-shards", 2, "--shard-names=plain"]
+    run = run_pipeline(cli.run_command, "coco", *words)
+    assert run.code == 0, run.err
+    assert counts(tmp_path / "out") == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("flag", "remedy"),
+    [
+        ("--foo", "see --help_all"),
+        ("--epochs", "see --help_all"),
+        ("--batch_size", "see --help_all"),
+        ("--verbose", "see --help_all"),
+        ("-foo", "see --help_all"),
+        ("--max_rej", "did you mean --max_rejected?"),
+        ("--image", "did you mean --images?"),
+        ("--shards", "did you mean --shard_size?"),
+        ("--resise", "did you mean --resize?"),
+        ("--runer", "did you mean --runner?"),
+        ("--worker", "did you mean --workers?"),
+    ],
+)
+def test_only_close_names_are_proposed(flag: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"unknown argument '{flag}': {remedy}")):
+        configured(flag)
 
 
 def test_splits_shards_and_order(make_coco: MakeCoco, tmp_path: Path) -> None:

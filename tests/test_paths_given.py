@@ -75,6 +75,13 @@ def test_an_output_among_the_sources(out: str, source: str, in_tmp: Path) -> Non
     assert snapshot(in_tmp) == before
 
 
+@pytest.mark.usefixtures("sources", "in_tmp")
+def test_swapped_sources() -> None:
+    run = convert(images="train.json", annotations="train-images")
+    line = "E-ARG train-images: is a folder, and train.json is a file; swap the two\n"
+    assert run == (2, "", line)
+
+
 @pytest.mark.parametrize(
     ("arguments", "refused"),
     [

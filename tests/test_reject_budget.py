@@ -43,6 +43,7 @@ def test_printed_command_commits_without_reading_an_image(
     assert not (out / "manifest.json").exists()
     shards = digests(out, "*.tfrec")
     forbid_image_reads(monkeypatch)
+    monkeypatch.setenv("BEAM_TFREC_LOG", "DEBUG")  # names each shard
     second = run_coco(*accepting(first))
     assert second.code == 0, second.err
     assert (second.err.count("wrote"), second.err.count("kept")) == (0, 4)

@@ -170,7 +170,10 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
             " ['b']; give both as SPLIT=PATH",
         ),
         ([*XY, "--features", "masks"], "features masks describe objects and need boxes, got"),
-        ([*XY, "--fields", "a=int64", "--features", "boxes"], "features must be of objects, got"),
+        (
+            [*XY, "--fields", "a=int64", "--features", "boxes"],
+            "features must come without fields, got",
+        ),
     ],
 )
 def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ ONCE = "label_column must name each column once, and none of types or sequence"
 FILES = "tables of train must be .csv, .tsv, .jsonl, .parquet files,"
 REFUSED = [
     ("a.csv b*.csv", f"{FILES} or one folder or glob, got 'b*.csv' among 2: "),
-    ("x/a.csv y/a.csv", "tables of train must have names of their own, which their rows' keys"),
+    ("x/a.csv y/a.csv", "tables of train must have different names, since keys of rows begin"),
     ("a.csv --image_root x", "image_root must come with image_column, got ['x'] alone: name the"),
     (
         "a.csv --image_column f --image_root val=x",

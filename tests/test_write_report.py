@@ -43,7 +43,7 @@ def test_a_local_run_makes_a_report_and_a_complete_data_set_gets_a_missing_one(
     sources, out = make_coco(3), tmp_path / "out"
     run = run_coco(*command(sources, out))
     assert run.code == 0, run.err
-    assert f"  look at it: {out}/report.html" in run.out.splitlines()
+    assert f"  report: {out}/report.html" in run.out.splitlines()
     page = (out / REPORT).read_bytes()
     assert is_sealed(page) and len(page) < 5_000_000
     assert page.count(b"data:image/jpeg;base64,") == 3

@@ -240,7 +240,7 @@ def test_a_worker_with_another_codec_than_planned_writes_nothing(small: SmallSet
 
 def rebuild(run: SmallRun, caplog: pytest.LogCaptureFixture) -> tuple[str, ShardInfo]:
     """Build again; return whether the shard was `kept` or built (`wrote`), and its info."""
-    with caplog.at_level(logging.INFO, logger="beam_tfrec.transforms.build_shard"):
+    with caplog.at_level(logging.DEBUG, logger="beam_tfrec.transforms.build_shard"):
         info = build(run)
     (message,) = caplog.messages
     return message.split()[0], info

@@ -87,7 +87,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
         info = build_shard(shard, job, plan, gate, output, roots)
         PROGRESS.add(Counts(shards_done=1))
     verb, records = "kept" if kept else "wrote", counted(info.records, "record")
-    _LOG.info("%s %s (%s, %s)", verb, info.file, records, bytes_text(info.bytes))
+    _LOG.debug("%s %s (%s, %s)", verb, info.file, records, bytes_text(info.bytes))
     return info
 
 

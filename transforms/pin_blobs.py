@@ -78,6 +78,7 @@ def refuse_mostly_missing(
         listed = "no file is listed"
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
+            remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
@@ -86,6 +87,15 @@ def refuse_mostly_missing(
             f" {tally.first_missing!r}; {listed}"
         )
         raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
+
+
+def _likely_remedy(missing: str, listed: str) -> str:
+    """Return the remedy that the first names of both kinds suggest, or an empty text."""
+    (above, _, name), (wanted_above, _, wanted) = listed.rpartition("/"), missing.rpartition("/")
+    if name != wanted and name.lower() == wanted.lower():
+        return "rename the files as the annotations name them: upper and lower case differ"
+    folder = above.removesuffix(wanted_above).rstrip("/")
+    return f"add /{folder} to the folder that you gave" if folder and name == wanted else ""
 
 
 @dataclass(eq=False)

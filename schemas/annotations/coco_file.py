@@ -32,6 +32,13 @@ _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_FIRST_BYTES = 2**24  # of a section, which hold its first entry
 _REMEDY = "give a COCO annotation file"
+_OTHER_FILES = {
+    b"\xff\xd8": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"\x1f\x8b": "packed by gzip",
+    b"PK": "a zip archive",
+}
+"""What users give by mistake, by its first bytes."""
 
 
 class Kind(enum.Enum):
@@ -236,8 +243,10 @@ class CocoFile:
         except msgspec.ValidationError as error:
             raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
         except (ValueError, RecursionError) as error:
-            what, remedy = str(error), "repair the file, or unpack it"
-            raise self.fault("E-ANN-JSON", what, remedy) from None
+            for beginning, kind in _OTHER_FILES.items():
+                if data.startswith(beginning):
+                    raise self.fault("E-ANN-JSON", f"{kind}, not JSON", _REMEDY) from None
+            raise self.fault("E-ANN-JSON", str(error), "repair the file") from None
         return [(key.text, value) for key, value in pairs.items()]
 
     def _take(self, sections: Sequence[tuple[str, msgspec.Raw]], name: str) -> msgspec.Raw:
