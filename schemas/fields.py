@@ -94,7 +94,7 @@ class EncodedImage(msgspec.Struct, frozen=True, gc=False):
         return self.info.size_px if self.window is None else self.window.whole_size_px
 
 
-class Segmentation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Segmentation(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where an object's pixels are: polygons, or a run-length encoding of its image; never both.
 
     Attributes:

@@ -9,7 +9,7 @@ import enum
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -136,6 +136,7 @@ class CocoFile:
 
     Attributes:
         where: its name, for messages.
+        string_ids: whether ids may be strings.
         kind: what it holds.
         images: in the file's order, ids and names unique.
         categories: in the file's order; an id has one name. Empty for captions.
@@ -160,6 +161,7 @@ class CocoFile:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
+        self.string_ids = string_ids
         sections = self._sections(data)
         images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
@@ -182,15 +184,6 @@ class CocoFile:
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
-
-    def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
-        """Return the annotations of every image, in the file's order, without orphans."""
-        grouped: dict[int | str, list[Any]] = {image_id: [] for image_id in image_ids}
-        for annotation in self.annotations:
-            of_image = grouped.get(annotation.image_id)
-            if of_image is not None:
-                of_image.append(annotation)
-        return grouped
 
     def path_of(self, annotation: CocoAnnotation) -> str:
         """Return where one of the annotations stands in the file, such as `$.annotations[5]`."""

@@ -89,16 +89,17 @@ class ObjectOpener:
             if joined:
                 keypoints = joined.get((instance.id, instance.category_id), keypoints)
             fields = self._open(instance, keypoints, image)
-            outline: Segmentation | Fault = _EMPTY
-            if segmentations and isinstance(fields, ObjectFields):
-                size_px = image.width, image.height
-                outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
             if not isinstance(fields, ObjectFields):
                 bad.append(BadAnnotation(instance.id, *fields))
-            elif not isinstance(outline, Segmentation):
-                bad.append(BadAnnotation(instance.id, *outline))
-            else:
+                continue
+            outline: Segmentation | Fault = _EMPTY
+            if segmentations:
+                size_px = image.width, image.height
+                outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
+            if isinstance(outline, Segmentation):
                 objects.append((instance.id, fields, outline))
+            else:
+                bad.append(BadAnnotation(instance.id, *outline))
         return objects, bad
 
     def open_segments(
@@ -150,7 +151,7 @@ class ObjectOpener:
         points: list[float] = []
         if keypoints is not NOTHING:
             points = self._open_keypoints(keypoints, self._num_keypoints[category_id])
-        return ObjectFields(category_id, bbox, area, int(bool(entry.iscrowd)), points)
+        return ObjectFields(category_id, bbox, area, 1 if entry.iscrowd else 0, points)
 
     def _open_keypoints(self, raw: msgspec.Raw, count: int) -> list[float]:
         """Return keypoints; none where they are not what the category asks for."""

@@ -153,6 +153,7 @@ class _ImageReader:
         self._rules = rules
         self._splitting = splitting
         self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
@@ -195,7 +196,9 @@ class _ImageReader:
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield what holds of all images together, once they were read."""
         sources = found if len(found := self._files.sources()) > 1 else []
-        first = self._files.count_first_ids(self._split)
+        first = self._annotations
+        if self._files.repeats_ids():
+            first = self._files.count_first_ids(self._split)
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
                 split,
@@ -220,15 +223,18 @@ class _ImageReader:
             if per_object:
                 yield SplitSource(split, images=1, images_without_samples=int(not objects))
             return
-        bad, kept = [*annotated.bad], []
-        for one in objects:
-            annotation_id, found, _ = one
-            if per_object and (fault := self._fault_of_place(found, image)):
-                bad.append(BadAnnotation(annotation_id, *fault))
-            elif reason := self._reason_to_skip(found):
-                yield _skipped(split, reason, int(per_object), 1)
-            else:
-                kept.append(one)
+        bad, kept = [*annotated.bad], objects
+        if self._looks_at_objects:
+            kept = []
+            for one in objects:
+                annotation_id, found, _ = one
+                if per_object and (fault := self._fault_of_place(found, image)):
+                    bad.append(BadAnnotation(annotation_id, *fault))
+                elif reason := self._reason_to_skip(found):
+                    yield _skipped(split, reason, int(per_object), 1)
+                else:
+                    kept.append(one)
+            annotated = annotated._replace(objects=kept)
         for dropped in bad:
             key = str(dropped.annotation_id if per_object else image.id)
             yield self._rejected(dropped, split, _where(image), key, image.file_name)
@@ -237,7 +243,6 @@ class _ImageReader:
             yield SplitSource(split, images=1, images_without_samples=without)
             to_make = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
         else:
-            annotated = annotated._replace(objects=kept)
             to_make = [(position, annotated)]
             if self._rules.skip_unannotated and not self._is_annotated(annotated):
                 left = annotated.num_annotations - len(annotated.bad)
@@ -269,8 +274,9 @@ class _ImageReader:
         if segments is not None:
             blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        outlines = [outline for _, _, outline in objects]
-        payload = pack(outlines) if self._rules.segmentations else b""
+        payload = b""
+        if self._rules.segmentations:
+            payload = pack([outline for _, _, outline in objects])
         return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
