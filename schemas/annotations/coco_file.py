@@ -91,6 +91,14 @@ class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=Fals
     image_id: AnyId
 
 
+class CocoBox(
+    CocoInstance[AnyId, AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True
+):
+    """An object's entry without its segmentation, which would take 48 bytes as a slice."""
+
+    segmentation: msgspec.Raw = msgspec.field(default=NOTHING, name="-")
+
+
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `annotations` of a captions file."""
 
@@ -147,7 +155,13 @@ class CocoFile:
     """
 
     def __init__(
-        self, data: bytes, where: str, *, string_ids: bool = False, image_field: str = ""
+        self,
+        data: bytes,
+        where: str,
+        *,
+        string_ids: bool = False,
+        image_field: str = "",
+        segmentations: bool = True,
     ) -> None:
         """Parse a file.
 
@@ -155,6 +169,7 @@ class CocoFile:
             data: its bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             string_ids: accept ids that are strings.
+            segmentations: keep segmentations even where every object has an area.
             image_field: name of a field of images whose values are kept as text; empty for none.
 
         Raises:
@@ -173,12 +188,16 @@ class CocoFile:
             section = self._take(sections, "categories")
             self.categories = self._decode(section, "categories", CocoCategory)
         entries: dict[Kind, Any] = {
-            Kind.INSTANCES: CocoInstance[ids, Int64],
+            Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],
             Kind.PANOPTIC: CocoPanoptic[ids],
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
+            areas = [annotation.area for annotation in self.annotations]
+            if not segmentations and (None in areas or min(areas, default=0.0) < 0):
+                entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
+                self.annotations = self._decode(annotations, "annotations", entry)
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))

@@ -111,11 +111,13 @@ class CocoReader:
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
-        ids, name = self.rules.string_ids, next(iter(self.splitting.fields.values()), "")
+        ids, outlines = self.rules.string_ids, self.rules.segmentations
+        name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=ids, image_field=name) for where, data in in_order
+            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
+            for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        files = CocoFiles(parsed, segmentations=outlines)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self.rules, self.splitting).items()
 
@@ -196,9 +198,8 @@ class _ImageReader:
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield what holds of all images together, once they were read."""
         sources = found if len(found := self._files.sources()) > 1 else []
-        first = self._annotations
-        if self._files.repeats_ids():
-            first = self._files.count_first_ids(self._split)
+        files, first = self._files, self._annotations
+        first = files.count_first_ids(self._split) if files.repeats_ids() else first
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
                 split,
@@ -274,9 +275,8 @@ class _ImageReader:
         if segments is not None:
             blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        payload = b""
-        if self._rules.segmentations:
-            payload = pack([outline for _, _, outline in objects])
+        outlines = [outline for _, _, outline in objects] if self._rules.segmentations else None
+        payload = b"" if outlines is None else pack(outlines)
         return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
