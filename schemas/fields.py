@@ -98,7 +98,7 @@ class EncodedImage(msgspec.Struct, frozen=True, gc=False):
         return self.info.size_px if self.window is None else self.window.whole_size_px
 
 
-class Segmentation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Segmentation(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """An object's outline: polygons, or a run-length encoding (RLE) of its mask; never both.
 
     Attributes:

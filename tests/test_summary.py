@@ -223,7 +223,7 @@ def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
         for out, flags in ((tmp_path / "loud", []), (tmp_path / "quiet", ["--quiet"]))
     ]
     assert [run.code for run in runs] == [0, 0]
-    note = "no record was to hold 1 file of root train, such as spare.jpg\n"
+    note = "1 file of root train not used by any sample, such as spare.jpg\n"
     assert [run.err for run in runs] == [note, ""]
     assert [line for line in runs[1].out.splitlines() if line.startswith("  train: 3 of 3")]
     (images / "a002.jpg").unlink()

@@ -198,11 +198,9 @@ class WorkerGate:
         self, pending: "deque[_Batch[T, R]]", make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
         items, size, made = pending[0]
-        if made is None:
-            with self._reading:
-                yield from zip(items, map(make, items), strict=True)
-        else:
-            yield from zip(items, made.result(), strict=True)
+        with self._reading if made is None else contextlib.nullcontext():
+            results = map(make, items) if made is None else made.result()
+            yield from zip(items, results, strict=True)
         pending.popleft()
         self._budget.release(size)
 

@@ -82,10 +82,8 @@ def refuse_mostly_missing(
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
-        what = (
-            f"{tally.missing} of {tally.named} images are missing, the first is"
-            f" {tally.first_missing!r}; {listed}"
-        )
+        what = f"{tally.missing} of {tally.named} images are missing, the first is"
+        what += f" {tally.first_missing!r}; {listed}"
         raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
 
 

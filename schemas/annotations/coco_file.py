@@ -1,15 +1,15 @@
-"""One COCO annotation file: what kind it is, and a strict parser of its entries.
+"""Strict parser of one COCO annotation file.
 
-Sources of the format: https://cocodataset.org/#format-data, and https://www.lvisdataset.org/dataset
-for what LVIS adds. A file is held whole and decoded in one typed pass. What is large or seldom
-asked for, such as boxes and segmentations, stays a slice of the file until its image is made.
+The format: https://cocodataset.org/#format-data, and https://www.lvisdataset.org/dataset for the
+additions of LVIS. The file is held in memory and decoded in one typed pass. Large fields such as
+boxes and segmentations stay slices of the file until their image is read.
 """
 
 import enum
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -25,12 +25,12 @@ AnyId = TypeVar("AnyId")  # int64, or text too where it is accepted
 AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one image each
 
 NOTHING = msgspec.Raw(b"")
-NO_NAME = "\0 no name"  # this object alone
+NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")
 _KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
-_MAX_FIRST_BYTES = 2**24  # of a section, which hold its first entry
+_MAX_FIRST_BYTES = 2**24  # The first entry of a section must lie within them.
 _REMEDY = "give a COCO annotation file"
 _OTHER_FILES = {
     b"\xff\xd8": "a JPEG image",
@@ -42,7 +42,7 @@ _OTHER_FILES = {
 
 
 class Kind(enum.Enum):
-    """What an annotation file holds, in the order in which a split's files are joined."""
+    """Kind of an annotation file, in the order in which a split's files are joined."""
 
     INSTANCES = "instances"
     KEYPOINTS = "keypoints"
@@ -81,7 +81,7 @@ class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
 
 
 class CocoObject(msgspec.Struct, Generic[AnyCategory], gc=False, kw_only=True):
-    """What is read of an object or a panoptic segment; the rest is skipped unparsed."""
+    """Fields of an object or a panoptic segment that are read; others are skipped."""
 
     category_id: AnyCategory
     bbox: msgspec.Raw = _NULL
@@ -98,6 +98,14 @@ class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=Fals
     image_id: AnyId
 
 
+class CocoBox(
+    CocoInstance[AnyId, AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True
+):
+    """An object's entry without its segmentation; a slice would take 48 bytes."""
+
+    segmentation: msgspec.Raw = msgspec.field(default=NOTHING, name="-")
+
+
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `annotations` of a captions file."""
 
@@ -107,7 +115,7 @@ class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
 
 
 class CocoPanoptic(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
-    """One entry of `annotations` of a panoptic file: an image's."""
+    """One entry of `annotations` of a panoptic file: all segments of an image."""
 
     image_id: AnyId
     file_name: str
@@ -129,7 +137,7 @@ CocoAnnotation = CocoInstance | CocoCaption | CocoPanoptic
 
 
 class _EveryKey:
-    """A JSON key that equals no other, so that a dict keeps a key that stands twice."""
+    """A JSON key that equals no other, so that a dict keeps repeated keys."""
 
     def __init__(self, _: type, text: str) -> None:
         self.text = text
@@ -143,30 +151,39 @@ class CocoFile:
 
     Attributes:
         where: its name, for messages.
-        kind: what it holds.
-        images: in the file's order, ids and names unique.
-        categories: in the file's order; an id has one name. Empty for captions.
-        annotations: in the file's order.
-        licenses: that it names, by id.
-        image_values: of the field of images that was asked for, in their order; empty where an
-            image has none.
+        string_ids: whether ids may be strings.
+        kind: kind of its annotations.
+        images: entries in the file's order; ids and names are unique.
+        categories: entries in the file's order; an id has one name. Empty for captions.
+        annotations: entries in the file's order.
+        licenses: entries sorted by id.
+        image_values: values of `image_field`, in the order of images; empty strings for missing
+            ones.
     """
 
     def __init__(
-        self, data: bytes, where: str, *, string_ids: bool = False, image_field: str = ""
+        self,
+        data: bytes,
+        where: str,
+        *,
+        string_ids: bool = False,
+        image_field: str = "",
+        segmentations: bool = True,
     ) -> None:
         """Parse a file.
 
         Args:
-            data: its bytes, UTF-8 with or without a BOM.
+            data: the file's bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             string_ids: accept ids that are strings.
-            image_field: name of a field of images whose values are kept as text; empty for none.
+            segmentations: keep segmentations even where every object has an area.
+            image_field: field of images to keep as text; empty for none.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
+        self.string_ids = string_ids
         sections = self._sections(data)
         images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
@@ -178,29 +195,24 @@ class CocoFile:
             section = self._take(sections, "categories")
             self.categories = self._decode(section, "categories", CocoCategory)
         entries: dict[Kind, Any] = {
-            Kind.INSTANCES: CocoInstance[ids, Int64],
+            Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],
             Kind.PANOPTIC: CocoPanoptic[ids],
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
+            areas = [annotation.area for annotation in self.annotations]
+            if not segmentations and (None in areas or min(areas, default=0.0) < 0):
+                entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
+                self.annotations = self._decode(annotations, "annotations", entry)
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
 
-    def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
-        """Return the annotations of every image, in the file's order, without orphans."""
-        grouped: dict[int | str, list[Any]] = {image_id: [] for image_id in image_ids}
-        for annotation in self.annotations:
-            of_image = grouped.get(annotation.image_id)
-            if of_image is not None:
-                of_image.append(annotation)
-        return grouped
-
     def path_of(self, annotation: CocoAnnotation) -> str:
-        """Return where one of the annotations stands in the file, such as `$.annotations[5]`."""
+        """Return an annotation's JSON path, such as `$.annotations[5]`."""
         place = next(i for i, other in enumerate(self.annotations) if other is annotation)
         return f"$.annotations[{place}]"
 
@@ -217,11 +229,11 @@ class CocoFile:
         path_of: Callable[[], str],
         remedy: str = "correct the file",
     ) -> Any:
-        """Return a part of the file as a type.
+        """Decode a part of the file as a type.
 
         Raises:
-            RuntimeError: `E-ANN-TYPE`, with the place below the path, when it is of another;
-                `E-ANN-JSON` when it holds a text that is no UTF-8.
+            RuntimeError: `E-ANN-TYPE`, with the JSON path, when it has another type; `E-ANN-JSON`
+                when it holds text that is not UTF-8.
         """
         try:
             return msgspec.json.decode(raw, type=kind)
@@ -237,7 +249,7 @@ class CocoFile:
         return RuntimeError(fault_line(code, self.where, what, remedy))
 
     def _sections(self, data: bytes) -> list[tuple[str, msgspec.Raw]]:
-        """Return the values of the file's JSON object by key, unparsed."""
+        """Return the keys of the file's JSON object with their undecoded values."""
         try:
             pairs = _SECTIONS.decode(data.removeprefix(_UTF8_BOM))
         except msgspec.ValidationError as error:
@@ -250,7 +262,7 @@ class CocoFile:
         return [(key.text, value) for key, value in pairs.items()]
 
     def _take(self, sections: Sequence[tuple[str, msgspec.Raw]], name: str) -> msgspec.Raw:
-        """Return a section that must be there once."""
+        """Return a section; it must occur exactly once."""
         names = [key for key, _ in sections]
         if names.count(name) == 1:
             return dict(sections)[name]
@@ -259,7 +271,7 @@ class CocoFile:
         raise self.fault("E-ANN-SECTION", what, _REMEDY)
 
     def _kind_by_keys(self, annotations: msgspec.Raw) -> Kind:
-        """Return the kind by the first annotation; instances where there is none."""
+        """Return the kind by the keys of the first annotation; instances if there is none."""
         head = bytes(memoryview(annotations)[:_MAX_FIRST_BYTES]).decode(errors="replace")
         try:
             keys, _ = json.JSONDecoder().raw_decode(head, head.index("{"))
@@ -284,7 +296,7 @@ class CocoFile:
         """Return a field of all images as text.
 
         Raises:
-            RuntimeError: `E-ANN-TYPE` when one is neither text nor a number.
+            RuntimeError: `E-ANN-TYPE` when a value is neither text nor a number.
         """
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
         remedy = "write text or a number, or split by another field"
@@ -294,7 +306,7 @@ class CocoFile:
         ]
 
     def _check_images(self) -> None:
-        """Refuse names outside the root, and twins; give names their form."""
+        """Normalize file names; refuse names outside the root, and repeated ids or names."""
         for place, image in enumerate(self.images):
             path = f"$.images[{place}]"
             given = image.file_name
@@ -308,7 +320,7 @@ class CocoFile:
         refuse_twins(self.images, self.where)
 
     def _name_by_url(self, image: CocoImage, path: str) -> str:
-        """Return the name of one of LVIS's images, which only has a URL."""
+        """Return the file name of an LVIS image, which has only a URL."""
         try:
             return name_of_url(msgspec.json.decode(image.coco_url, type=str))
         except ValueError:
@@ -317,7 +329,7 @@ class CocoFile:
 
 
 def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
-    """Refuse two images of one id, a number and its text being one, or of one name.
+    """Refuse repeated image ids or names. A number and its text are the same id.
 
     Raises:
         RuntimeError: `E-ANN-DUPLICATE`.
@@ -351,7 +363,7 @@ _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
 
 def blob_name(file_name: str) -> str:
-    """Return the listing's name of a `file_name`: relative to the root, without `.` components.
+    """Return a `file_name` as the listing has it: relative to the root, without `.` components.
 
     >>> blob_name("./train2017/a[1].jpg")
     'train2017/a[1].jpg'
@@ -376,7 +388,7 @@ def blob_name(file_name: str) -> str:
 def name_of_url(url: str) -> str:
     """Return the last two components of a URL's path, as LVIS's images are kept.
 
-    They are taken as they stand, and the URL is never fetched.
+    They are not decoded, and the URL is never fetched.
 
     >>> name_of_url("http://images.cocodataset.org/train2017/000000391895.jpg")
     'train2017/000000391895.jpg'

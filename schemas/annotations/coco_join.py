@@ -38,12 +38,12 @@ class AnnotatedImage(NamedTuple):
     """An image with its annotations in the order of their ids, whatever the files' order.
 
     Attributes:
-        image: what the first file that lists it says of it.
+        image: entry of the first file that lists it.
         objects: (annotation id, object, segmentation).
         bad: annotations that cannot be used.
         captions: (annotation id, text).
-        panoptic: name of its panoptic PNG, as `blob_name` gives it, and the segments; None where it
-            has none.
+        panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None for
+            none.
     """
 
     image: CocoImage
@@ -54,7 +54,7 @@ class AnnotatedImage(NamedTuple):
 
     @property
     def num_annotations(self) -> int:
-        """How many annotations the image has, those that cannot be used included."""
+        """Number of the image's annotations, including unusable ones."""
         counted = len(self.objects) + len(self.bad) + len(self.captions)
         return counted + (self.panoptic is not None)
 
@@ -63,9 +63,9 @@ class CocoFiles:
     """The parsed files of a split, joined.
 
     Attributes:
-        images: of all files, ids and names unique.
-        labels: of all files, by id.
-        found: what the files hold, sorted: `boxes`, `captions`, `keypoints`, `license`, `lvis`,
+        images: images of all files; ids and names are unique.
+        labels: labels of all files, sorted by id.
+        found: kinds of content, sorted: `boxes`, `captions`, `keypoints`, `license`, `lvis`,
             `panoptic`.
         orphans: annotations of images that no file lists, with their files.
     """
@@ -74,8 +74,8 @@ class CocoFiles:
         """Join files.
 
         Args:
-            files: those of one kind in an order that does not depend on the one given.
-            segmentations: open segmentations; the files must have been read with theirs.
+            files: parsed files; the order within a kind must not depend on the command line.
+            segmentations: parse segmentations; the files must have been parsed with them.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
@@ -84,16 +84,10 @@ class CocoFiles:
         self.images, self._other_sizes = _unite_images(self._files)
         self.labels = _labels_of(self._files)
         self.found = _found_in(self._files)
-        image_ids = {image.id for image in self.images}
-        self.orphans: list[tuple[CocoFile, CocoAnnotation]] = [
-            (file, annotation)
-            for file in self._files
-            for annotation in file.annotations
-            if annotation.image_id not in image_ids
-        ]
-        self._by_image = [file.by_image(image_ids) for file in self._files]
+        self.orphans: list[tuple[CocoFile, CocoAnnotation]] = []
+        self._by_image = [self._group(file) for file in self._files]
         self._joined: Counter[CocoFile] = Counter()
-        # By the ids of all categories: an id that is not in here is of no category.
+        # Has the ids of all categories, so it also recognises unknown ids.
         self._opener = ObjectOpener({label.id: len(label.keypoints) for label in self.labels})
         self._stuff = {
             category.id
@@ -102,6 +96,7 @@ class CocoFiles:
             for place, category in enumerate(file.categories)
             if not _is_thing(category, place, file)
         }
+        self._string_ids = any(file.string_ids for file in self._files)
         self._outlined = segmentations
         self._image_values: dict[int | str, str] = {}
         for file in self._files:
@@ -111,16 +106,16 @@ class CocoFiles:
 
     @property
     def licenses(self) -> list[License]:
-        """The licenses that the files name, by id, which has two where files do not agree."""
+        """The files' licenses, sorted by id. An id occurs twice if files disagree."""
         return sorted({license for file in self._files for license in file.licenses})
 
     @property
     def repairs(self) -> dict[str, int]:
-        """What was mended in the images yielded so far, with counts."""
+        """Counts of repairs in the images yielded so far."""
         return dict(sorted(self._opener.repairs.items()))
 
     def sources(self) -> list[SourceFile]:
-        """Return what each file gave to the split, once `annotated_images` has ended."""
+        """Return what each file contributed. Call it after `annotated_images` has ended."""
         return [
             SourceFile(
                 kind=file.kind.value,
@@ -135,14 +130,30 @@ class CocoFiles:
         ]
 
     def field_of(self, image: CocoImage) -> str:
-        """Return the field of an image that was asked for, as the first file that has it says."""
+        """Return the requested field of an image, from the first file that has it."""
         return self._image_values.get(image.id, "")
+
+    def repeats_ids(self) -> bool:
+        """Return whether two annotations of one kind of file have the same id."""
+        import numpy as np  # late: few who import schemas need it
+
+        for kinds in _KINDS_OF_IDS:
+            files = [file for file in self._files if file.kind in kinds]
+            number = sum(len(file.annotations) for file in files)
+            ids = (annotation.id for file in files for annotation in file.annotations)
+            if self._string_ids:
+                differ = len({*ids}) == number
+            else:  # A set of a million numbers takes 60 MB and four times as long.
+                differ = bool(np.diff(np.sort(np.fromiter(ids, np.int64, number))).all())
+            if not differ:
+                return True
+        return False
 
     def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
         """Return the number of annotations with distinct ids, per kind of file and split.
 
         Args:
-            split_of: gives an image id's split, of unknown ones too.
+            split_of: returns the split of an image id, also of an unknown one.
         """
         first: Counter[str] = Counter()
         for kinds in _KINDS_OF_IDS:
@@ -154,7 +165,7 @@ class CocoFiles:
         return first
 
     def places(self) -> dict[int | str, int]:
-        """Return the place of each annotation id, counted through all files from 0."""
+        """Return each annotation id's position, counted from 0 across all files."""
         places: dict[int | str, int] = {}
         for file in self._files:
             for annotation in file.annotations:
@@ -169,13 +180,13 @@ class CocoFiles:
         """Yield every image with its annotations, in the order of `images`."""
         joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
         for image in self.images:
-            instances: list[tuple[CocoFile, CocoInstance]] = []
+            instances: list[tuple[CocoFile, list[CocoInstance]]] = []
             captions: list[tuple[int | str, str]] = []
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
                 here = grouped[image.id]
                 if file.kind.has_objects:
-                    instances += [(file, instance) for instance in here]
+                    instances.append((file, here))
                 elif file.kind is Kind.CAPTIONS:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
@@ -183,11 +194,12 @@ class CocoFiles:
             joined = self._join_keypoints(instances) if joins else {}
             kept = [
                 one
-                for file, one in instances
+                for file, here in instances
+                for one in here
                 if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
             ]
             objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
-            objects.sort(key=_by_id_and_outline)
+            objects.sort(key=_by_id if self._string_ids else None)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
             opened = self._open_panoptic(panoptic, image) if panoptic else None
@@ -196,21 +208,34 @@ class CocoFiles:
                 opened = None
             yield AnnotatedImage(image, objects, bad, captions, opened)
 
-    def _join_keypoints(self, instances: list[tuple[CocoFile, CocoInstance]]) -> Joined:
+    def _group(self, file: CocoFile) -> dict[int | str, list[Any]]:
+        """Return a file's annotations by image, in the file's order; collect its orphans."""
+        grouped: dict[int | str, list[Any]] = {image.id: [] for image in self.images}
+        for annotation in file.annotations:
+            of_image = grouped.get(annotation.image_id)
+            if of_image is None:
+                self.orphans.append((file, annotation))
+            else:
+                of_image.append(annotation)
+        return grouped
+
+    def _join_keypoints(self, instances: list[tuple[CocoFile, list[CocoInstance]]]) -> Joined:
         """Return the keypoints of an image that belong to an instance of another file.
 
-        They join where annotation id and category are the same and stand in one file of each kind
-        alone: which of several is meant would hang on the order of files.
+        Annotation id and category must be the same, and occur in exactly one file of each kind.
+        Otherwise the match would depend on the order of files.
         """
         kinds: dict[tuple[int | str, int], list[Kind]] = {}
-        for file, instance in instances:
-            kinds.setdefault((instance.id, instance.category_id), []).append(file.kind)
+        for file, here in instances:
+            for instance in here:
+                kinds.setdefault((instance.id, instance.category_id), []).append(file.kind)
         joined: dict[tuple[int | str, int], msgspec.Raw] = {}
-        for file, instance in instances:
-            key = instance.id, instance.category_id
-            if file.kind is Kind.KEYPOINTS and kinds[key] == [Kind.INSTANCES, Kind.KEYPOINTS]:
-                joined[key] = instance.keypoints
-                self._joined[file] += 1
+        for file, here in instances:
+            for instance in here if file.kind is Kind.KEYPOINTS else ():
+                key = instance.id, instance.category_id
+                if kinds[key] == [Kind.INSTANCES, Kind.KEYPOINTS]:
+                    joined[key] = instance.keypoints
+                    self._joined[file] += 1
         return joined
 
     def _open_panoptic(
@@ -241,7 +266,7 @@ class CocoFiles:
 
 
 def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]]:
-    """Return the images of all files, and for each file of how many it gives another size."""
+    """Return the images of all files, and each file's number of images with another size."""
     first, *others = files
     if not others:
         return first.images, [0]
@@ -264,7 +289,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
 def _add_to_image(
     known: CocoImage, image: CocoImage, files: Sequence[CocoFile], file: CocoFile
 ) -> None:
-    """Take what only a later file says of an image, and refuse another name for it."""
+    """Add fields that only a later file has; refuse another name of the image."""
     if known.file_name != image.file_name:
         first = next(other.where for other in files if known in other.images)
         what = f"image {image.id} is {image.file_name!r}, and {known.file_name!r} in {first}"
@@ -308,7 +333,7 @@ def _found_in(files: Sequence[CocoFile]) -> list[str]:
 
 
 def license_of(image: CocoImage) -> int | None:
-    """Return an image's license id; None where it says nothing, or no whole number.
+    """Return an image's license id; None if it is missing or not a whole number.
 
     >>> license_of(CocoImage(id=1, width=1, height=1, license=4.0))
     4
@@ -319,11 +344,5 @@ def license_of(image: CocoImage) -> int | None:
 
 
 def _by_id(item: Any) -> tuple[bool, Any]:
-    """Return the key that sorts (id, ...) where ids are numbers and texts, which do not compare."""
+    """Return a sort key of (id, ...) that puts numbers before texts."""
     return isinstance(item[0], str), item
-
-
-def _by_id_and_outline(item: OpenedObject) -> tuple:
-    annotation_id, fields, outline = item
-    is_text = isinstance(annotation_id, str)
-    return is_text, annotation_id, fields, outline.polygons_px, outline.rle_counts

@@ -1,4 +1,4 @@
-"""From an annotation's entry to what a sample carries: objects, captions, panoptic segments."""
+"""Turn annotation entries into the objects and panoptic segments of samples."""
 
 import itertools
 import operator
@@ -18,16 +18,16 @@ from beam_tfrec.schemas.annotations.coco_file import (
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from beam_tfrec.schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
-_DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
+_DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # It refuses numbers that are not finite.
 
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
 
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
 MAX_OUTLINE_PX = 1 << 20
-"""The longest outline that is drawn, and how far from 0 a coordinate may lie."""
+"""Longest outline that is drawn, and largest distance of a coordinate from 0."""
 
-_MAX_CHARS_PER_COUNT = 13  # of 5 bits each: as many as 64 bits need
+_MAX_CHARS_PER_COUNT = 13  # 64 bits, 5 bits a character
 
 _FIRST_CHAR, _LAST_CHAR = "0", "o"
 
@@ -42,7 +42,7 @@ class _Rle(msgspec.Struct, gc=False):
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
 Fault = tuple[str, str]
-"""Code and detail of what is wrong with an annotation."""
+"""Code and detail of an annotation's fault."""
 
 
 Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
@@ -50,19 +50,19 @@ Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
 
 
 OpenedObject = tuple[int | str, ObjectFields, Segmentation]
-"""An annotation's id, its object, and its segmentation, empty where none is asked for."""
+"""An annotation's id, its object, and its segmentation, which is empty if not requested."""
 
 
 class ObjectOpener:
-    """Opens what an annotation file holds as slices.
+    """Decodes the slices of annotation entries.
 
     Attributes:
-        repairs: what was mended so far, with counts: `area_replaced`, `crowd_replaced`,
-            `keypoints_dropped`, and what `parse_segmentation` mends.
+        repairs: counts of repairs so far: `area_replaced`, `crowd_replaced`, `keypoints_dropped`,
+            and those of `parse_segmentation`.
     """
 
     def __init__(self, num_keypoints: Mapping[Any, int]) -> None:
-        """Take the number of keypoints per category; 0 where they have no names."""
+        """Take the number of keypoints per category; 0 if they have no names."""
         self.repairs: Counter[str] = Counter()
         self._num_keypoints = num_keypoints
 
@@ -77,10 +77,10 @@ class ObjectOpener:
         """Return the objects of an image's annotations, in their order, and the bad annotations.
 
         Args:
-            instances: the annotations.
-            image: their image.
-            joined: keypoints that another file has for some of them.
-            segmentations: open these too; an object whose own is bad is then dropped.
+            instances: annotations of one image.
+            image: the image.
+            joined: keypoints from another file.
+            segmentations: parse segmentations too; an object with a bad one is dropped.
         """
         objects: list[OpenedObject] = []
         bad: list[BadAnnotation] = []
@@ -89,29 +89,30 @@ class ObjectOpener:
             if joined:
                 keypoints = joined.get((instance.id, instance.category_id), keypoints)
             fields = self._open(instance, keypoints, image)
-            outline: Segmentation | Fault = _EMPTY
-            if segmentations and isinstance(fields, ObjectFields):
-                size_px = image.width, image.height
-                outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
             if not isinstance(fields, ObjectFields):
                 bad.append(BadAnnotation(instance.id, *fields))
-            elif not isinstance(outline, Segmentation):
-                bad.append(BadAnnotation(instance.id, *outline))
-            else:
+                continue
+            outline: Segmentation | Fault = _EMPTY
+            if segmentations:
+                size_px = image.width, image.height
+                outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
+            if isinstance(outline, Segmentation):
                 objects.append((instance.id, fields, outline))
+            else:
+                bad.append(BadAnnotation(instance.id, *outline))
         return objects, bad
 
     def open_segments(
         self, segments: Iterable[CocoSegment], image: CocoImage, stuff: Collection[int]
     ) -> list[SegmentFields] | Fault:
-        """Return the segments of a panoptic image, or why there are none.
+        """Return the segments of a panoptic image, or the fault of one of them.
 
-        They stay in the file's order, by which panoptic masks number instances.
+        They stay in the file's order, because panoptic masks number instances by it.
 
         Args:
-            segments: as the file has them.
-            image: their image.
-            stuff: ids of categories that are no things.
+            segments: entries of the file.
+            image: the image.
+            stuff: ids of categories that are stuff.
         """
         opened: list[SegmentFields] = []
         for segment in segments:
@@ -128,7 +129,7 @@ class ObjectOpener:
     def _open(
         self, entry: CocoObject, keypoints: msgspec.Raw, image: CocoImage
     ) -> ObjectFields | Fault:
-        """Return the object of an annotation, or why there is none."""
+        """Return the object of an annotation, or its fault."""
         category_id = entry.category_id
         if category_id not in self._num_keypoints:
             return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
@@ -150,10 +151,10 @@ class ObjectOpener:
         points: list[float] = []
         if keypoints is not NOTHING:
             points = self._open_keypoints(keypoints, self._num_keypoints[category_id])
-        return ObjectFields(category_id, bbox, area, int(bool(entry.iscrowd)), points)
+        return ObjectFields(category_id, bbox, area, 1 if entry.iscrowd else 0, points)
 
     def _open_keypoints(self, raw: msgspec.Raw, count: int) -> list[float]:
-        """Return keypoints; none where they are not what the category asks for."""
+        """Return keypoints, or none if they do not fit the category."""
         try:
             points = _DECODE_KEYPOINTS(raw) or []
         except ValueError:
@@ -165,7 +166,7 @@ class ObjectOpener:
 
 
 def area_px2(outline: Segmentation | Fault, bbox_xywh_px: BBoxXywhPx) -> float:
-    """Return an object's area by its segmentation, or by its box where that says nothing.
+    """Return an object's area by its segmentation, or by its box without a usable one.
 
     >>> square = Segmentation(polygons_px=[[0.0, 0.0, 4.0, 0.0, 4.0, 4.0, 0.0, 4.0]])
     >>> area_px2(square, (0.0, 0.0, 9.0, 9.0))
@@ -180,12 +181,12 @@ def area_px2(outline: Segmentation | Fault, bbox_xywh_px: BBoxXywhPx) -> float:
 
 
 def _bbox_fault(raw: msgspec.Raw) -> Fault:
-    """Return what is wrong with the JSON of a bbox that is no box."""
+    """Return the fault of an invalid bbox."""
     try:
         bbox = msgspec.json.decode(raw)
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
-    except (ValueError, RecursionError):  # text that is no UTF-8, or far too many brackets
+    except (ValueError, RecursionError):  # Invalid UTF-8, or far too many brackets.
         return "E-BOX-SHAPE", "bbox is not four numbers"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
 
@@ -193,16 +194,16 @@ def _bbox_fault(raw: msgspec.Raw) -> Fault:
 def parse_segmentation(
     raw: bytes | msgspec.Raw, width_px: int, height_px: int, repairs: Counter[str]
 ) -> Segmentation | Fault:
-    """Return an annotation's segmentation, or what is wrong with it.
+    """Return an annotation's segmentation, or its fault.
 
     Args:
-        raw: its JSON; empty when the annotation has none.
+        raw: JSON of the segmentation; empty for none.
         width_px: width of the annotation's image, by the annotation file.
         height_px: height of that image.
-        repairs: where it is counted what was mended. `polygon_dropped` is a polygon of an odd
-            number of coordinates, of less than three points, of no area or too large to be drawn;
-            `segmentation_empty` says that no pixel is meant, `segmentation_missing` that the
-            annotation has none.
+        repairs: counter of repairs. `polygon_dropped` counts polygons with an odd number of
+            coordinates, fewer than three points, no area, or too large to be drawn.
+            `segmentation_empty` counts those without a pixel, `segmentation_missing` annotations
+            without a segmentation.
 
     >>> repairs = Counter()
     >>> parse_segmentation(b"[[0,0,2,0,2,2],[1,1]]", 4, 4, repairs), repairs
@@ -213,7 +214,7 @@ Counter({'polygon_dropped': 1}))
     """
     try:
         found = _DECODE(raw) if memoryview(raw) else None
-    except ValueError as error:  # another type, no JSON, or text that is no UTF-8
+    except ValueError as error:  # Another type, invalid JSON or invalid UTF-8.
         return "E-SEG-SHAPE", str(error)
     if found is None:
         repairs["segmentation_missing"] += 1
@@ -231,8 +232,8 @@ Counter({'polygon_dropped': 1}))
 def polygon_area_px2(polygon_px: Sequence[float]) -> float:
     """Return the area inside a polygon `[x0, y0, x1, y1, ...]` by the shoelace formula.
 
-    It is measured from the first point, so that points of one are exactly 0. Parts that the
-    outline goes around the other way count against it.
+    Coordinates are taken relative to the first point, so a single point has an area of exactly 0.
+    Parts with the opposite orientation are subtracted.
 
     >>> polygon_area_px2([1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0])
     6.0
@@ -246,7 +247,7 @@ def polygon_area_px2(polygon_px: Sequence[float]) -> float:
 
 
 def sum_in_order(values: Iterable[float]) -> float:
-    """Return the sum, rounded after each value; `sum` rounds otherwise from Python 3.12 on.
+    """Return the sum, rounded after each value. From Python 3.12 on, `sum` rounds differently.
 
     >>> sum_in_order([1e16, 1.0, 1.0])
     1e+16
@@ -258,7 +259,7 @@ def sum_in_order(values: Iterable[float]) -> float:
 
 
 def outline_px(polygon_px: Sequence[float]) -> float:
-    """Return the steps of a polygon's outline, the longer of dx and dy each: what drawing it costs.
+    """Return the cost of drawing a polygon: the larger of dx and dy, summed over its edges.
 
     >>> outline_px([0.0, 0.0, 3.0, 4.0, 0.0, 4.0])
     11.0
@@ -271,7 +272,7 @@ def outline_px(polygon_px: Sequence[float]) -> float:
 def is_drawable(polygon_px: Sequence[float]) -> bool:
     """Return whether drawing a polygon of finite coordinates costs a bounded time and memory."""
     farthest = max(max(polygon_px), -min(polygon_px))
-    if farthest * len(polygon_px) <= MAX_OUTLINE_PX:  # every edge is at most twice as long
+    if farthest * len(polygon_px) <= MAX_OUTLINE_PX:  # Every edge is at most 2 * farthest.
         return True
     return farthest <= MAX_OUTLINE_PX and outline_px(polygon_px) <= MAX_OUTLINE_PX
 
@@ -279,8 +280,8 @@ def is_drawable(polygon_px: Sequence[float]) -> bool:
 def decode_rle_counts(text: str) -> list[int] | Fault:
     """Return the run lengths of a compressed RLE, or (code, detail); source: `rleFrString`.
 
-    Each is a signed number of 5 bits a character, the lowest first, a sixth bit saying that more
-    follow; from the fourth on it is the difference to the one before the last.
+    A count is a signed number with 5 bits a character, lowest bits first. A sixth bit says that
+    more characters follow. From the fourth count on, it is the difference to the count two before.
 
     >>> decode_rle_counts("06o0O")
     [0, 6, 31, 5]

@@ -1,4 +1,4 @@
-"""Side files: a JSON file for each image, with the objects in it as COCO has them."""
+"""Side files: one JSON file per image. Their objects become COCO entries."""
 
 import enum
 import math
@@ -25,7 +25,7 @@ _SidePx = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _PointPx = tuple[float, float]
 
 CLASS_NAME = "object"
-"""The one class of everything that SA-1B outlines."""
+"""Class of all objects of SA-1B, which names none."""
 
 T = TypeVar("T")
 
@@ -80,20 +80,20 @@ _DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
 
 
 class SideFormat(enum.Enum):
-    """How a side file says what is in its image."""
+    """Format of a side file."""
 
     LABELME = "labelme"
     SA1B = "sa1b"
 
 
 class SideFile(NamedTuple):
-    """What a side file says of its image.
+    """Content of a side file.
 
     Attributes:
-        width_px: image width; 0 where it does not say.
-        height_px: image height; 0 where it does not say.
-        entries: its objects as COCO has them, of the class's name as category, by id.
-        bad: what cannot be an object, with the reasons.
+        width_px: image width; 0 if missing.
+        height_px: image height; 0 if missing.
+        entries: objects as COCO entries, sorted by id; their category is the class's name.
+        bad: entries that cannot be objects, with the reasons.
     """
 
     width_px: int
@@ -103,24 +103,24 @@ class SideFile(NamedTuple):
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:
-    """Return what a decoder makes of a file, or what is wrong with it.
+    """Return a decoded file, or an error text.
 
     >>> decode(msgspec.json.Decoder(dict), b'{"a": }')
     'JSON is malformed: invalid character (byte 6)'
     """
     try:
-        data.decode()  # first: decoders take other text where they skip it or leave it for later
+        data.decode()  # First: decoders do not check the UTF-8 of values that they skip.
         return decoder.decode(data.removeprefix(_UTF8_BOM))
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
     except RecursionError:
         return "JSON is nested too deeply"
-    except ValueError as error:  # no JSON, or another type
+    except ValueError as error:  # Invalid JSON, or another type.
         return str(error)
 
 
 def format_of(data: bytes) -> SideFormat | str:
-    """Return the format of a side file by its keys, or why it has none.
+    """Return the format of a side file by its keys, or an error text.
 
     >>> format_of(b'{"version": "5", "shapes": []}'), format_of(b'{"images": []}')
     (<SideFormat.LABELME: 'labelme'>, 'neither shapes (LabelMe) nor image and annotations (SA-1B)')
@@ -138,11 +138,11 @@ def format_of(data: bytes) -> SideFormat | str:
 
 
 def value_at(data: bytes, path: str) -> str:
-    """Return a value of a JSON object as text; empty where it is not there, or no single one.
+    """Return a value of a JSON object as text; empty for a missing value, a list or an object.
 
     Args:
         data: the file.
-        path: keys with dots between.
+        path: keys, joined by dots.
 
     >>> value_at(b'{"image": {"file_name": "a.jpg"}}', "image.file_name")
     'a.jpg'
@@ -155,7 +155,7 @@ def value_at(data: bytes, path: str) -> str:
 
 
 def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
-    """Return what stands at paths of a JSON object, those that are there; or why it is none.
+    """Return the values at paths of a JSON object, without missing ones; or an error text.
 
     >>> cells_at(b'{"a": {"b": [1, 2]}, "c": null}', ["a.b", "c", "d.e"])
     {'a.b': [1, 2], 'c': None}
@@ -174,11 +174,11 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
 
 
 def parse_side_file(data: bytes, format: SideFormat | None = None) -> SideFile | str:
-    """Return what a side file says, or why it says nothing.
+    """Return the content of a side file, or an error text.
 
     Args:
         data: the file.
-        format: of the file; None to see it by its keys.
+        format: the file's format; None to detect it by its keys.
     """
     found = format or format_of(data)
     if isinstance(found, str):
@@ -187,10 +187,10 @@ def parse_side_file(data: bytes, format: SideFormat | None = None) -> SideFile |
 
 
 def parse_labelme(data: bytes) -> SideFile | str:
-    """Return what a LabelMe file says, or why it says nothing.
+    """Return the content of a LabelMe file, or an error text.
 
-    An object's id is the place of its first shape in the file, from 0. Embedded images are left
-    unread.
+    An object's id is the position of its first shape in the file, from 0. Embedded images are
+    ignored.
 
     >>> shape = b'{"label": "a", "points": [[1, 2]], "shape_type": "point"}'
     >>> parse_labelme(b'{"shapes": [' + shape + b"]}").bad
@@ -215,7 +215,7 @@ def parse_labelme(data: bytes) -> SideFile | str:
 
 
 def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float] | str:
-    """Return the polygon `[x0, y0, x1, y1, ...]` that a shape is, or why it is none.
+    """Return a shape as polygon `[x0, y0, x1, y1, ...]`, or an error text.
 
     >>> outline_of("rectangle", [(1.0, 2.0), (4.0, 6.0)])
     [1.0, 2.0, 4.0, 2.0, 4.0, 6.0, 1.0, 6.0]
@@ -238,9 +238,9 @@ def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float
 
 
 def parse_sa1b(data: bytes) -> SideFile | str:
-    """Return what an SA-1B file says, or why it says nothing.
+    """Return the content of an SA-1B file, or an error text.
 
-    An annotation without an id is known by its place in the file, from 0, as `annotations[0]`.
+    An annotation without an id is identified by its position in the file, as `annotations[0]`.
     """
     file = decode(_SA1B_FILES, data)
     if isinstance(file, str):
@@ -268,7 +268,7 @@ def parse_sa1b(data: bytes) -> SideFile | str:
 
 
 def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] | str:
-    """Return a shape's label, its group and its outline, or why it has no area."""
+    """Return a shape's label, group and outline, or an error text."""
     try:
         shape = _DECODE_SHAPE(raw)
     except ValueError as error:
@@ -280,7 +280,7 @@ def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] |
 
 
 def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
-    """Return an object as COCO has it, its box the one around its outlines."""
+    """Return an object as COCO entry; its box encloses its outlines."""
     xs = [x for outline in outlines for x in outline[0::2]]
     ys = [y for outline in outlines for y in outline[1::2]]
     bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]

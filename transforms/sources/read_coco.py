@@ -1,7 +1,7 @@
 """Samples of COCO annotation files.
 
-The files of a split are read as a whole and joined. Their images are all of that split, or drawn
-into splits. An annotation goes with its image, so that no photo is in two splits.
+The files of a split are read as a whole and joined. Their images belong to that split, or are
+divided into splits. Annotations follow their image, so no photo is in two splits.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 
 @dataclass(frozen=True)
 class CocoRules:
-    """How strictly COCO files are taken, and what of them is wanted.
+    """Strictness and filters for COCO files.
 
     Attributes:
         string_ids: accept ids that are strings.
@@ -35,11 +35,11 @@ class CocoRules:
         per_annotation: make a sample of every object, not of every image.
         licenses: ids of the licenses that images may have; empty for any or none.
         skip_crowd: leave out objects that are crowds.
-        min_box_px: leave out objects whose annotated box has a shorter side.
-        skip_unannotated: leave out images that have no object left; where no file is one of
-            objects, images without any annotation.
-        annotated_size: boxes lie in images of the size that the files give; else in those of a size
-            that only the image tells, so that none of them can be outside yet.
+        min_box_px: leave out objects if a side of their annotated box is shorter.
+        skip_unannotated: leave out images without a remaining object. If no file has objects,
+            leave out images without any annotation.
+        annotated_size: check boxes against the image size in the files. Otherwise only the image
+            has the size, and no box can be refused yet.
     """
 
     string_ids: bool = False
@@ -53,7 +53,7 @@ class CocoRules:
     annotated_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a side that is none, and put licenses in order."""
+        """Refuse an invalid side, and sort licenses."""
         if not 0 <= self.min_box_px < float("inf"):
             raise ValueError(
                 f"min_box_px must be at least 0, got {self.min_box_px}: give 0 or more"
@@ -61,7 +61,7 @@ class CocoRules:
         object.__setattr__(self, "licenses", tuple(sorted(set(self.licenses))))
 
     def options(self) -> dict[str, str]:
-        """Return the options that decide membership; filters only where they are asked for."""
+        """Return the options that decide membership, with the filters in use."""
         filters = {
             "licenses": ",".join(map(str, self.licenses)),
             "min_box_px": repr(float(self.min_box_px)).removesuffix(".0")
@@ -76,13 +76,13 @@ class CocoRules:
 
 @dataclass(frozen=True)
 class CocoReader:
-    """Reads the annotation files that are given for a split.
+    """Reads the annotation files of a split.
 
     Attributes:
-        rules: how strictly files are taken, and what of them is wanted.
-        access: how stores are reached.
+        rules: strictness and filters.
+        access: access to stores.
         panoptic_splits: splits that have a root of panoptic PNGs.
-        splitting: which split of the data set an image belongs to.
+        splitting: rule for an image's split of the data set.
     """
 
     rules: CocoRules = field(default_factory=CocoRules)
@@ -91,36 +91,38 @@ class CocoReader:
     splitting: Splitting = field(default_factory=Splitting)
 
     def __call__(self, files: tuple[str, tuple[str, ...]]) -> Iterator[Item]:
-        """Yield what the files of a split hold, given as (split, URIs in any order)."""
+        """Yield the items of a split's files, given as (split, URIs in any order)."""
         split, uris = files
         yield from self.read(split, [(uri, read_uri(uri, self.access)) for uri in uris])
 
     def read(self, split: str, sources: Iterable[tuple[str, bytes]]) -> Iterator[Item]:
-        """Yield the samples of files, the annotations dropped, and what else the files hold.
+        """Yield the samples of files, their rejects, and notes on the rest.
 
         Args:
             split: the split that the files are given for.
             sources: names, for messages, and bytes of the files, in any order.
 
         Raises:
-            RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
-                `E-SRC-SPLIT` where a field does not say the split or group of an image.
+            RuntimeError: an `E-ANN-…` line; `E-ARG` when files and options do not fit;
+                `E-SRC-SPLIT` when an image's field has no valid split or group.
         """
         in_order = sorted(sources, key=_identity)
         for (where, data), (other, same) in itertools.pairwise(in_order):
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
-        ids, name = self.rules.string_ids, next(iter(self.splitting.fields.values()), "")
+        ids, outlines = self.rules.string_ids, self.rules.segmentations
+        name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=ids, image_field=name) for where, data in in_order
+            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
+            for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        files = CocoFiles(parsed, segmentations=outlines)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self.rules, self.splitting).items()
 
     def _check_kinds(self, files: CocoFiles, split: str) -> None:
-        """Refuse kinds of files that the options have no place for."""
+        """Refuse kinds of files that do not fit the options."""
         panoptic = split in self.panoptic_splits
         what = remedy = ""
         if files.has(Kind.PANOPTIC) and not panoptic:
@@ -137,13 +139,13 @@ class CocoReader:
 
 
 def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
-    """Return a file's sort key: its content, so that the given order has no effect."""
+    """Return a file's sort key. It depends on content, so the given order has no effect."""
     where, data = source
     return f"{len(data)}:{google_crc32c.value(data):08x}", where
 
 
 class _ImageReader:
-    """Makes the samples of files, with notes on what becomes of images and annotations."""
+    """Makes the samples of files, with rejects and notes that account for every annotation."""
 
     def __init__(
         self, files: CocoFiles, given: str, rules: CocoRules, splitting: Splitting
@@ -153,19 +155,20 @@ class _ImageReader:
         self._rules = rules
         self._splitting = splitting
         self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
         self._places = files.places() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
-        """Yield orphans, then every image's samples, rejects and notes, last the summaries."""
+        """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
         yield from self._orphans()
         repairs: dict[str, int] = {}
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            before, repairs = repairs, self._files.repairs  # reading the image has added some
+            before, repairs = repairs, self._files.repairs  # Reading the image may have added some.
             if repairs != before:
                 yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
             yield from self._items_of(annotated, split, position)
@@ -176,15 +179,15 @@ class _ImageReader:
         return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
-        """Return an image's split; for an unknown image that of its id, or the first image's."""
+        """Return an image's split. An unknown image gets one by its id, or the first image's."""
         if image_id in self._split_of:
             return self._split_of[image_id]
-        if "split_by" in self._splitting.fields:  # which say nothing of an unknown image
+        if "split_by" in self._splitting.fields:  # An unknown image has no fields.
             return next(iter(self._split_of.values()), self._splitting.splits(())[0])
         return self._splitting.split_of_other(self._given, str(image_id))
 
     def _orphans(self) -> Iterator[Rejected]:
-        """Yield the annotations without an image, unless they stop the run."""
+        """Yield rejects of the annotations without an image, unless they stop the run."""
         for file, orphan in self._files.orphans:
             split = self._split(orphan.image_id)
             self._annotations[split] += 1
@@ -193,9 +196,10 @@ class _ImageReader:
             yield self._rejected(bad, split, file.where)
 
     def _summaries(self) -> Iterator[SplitSource]:
-        """Yield what holds of all images together, once they were read."""
+        """Yield the notes on all images together, after they were read."""
         sources = found if len(found := self._files.sources()) > 1 else []
-        first = self._files.count_first_ids(self._split)
+        files, first = self._files, self._annotations
+        first = files.count_first_ids(self._split) if files.repeats_ids() else first
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
                 split,
@@ -207,10 +211,10 @@ class _ImageReader:
             )
 
     def _items_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
-        """Yield the samples of an image, its dropped annotations, and what filters leave out.
+        """Yield the samples of an image, its dropped annotations, and notes on filtered ones.
 
-        Where samples are objects, one that cannot be placed is dropped here already: else its
-        record would be one without an object.
+        If samples are objects, an object that cannot be placed is dropped here. Otherwise its
+        record would have no object.
         """
         image, objects = annotated.image, annotated.objects
         per_object = self._rules.per_annotation
@@ -220,24 +224,26 @@ class _ImageReader:
             if per_object:
                 yield SplitSource(split, images=1, images_without_samples=int(not objects))
             return
-        bad, kept = [*annotated.bad], []
-        for one in objects:
-            annotation_id, found, _ = one
-            if per_object and (fault := self._fault_of_place(found, image)):
-                bad.append(BadAnnotation(annotation_id, *fault))
-            elif reason := self._reason_to_skip(found):
-                yield _skipped(split, reason, int(per_object), 1)
-            else:
-                kept.append(one)
+        bad, kept = [*annotated.bad], objects
+        if self._looks_at_objects:
+            kept = []
+            for one in objects:
+                annotation_id, found, _ = one
+                if per_object and (fault := self._fault_of_place(found, image)):
+                    bad.append(BadAnnotation(annotation_id, *fault))
+                elif reason := self._reason_to_skip(found):
+                    yield _skipped(split, reason, int(per_object), 1)
+                else:
+                    kept.append(one)
+            annotated = annotated._replace(objects=kept)
         for dropped in bad:
             key = str(dropped.annotation_id if per_object else image.id)
             yield self._rejected(dropped, split, _where(image), key, image.file_name)
         if per_object:
-            without = int(len(bad) - len(annotated.bad) == len(objects))  # none can be placed
+            without = int(len(bad) - len(annotated.bad) == len(objects))  # No object can be placed.
             yield SplitSource(split, images=1, images_without_samples=without)
             to_make = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
         else:
-            annotated = annotated._replace(objects=kept)
             to_make = [(position, annotated)]
             if self._rules.skip_unannotated and not self._is_annotated(annotated):
                 left = annotated.num_annotations - len(annotated.bad)
@@ -269,19 +275,19 @@ class _ImageReader:
         if segments is not None:
             blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        outlines = [outline for _, _, outline in objects]
-        payload = pack(outlines) if self._rules.segmentations else b""
+        outlines = [outline for _, _, outline in objects] if self._rules.segmentations else None
+        payload = b"" if outlines is None else pack(outlines)
         return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
-        """Return the filter that leaves an object out, or nothing."""
+        """Return the name of the filter that leaves an object out; empty for none."""
         _, _, width_px, height_px = found.bbox_xywh_px
         if self._rules.skip_crowd and found.is_crowd:
             return "crowd"
         return "small_box" if min(width_px, height_px) < self._rules.min_box_px else ""
 
     def _fault_of_place(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
-        """Return (code, detail) of why no image can hold an object, where that is known by now."""
+        """Return the fault of an object's box, if the image size is known by now."""
         if not self._rules.annotated_size:
             return None
         box = place_box(found.bbox_xywh_px, image.width, image.height)
@@ -294,7 +300,7 @@ class _ImageReader:
         return bool(annotated.captions) or annotated.panoptic is not None
 
     def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:
-        """Drop unknown categories from LVIS's lists, where that is allowed."""
+        """Drop unknown categories from LVIS's lists, if orphans may be dropped."""
         for name in ("neg_category_ids", "not_exhaustive_category_ids"):
             given = getattr(image, name) or []
             unknown = [found for found in given if found not in self._category_ids]
@@ -310,7 +316,7 @@ class _ImageReader:
     def _rejected(
         self, bad: BadAnnotation, split: str, where: str, key: str = "", file_name: str = ""
     ) -> Rejected:
-        """Return the reject of an annotation, unless its code stops a run that drops none."""
+        """Return the reject of an annotation, or stop the run if orphans may not be dropped."""
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
             what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
@@ -330,7 +336,7 @@ def _where(image: CocoImage) -> str:
 
 
 def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitSource:
-    """Return the note of what a filter leaves out."""
+    """Return the note on samples and annotations that a filter leaves out."""
     return SplitSource(
         split,
         listed=samples,
