@@ -35,7 +35,7 @@ def parameter(name: str) -> dict[str, object]:
 def test_parameters_of_some_pipelines_say_so() -> None:
     """In the console, and in the help, which is all that other clients show."""
     low = parameter("low")
-    assert str(low["helpText"]).startswith("pairs: low-resolution folder per split")
+    assert str(low["helpText"]).startswith("pairs: low-resolution images")
     assert str(low["helpText"]).endswith("(required)" + SEVERAL)
     assert (low["parentName"], low["parentTriggerValues"]) == ("pipeline", ["pairs"])
     assert low["isOptional"]  # of the template, which has other pipelines
