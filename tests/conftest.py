@@ -29,15 +29,19 @@ collect_ignore = [
     *("browser/look.py", "mlcroissant/load.py", "tfdv/validate.py", "torch_reader/read.py"),
 ]
 
-SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+TEST_DATA = Path(__file__).resolve().parent / "data"
+"""Licensed photos: see its ATTRIBUTION.md."""
 
 
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The real photos beside the project; a clone without them skips, and says so."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("real photos are not beside this clone (../shared/data)")
-    return SHARED_DATA
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Build shards in this process only: a builder process costs each command 0.3 s of CPU.
+
+    Tests of builder processes ask for them with `--workers 2`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("beam_tfrec.transforms.builders.usable_cores", lambda: 1)
+        yield
 
 
 @pytest.fixture

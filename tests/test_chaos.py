@@ -46,6 +46,8 @@ from tests.memory_store import (
 )
 from tests.small_runs import batch_samples, build_shards, place_samples
 
+pytestmark = pytest.mark.thorough
+
 STEPS_OF_A_RUN = 81  # to plan 5, to claim the output 6, a shard 11 and one an image, to commit 14
 STEPS = range(1, STEPS_OF_A_RUN + 1)
 MOMENTS = list(Moment)

@@ -94,6 +94,7 @@ def reference(given: Given) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_same_bytes_in_processes_of_any_hash_seed(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_same_bytes_in_processes_of_any_hash_seed(
     assert whole[0] == whole[1]  # equal sources, mtimes too: every last file
 
 
+@pytest.mark.thorough
 def test_same_bytes_from_a_shuffled_copy_elsewhere(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:
@@ -152,6 +154,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.thorough
 def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Globs, line breaks, dashes, hidden files: a name is a name."""
 

@@ -36,6 +36,7 @@ def test_foreign_files_are_refused_untouched(
     assert snapshot(out) == before
 
 
+@pytest.mark.thorough
 def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A slip of the pen in --annotations must not cost the data set that is there."""
     (images, annotations), out = make_coco(3), tmp_path / "out"
@@ -68,6 +69,7 @@ def test_already_complete(
     assert snapshot(out) == after
 
 
+@pytest.mark.thorough
 def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
     """It ends before it deletes anything, and the run at work does not notice."""
     sources, out = make_coco(200), tmp_path / "out"
@@ -97,6 +99,7 @@ def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     committed(sources, out)

@@ -53,6 +53,7 @@ def downloaded(stand_in: GcsStandIn, folder: Path) -> Path:
     return folder / "coco"
 
 
+@pytest.mark.thorough
 def test_local_sources_go_to_a_bucket_and_back(
     stand_in: GcsStandIn, sources: Sources, local: dict[str, str], tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def images_read(stand_in: GcsStandIn) -> list[str]:
     return [name for name in read if name.endswith(".jpg")]
 
 
+@pytest.mark.thorough
 def test_each_image_is_read_once_and_a_finished_run_reads_listings(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
 
@@ -112,6 +114,7 @@ FLAKY = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FLAKY.values(), ids=FLAKY)
 def test_what_passes_changes_nothing(
     fault: Fault, stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path

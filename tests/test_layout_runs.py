@@ -28,6 +28,7 @@ def label_map(out: Path) -> list[tuple[int, str]]:
     return [(int(i), name) for i, name in re.findall(r"id: (-?\d+)\n  name: '(.*)'", text)]
 
 
+@pytest.mark.thorough
 def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
     odd_ids = functools.partial(new_ids, first=-1, second=2**40)
     sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
@@ -80,6 +81,7 @@ def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
         coco.COMMAND.configure(argv)
 
 
+@pytest.mark.thorough
 def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
     """Every value is the annotation file's, by the steps of TFDS's own builder."""
     roots = {split: DATA / f"coco_{split}" for split in ("train", "val")}
@@ -116,6 +118,7 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Two annotations of each of five photos; the sixth has none and is not written."""
 
@@ -141,6 +144,7 @@ def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Pa
     }
 
 
+@pytest.mark.thorough
 def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
     """By the annotation file's size it would lie inside."""
 

@@ -35,6 +35,8 @@ from tests.coco_command import (
 from tests.faulty_sources import failing_reads
 from tests.small_runs import write_set
 
+pytestmark = pytest.mark.thorough
+
 
 def run_within(what: int, limit: int, arguments: list[str], *dropped: str) -> Run:
     """Run the command within a limit of `resource`; as root, without what `setpriv` drops."""

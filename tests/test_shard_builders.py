@@ -64,6 +64,7 @@ def test_the_bytes_are_those_of_one_process(
     assert digests(tmp_path / "both") == digests(tmp_path / "alone")
 
 
+@pytest.mark.thorough
 def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(8), tmp_path / "out"
     committed(sources, out, "--num_shards", 8, *TWO)
@@ -75,6 +76,7 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert builders_beside(os.getpid()) == []
 
 
+@pytest.mark.thorough
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ def test_where_none_can_start_a_run_builds_alone(
     assert len(built_here) == 6
 
 
+@pytest.mark.thorough
 def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
     (images, annotations), out = make_coco(12), tmp_path / "out"
     (images / "a003.jpg").write_bytes(b"<html>")

@@ -157,6 +157,7 @@ def split_of_each(out: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.thorough
 def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
     """Whatever the class: the same scene may have cats and dogs."""
     names = [f"{c}/s{s}/{shot}.jpg" for s in range(12) for c in ("cat", "dog") for shot in (0, 1)]
@@ -175,6 +176,7 @@ def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
     assert run.fault == f"E-SRC-SPLIT cat/stray.jpg: folder {NO_VALUE}"
 
 
+@pytest.mark.thorough
 def test_folders_say_the_split(tmp_path: Path) -> None:
     names = {"cat/train/1.jpg": "train", "dog/train/1.jpg": "train", "cat/Test/1.jpg": "test"}
     flags = ("--images", put_photos(tmp_path / "images", *names), "--split_by", "folder")
@@ -218,6 +220,7 @@ def with_scenes(spec: dict) -> None:
         entry["scene"] = place // 3 if place % 2 else float(place // 3)
 
 
+@pytest.mark.thorough
 def test_the_splits_together_are_the_undivided_data_set(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
@@ -235,6 +238,7 @@ def test_the_splits_together_are_the_undivided_data_set(
     assert "share" not in manifest_of(tmp_path / "whole")["splits"]["train"]
 
 
+@pytest.mark.thorough
 def test_a_field_of_images_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     def say(spec: dict) -> None:
         for place, entry in enumerate(spec["images"]):

@@ -83,6 +83,7 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_what_the_summary_says_reads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
     """The printed lines are Python that runs, whatever the output is called."""
     images, annotations = make_coco(5)
@@ -177,6 +178,7 @@ def many(make_coco: MakeCoco, tmp_path: Path) -> list[object]:
     ]
 
 
+@pytest.mark.thorough
 def test_bar_on_a_terminal(many: list[object]) -> None:
     code, shown = on_a_terminal(many)
     assert code == 0, shown
@@ -193,6 +195,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor left behind
 
 
+@pytest.mark.thorough
 def test_interrupt_on_a_terminal(many: list[object]) -> None:
     code, shown = on_a_terminal(many, interrupt_after_shards=20)
     assert code == 130
@@ -201,6 +204,7 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     assert check_visible(many[-1]) >= 15
 
 
+@pytest.mark.thorough
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BEAM_TFREC_LOG: quieter, or with the traceback of a fault."""
     images, annotations = make_coco(1)
