@@ -66,7 +66,7 @@ def other(request: pytest.FixtureRequest, memory_served: None) -> tuple[dict[str
 
 
 def seeds(few: int, blocks: int) -> list[Any]:
-    """Return blocks of seeds: a few for `make test`, hundreds for `make chaos`."""
+    """Return blocks of seeds: a few for `make test-all`, hundreds for `make chaos`."""
     many = (range(1000 + 100 * block, 1100 + 100 * block) for block in range(blocks))
     marked = (pytest.param(block, marks=pytest.mark.chaos, id=f"{block[0]}") for block in many)
     return [pytest.param(range(few), id="few"), *marked]
