@@ -36,12 +36,14 @@ def test_equal_parameters_draw_equal_bytes(tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+@pytest.mark.thorough
 def test_photos_differ_and_have_the_stated_mean_size(drawn):
     photos = {path.read_bytes() for path in (drawn / "images").iterdir()}
     assert len(photos) == IMAGES
     assert sum(map(len, photos)) / IMAGES == pytest.approx(793e6 / 5000, rel=0.15)
 
 
+@pytest.mark.thorough
 def test_annotations_are_those_of_a_small_coco(drawn, tmp_path):
     manifest = committed(
         (drawn / "images", drawn / "instances.json"), tmp_path / "out", "--features", "boxes,masks"

@@ -88,6 +88,7 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
+@pytest.mark.thorough
 def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(2)
     annotations.write_text("{}")

@@ -269,6 +269,7 @@ def read_in_child(records: Any) -> list[int]:
     return [*ids(records), *ids(records.__getitems__([9, 0]))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_read_too(output: Path, method: str) -> None:
     records = beam_tfrec.open(str(output), "train")
