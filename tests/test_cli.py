@@ -88,7 +88,6 @@ def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.code == 0, run.err
 
 
-@pytest.mark.thorough
 def test_path_that_is_no_unicode(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A folder's name is bytes, which need be no UTF-8: it works, or one line refuses it."""
     images, annotations = make_coco(2)

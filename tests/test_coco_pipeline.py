@@ -110,7 +110,6 @@ def test_same_bytes_in_processes_of_any_hash_seed(
     assert whole[0] == whole[1]  # equal sources, mtimes too: every last file
 
 
-@pytest.mark.thorough
 def test_same_bytes_from_a_shuffled_copy_elsewhere(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:
@@ -154,7 +153,6 @@ NAMES = [
 ]
 
 
-@pytest.mark.thorough
 def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Globs, line breaks, dashes, hidden files: a name is a name."""
 

@@ -236,7 +236,6 @@ def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return names
 
 
-@pytest.mark.thorough
 def test_its_code_reads_every_record(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,6 @@ def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-@pytest.mark.thorough
 def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     committed(sources, out)

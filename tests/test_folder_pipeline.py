@@ -227,7 +227,6 @@ def test_the_counter_adds_up_skipped_files() -> None:
 SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
 
 
-@pytest.mark.thorough
 def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
     synsets, out = tmp_path / "synsets.txt", tmp_path / "out"
     synsets.write_text(SYNSETS)

@@ -71,7 +71,6 @@ def images_read(stand_in: GcsStandIn) -> list[str]:
     return [name for name in read if name.endswith(".jpg")]
 
 
-@pytest.mark.thorough
 def test_each_image_is_read_once_and_a_finished_run_reads_listings(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
 

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from beam_tfrec.schemas.faults import FAULTS
 from beam_tfrec.transforms.sources.list_blobs import MAX_IMAGE_BYTES
 from tests.coco_command import MakeCoco, committed, rejected_of, source_ids
@@ -60,7 +58,6 @@ CASES: list[tuple[Callable[[Path], object], str, str]] = [
 FLAGS = ("--on_size_mismatch", "reject", "--check", "decode")
 
 
-@pytest.mark.thorough
 def test_image_faults_accepted(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Each is named with all fields and counted; the other images are all there."""
     sources, out = make_coco(2 * len(CASES)), tmp_path / "out"

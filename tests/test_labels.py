@@ -63,7 +63,6 @@ def test_only_plain_urls_are_links(url: str, is_one: bool) -> None:
     assert is_link(url) is is_one
 
 
-@pytest.mark.thorough
 def test_records_are_counted_by_the_license_of_their_image(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:

@@ -118,7 +118,6 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
 
 
-@pytest.mark.thorough
 def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Two annotations of each of five photos; the sixth has none and is not written."""
 
@@ -144,7 +143,6 @@ def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Pa
     }
 
 
-@pytest.mark.thorough
 def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
     """By the annotation file's size it would lie inside."""
 

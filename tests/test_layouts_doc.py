@@ -37,7 +37,6 @@ def config_of(sources: Sources, out: Path, layout: PictureLayout) -> coco.CocoCo
     )
 
 
-@pytest.mark.thorough
 def test_a_layout_of_the_users_own(
     people: PictureLayout, make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
 ) -> None:

@@ -302,7 +302,6 @@ def licensed(spec: dict) -> None:
     spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] != 5]
 
 
-@pytest.mark.thorough
 def test_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
     """What is left out is counted, and a plan with another filter is another plan."""
     sources, out = make_coco(5, edit=licensed), tmp_path / "out"
@@ -314,7 +313,6 @@ def test_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
 
 
-@pytest.mark.thorough
 def test_trust_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
     """With it the sources are not even listed: they may be gone."""
     sources, out = make_coco(3), tmp_path / "out"
@@ -340,7 +338,6 @@ def bucket(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs
         yield gcs
 
 
-@pytest.mark.thorough
 def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
     run = run_coco(*IN_BUCKET, "--billing_project", "payer", "--kms_key", "projects/p/key")
     assert run.code == 0, run.err

@@ -68,7 +68,6 @@ def test_suffix_follows_the_scale_unless_given(flags: list[str], suffix: str) ->
     assert config.low_suffix == suffix
 
 
-@pytest.mark.thorough
 def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
     roots = write_pairs(tmp_path)
     (roots[0] / "0001.png").unlink()

@@ -46,7 +46,6 @@ def test_outputs(out: str, in_tmp: Path) -> None:
     assert again.out.count("\n") == 1
 
 
-@pytest.mark.thorough
 def test_file_uris(sources: Sources, tmp_path: Path) -> None:
     images, annotations = map("file://{}".format, sources)
     run = convert(images=images, annotations=annotations, output=f"file://{tmp_path}/out")

@@ -17,7 +17,7 @@ from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.report import class_color
-from tests.drawn_examples import draw
+from tests.conftest import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 

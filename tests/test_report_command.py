@@ -43,7 +43,6 @@ def test_a_data_set_gets_its_report_and_then_a_new_one(out: Path) -> None:
     assert b".parquet is not there" in (out / "report.html").read_bytes()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["mine", "edited"])
 def test_another_file_stays(text: str, out: Path) -> None:
     page = out / "report.html"
@@ -61,14 +60,12 @@ def test_another_file_stays(text: str, out: Path) -> None:
         assert page.read_text() == text
 
 
-@pytest.mark.thorough
 def test_several_data_sets_get_one_each(out: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(out, tmp_path / "other" / out.name))
     assert run(out, other).code == 0
     assert (out / "report.html").read_bytes() == (other / "report.html").read_bytes()
 
 
-@pytest.mark.thorough
 def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> None:
     """A data set's shards without its manifest are a stranger's files."""
     (shard,) = out.glob("*.tfrec")

@@ -76,7 +76,6 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert builders_beside(os.getpid()) == []
 
 
-@pytest.mark.thorough
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +84,6 @@ def test_where_none_can_start_a_run_builds_alone(
     assert len(built_here) == 6
 
 
-@pytest.mark.thorough
 def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
     (images, annotations), out = make_coco(12), tmp_path / "out"
     (images / "a003.jpg").write_bytes(b"<html>")

@@ -59,7 +59,6 @@ def test_labelme_and_sa1b_are_known_by_content(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.thorough
 def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path) -> None:
     good = {f"good{number}": CAT_AND_DOG for number in range(8)}
     files = {
@@ -102,7 +101,6 @@ def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path
     }
 
 
-@pytest.mark.thorough
 def test_files_may_name_their_images(tmp_path: Path) -> None:
     names = {f"m{number}": f"more{number}.jpg" for number in range(4)}
     files = {name: labelme(shape(), imagePath=f"..\\photos\\{names[name]}") for name in names}
@@ -135,7 +133,6 @@ def test_a_finished_run_sees_changed_annotations(tmp_path: Path) -> None:
 FIELDS = ("--fields", "a.b=int64,score=float", "tags=bytes[],who=bytes")
 
 
-@pytest.mark.thorough
 def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -36,8 +36,7 @@ from tests.coco_command import (
     value,
 )
 from tests.coco_texts import CAPTION, PANOPTIC, SEGMENT, annotation, coco, image, read_counted
-from tests.conftest import jpeg_bytes
-from tests.drawn_examples import draw
+from tests.conftest import draw, jpeg_bytes
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)
@@ -176,7 +175,6 @@ def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
     assert run.fault == f"E-SRC-SPLIT cat/stray.jpg: folder {NO_VALUE}"
 
 
-@pytest.mark.thorough
 def test_folders_say_the_split(tmp_path: Path) -> None:
     names = {"cat/train/1.jpg": "train", "dog/train/1.jpg": "train", "cat/Test/1.jpg": "test"}
     flags = ("--images", put_photos(tmp_path / "images", *names), "--split_by", "folder")

@@ -83,7 +83,6 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.thorough
 def test_what_the_summary_says_reads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
     """The printed lines are Python that runs, whatever the output is called."""
     images, annotations = make_coco(5)

@@ -168,7 +168,6 @@ def test_a_folder_and_a_glob(tmp_path: Path) -> None:
     assert parsed(tmp_path / "glob") == {"a": [1], "b": [b"x"]}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "pattern"), [("b.csv", ""), (os.fsdecode(b"\xff.csv"), "*.csv")])
 def test_a_table_that_cannot_be_read_is_not_skipped(
     name: str, pattern: str, tmp_path: Path
@@ -181,7 +180,6 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     assert line.startswith("E-TAB-FORMAT ") and "; mend it, or take it away" in line
 
 
-@pytest.mark.thorough
 def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Path) -> None:
     """Row 0 of Tuesday's file would be taken for row 0 of Monday's."""
     monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
@@ -399,7 +397,6 @@ def test_rows_become_sequence_examples(tmp_path: Path) -> None:
     assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
 
 
-@pytest.mark.thorough
 def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())

@@ -65,7 +65,6 @@ def test_a_local_run_makes_a_report_and_a_complete_data_set_gets_a_missing_one(
     assert run.out.splitlines() == [f"already complete: {out}/manifest.json"]
 
 
-@pytest.mark.thorough
 def test_an_error_is_a_warning(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
