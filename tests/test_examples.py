@@ -79,7 +79,6 @@ def test_what_is_trained_learns(
     assert float(last) < left * float(first)
 
 
-@pytest.mark.thorough
 @in_torch_reader
 def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
     out = convert_coco(tmp_path)
@@ -91,7 +90,6 @@ def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
     assert (batches, read) == (3, 24) and boxes > 24
 
 
-@pytest.mark.thorough
 @in_torch_reader
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)

@@ -22,7 +22,6 @@ def test_metadata_is_what_the_parser_says() -> None:
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
 
 
-@pytest.mark.thorough
 def test_gcloud_takes_the_description() -> None:
     gcloud = shutil.which("gcloud")
     if gcloud is None:
@@ -59,7 +58,6 @@ def test_parameters_become_flags(argument: str, words: list[str]) -> None:
     assert flags_of([argument], coco.COMMAND.parser()) == words
 
 
-@pytest.mark.thorough
 def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(5), make_coco(3, name="val")
     images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]
