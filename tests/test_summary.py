@@ -203,7 +203,6 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     assert check_visible(many[-1]) >= 15
 
 
-@pytest.mark.thorough
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BEAM_TFREC_LOG: quieter, or with the traceback of a fault."""
     images, annotations = make_coco(1)
