@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
+.PHONY: demo test test-all test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
         container flex_template template_given metadata
 .DEFAULT_GOAL := demo
 
@@ -36,8 +36,15 @@ demo: setup
 		--images $(IMAGES) --annotations $(ANNOTATIONS)
 endif
 
+# Every test is in one of test, test-all, test-slow (with test-flink) and chaos.
+# Three minutes on two cores. .ci/run draws all examples of hypothesis, and measures coverage.
 test: setup
-	@$(PY) -m pytest -q -n 2 --dist worksteal -m "not slow and not chaos"
+	@BEAM_TFREC_EXAMPLES_PERCENT=$${BEAM_TFREC_EXAMPLES_PERCENT:-20} \
+		$(PY) -m pytest -q -n 2 --dist worksteal -m "not thorough and not slow and not chaos"
+
+# What `make test` leaves out and needs no server.
+test-all: setup
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "thorough and not slow and not chaos"
 
 test-slow: setup
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "slow and not chaos" --ignore tests/test_flink.py

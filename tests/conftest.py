@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,21 @@ from hypothesis import settings
 from PIL import Image
 
 from beam_tfrec.transforms.storage.retries import rate_of
-from tests.drawn_examples import share_of
 from tests.memory_store import served
+
+
+def draw(examples: int, **more: Any) -> settings:
+    """Return the settings of a test that draws so many examples, in any time.
+
+    The variable asks for a part of them, as `make test` does; but for at least 20.
+    """
+    part = examples * int(os.environ.get("BEAM_TFREC_EXAMPLES_PERCENT", "100")) // 100
+    return settings(max_examples=max(min(examples, 20), part), deadline=None, **more)
+
 
 if settings.get_current_profile_name() == "default":  # CI chooses its own
     # Tests are timed nowhere: on a busy machine an example may take any time.
-    settings.register_profile(
-        "patient", settings.default, deadline=None, max_examples=share_of(100)
-    )
+    settings.register_profile("patient", draw(100))
     settings.load_profile("patient")
 
 # These import what environments of their own have.
@@ -30,15 +38,19 @@ collect_ignore = [
     "torch_reader/read.py",
 ]
 
-SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+TEST_DATA = Path(__file__).resolve().parent / "data"
+"""Licensed photos: see its ATTRIBUTION.md."""
 
 
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The real photos beside the project; a clone without them skips, and says so."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("real photos are not beside this clone (../shared/data)")
-    return SHARED_DATA
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Build shards in this process only: a builder process costs each command 0.3 s of CPU.
+
+    Tests of builder processes ask for them with `--workers 2`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("beam_tfrec.transforms.builders.usable_cores", lambda: 1)
+        yield
 
 
 @pytest.fixture

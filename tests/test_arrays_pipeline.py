@@ -13,6 +13,8 @@ from tests.array_runs import parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths
 from tests.gcs_stand_in import GcsStandIn
 
+pytestmark = pytest.mark.thorough
+
 IMAGES = random_images(60)
 LABELS = np.random.default_rng(1).integers(0, 10, 60)
 

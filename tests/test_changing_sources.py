@@ -21,6 +21,8 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import grow, make_fifo, rewrite
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("change", [Path.unlink, rewrite, make_fifo])
 def test_source_changed_during_the_run(

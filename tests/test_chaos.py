@@ -46,6 +46,8 @@ from tests.memory_store import (
 )
 from tests.small_runs import batch_samples, build_shards, place_samples
 
+pytestmark = pytest.mark.thorough
+
 STEPS_OF_A_RUN = 81  # to plan 5, to claim the output 6, a shard 11 and one an image, to commit 14
 STEPS = range(1, STEPS_OF_A_RUN + 1)
 MOMENTS = list(Moment)
@@ -64,7 +66,7 @@ def other(request: pytest.FixtureRequest, memory_served: None) -> tuple[dict[str
 
 
 def seeds(few: int, blocks: int) -> list[Any]:
-    """Return blocks of seeds: a few for `make test`, hundreds for `make chaos`."""
+    """Return blocks of seeds: a few for `make test-all`, hundreds for `make chaos`."""
     many = (range(1000 + 100 * block, 1100 + 100 * block) for block in range(blocks))
     marked = (pytest.param(block, marks=pytest.mark.chaos, id=f"{block[0]}") for block in many)
     return [pytest.param(range(few), id="few"), *marked]

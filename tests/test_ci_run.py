@@ -54,5 +54,6 @@ def test_every_step_is_done_once_and_what_fails_ends_it(
     assert said in ended.stdout
     assert ("=== ran" in ended.stdout, ended.returncode == 0) == (not fails, not fails)
     calls = (tmp_path / "said").read_text()
-    for once in ("test-slow", "test-flink", " sabotage", "FUZZ_SECONDS=5", "tests/test_tfdv.py"):
-        assert fails or calls.count(once) == 1
+    steps = ("test-all", "test-slow", "test-flink", " sabotage", "FUZZ_SECONDS=5")
+    for once in (*steps, "coverage report", "directory test\n", "test PYTHON=", "test_tfdv.py"):
+        assert fails or calls.count(once) == 1, once

@@ -16,6 +16,7 @@ MakeCoco = Callable[..., tuple[Path, Path]]
 SCRIPT = Path(sys.executable).parent / "beam-tfrec"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not SCRIPT.exists(), reason=f"beam-tfrec is not next to {sys.executable}")
 def test_the_console_script_is_the_module_from_any_folder(
     make_coco: MakeCoco, tmp_path: Path
@@ -94,6 +95,7 @@ def test_a_command_that_is_none(words: list[str], line: str) -> None:
     assert run_pipeline(cli.run_command, *words) == (2, "", f"E-ARG command line: {line}\n")
 
 
+@pytest.mark.thorough
 def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Containers often have LC_ALL=C and no HOME; names are UTF-8 all the same."""
     images, annotations = make_coco(1)

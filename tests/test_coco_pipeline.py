@@ -94,6 +94,7 @@ def reference(given: Given) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_same_bytes_in_processes_of_any_hash_seed(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:

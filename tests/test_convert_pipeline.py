@@ -16,6 +16,7 @@ from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented, saved
 
 
+@pytest.mark.thorough
 def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(4, objects=2), tmp_path / "out"
     turned = oriented(jpeg_bytes(64, 48), 6)
@@ -44,6 +45,7 @@ def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Pa
         assert size == (value(example, "image/height")[0], value(example, "image/width")[0])
 
 
+@pytest.mark.thorough
 def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     (sources[0] / "a001.jpg").write_bytes(saved(Image.new("RGB", (64, 48)), "WEBP"))
@@ -58,6 +60,7 @@ def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_
     assert [line["file_name"] for line in rejected_of(out)] == ["a002.jpg"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_decodes_warns_once_of_an_old_pillow(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_licenses_are_listed_once_with_links_that_are_links() -> None:
     ]
 
 
+@pytest.mark.thorough
 @by_mlcroissant
 def test_mlcroissant_loads_several_splits_and_tables_without_labels(
     make_coco: MakeCoco, tmp_path: Path
@@ -166,6 +167,7 @@ def check_loaded(out: Path, licenses: list[list[str]]) -> None:
     )
 
 
+@pytest.mark.thorough
 @by_mlcroissant
 def test_mlcroissant_accepts_hostile_texts(tmp_path: Path) -> None:
     labels = [Label(number, text) for number, text in enumerate(HOSTILE)]

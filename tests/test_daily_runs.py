@@ -20,6 +20,8 @@ from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
 
+pytestmark = pytest.mark.thorough
+
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 DOCS = PROJECT / "docs"
 DOC = (DOCS / "scheduled-runs.md").read_text()

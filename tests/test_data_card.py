@@ -272,6 +272,7 @@ def flatten(nested: dict, prefix: str = "") -> dict:
     return flat
 
 
+@pytest.mark.thorough
 def test_tfds_reads_every_value_and_a_part_of_a_split(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +296,7 @@ def test_tfds_reads_every_value_and_a_part_of_a_split(
             assert np.atleast_1d(got).tolist() == value(example, key), key
 
 
+@pytest.mark.thorough
 def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [{"id": 1, "tokens": [5, 6], "x": 0.5}, {"id": 2, "tokens": []}]
     source = tmp_path / "t.jsonl"
@@ -327,6 +329,7 @@ def test_files_of_the_user_s_are_left(make_coco: MakeCoco, tmp_path: Path) -> No
     assert is_sealed((out / "croissant.json").read_bytes())
 
 
+@pytest.mark.thorough
 def test_overwrite_makes_new_ones_unless_they_were_edited(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_mistakes_are_refused_before_any_request(flags: list[str], said: str) ->
     assert said in run.fault
 
 
+@pytest.mark.thorough
 def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
     before = len(gcs.requests)
     run = coco(gcs, "--output", "gs://out/coco", *JOB, "--dry_run=True")
@@ -139,6 +140,7 @@ def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
     assert len(gcs.requests) == before
 
 
+@pytest.mark.thorough
 def test_the_graph_holds_nothing_of_the_data(
     gcs: GcsStandIn, make_coco: Callable[..., Sources]
 ) -> None:

@@ -25,6 +25,8 @@ from tests.refused_calls import (
 )
 from tests.small_runs import write_set
 
+pytestmark = pytest.mark.thorough
+
 PAGE_BYTES = 4096
 
 

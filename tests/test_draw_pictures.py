@@ -52,6 +52,7 @@ def is_red(pixels: np.ndarray) -> np.ndarray:
     return pixels[..., 0].astype(int) - pixels[..., 1] > 128
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layout", "exif", "orientation"), [("detection", 6, "keep"), ("tfds", 5, "upright")]
 )

@@ -18,7 +18,7 @@ from beam_tfrec.schemas.example import (
 )
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.parse_example import parse_record, read_sequence
-from tests.drawn_examples import draw
+from tests.conftest import draw
 
 
 def from_tensorflow(features: FeatureValues, feature_lists: FeatureListValues | None) -> bytes:

@@ -36,6 +36,7 @@ def test_foreign_files_are_refused_untouched(
     assert snapshot(out) == before
 
 
+@pytest.mark.thorough
 def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A slip of the pen in --annotations must not cost the data set that is there."""
     (images, annotations), out = make_coco(3), tmp_path / "out"
@@ -69,6 +70,7 @@ def test_already_complete(
     assert snapshot(out) == after
 
 
+@pytest.mark.thorough
 def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
     """It ends before it deletes anything, and the run at work does not notice."""
     sources, out = make_coco(200), tmp_path / "out"
@@ -87,6 +89,7 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
+@pytest.mark.thorough
 def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(2)
     annotations.write_text("{}")

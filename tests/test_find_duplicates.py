@@ -83,6 +83,7 @@ def test_lines_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -
     assert [record.key for record in found.lines[0].samples["val"]] == ["0", "1"]
 
 
+@pytest.mark.thorough
 def test_a_photo_in_two_splits_is_reported(make_coco: MakeCoco, tmp_path: Path) -> None:
     (train, train_json), (val, val_json) = make_coco(6), make_coco(4, name="val")
     for place, path in enumerate(sorted(val.iterdir())):

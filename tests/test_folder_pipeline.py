@@ -23,7 +23,7 @@ from tests.coco_command import (
     run_pipeline,
     value,
 )
-from tests.conftest import jpeg_bytes
+from tests.conftest import TEST_DATA, jpeg_bytes
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
@@ -88,6 +88,7 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
 ODD = (" lead/1.jpg", "a\nb/1.jpg", "t\tb/1.jpg", 'x"q/1.jpg', "ünï/1.jpg", "[a]*/1.jpg")
 
 
+@pytest.mark.thorough
 def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
     bad = {"stray.jpg": jpeg_bytes(), "cat/cut.jpg": jpeg_bytes()[:99], "dog/a.jpg": b"<html>"}
     root, out = write(write(tmp_path / "in", ODD), bad), tmp_path / "out"
@@ -115,6 +116,7 @@ def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_folders_that_are_splits(tmp_path: Path) -> None:
     root = tmp_path / "in"
     write(root / "train")
@@ -129,6 +131,7 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
+@pytest.mark.thorough
 def test_a_day_adds_to_the_days_before_it(tmp_path: Path) -> None:
     root, monday, tuesday = write(tmp_path / "in"), tmp_path / "monday", tmp_path / "tuesday"
     committed(monday, "--images", root)
@@ -243,6 +246,7 @@ def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
     names.write_text("cat\nemu\n")
@@ -265,9 +269,10 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
 
 
-def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
-    root, out = shared_data / "classes", tmp_path / "out"
+    root, out = TEST_DATA / "classes", tmp_path / "out"
     committed(out, "--images", root, "--shard_names", "plain")
     builder = tfds.builder_from_directory(out)
     names = builder.info.features["image"]["class"]["label"].names
@@ -278,7 +283,7 @@ def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path
         assert image["encoded"].shape == (image["height"], image["width"], 3)
         assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
-    assert count == len(builder.as_dataset(split="train")) == 120
+    assert count == len(builder.as_dataset(split="train")) == 9
 
 
 # --- tutorials: their own way of reading, written anew
@@ -294,13 +299,13 @@ def parsed(out: Path, types: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def cat_and_bridge(shared_data: Path, tmp_path: Path) -> Path:
+def cat_and_bridge(tmp_path: Path) -> Path:
     """Two photos in two folders, one of them gray, as in TensorFlow's tutorial."""
     import tensorflow as tf
 
     root = tmp_path / "photos"
     for class_name, number in (("cat", 0), ("bridge", 1)):
-        photo = sorted((shared_data / "coco_val" / "images").glob("*.jpg"))[number]
+        photo = sorted((TEST_DATA / "coco_val" / "images").glob("*.jpg"))[number]
         (root / class_name).mkdir(parents=True)
         (root / class_name / "photo.jpg").write_bytes(photo.read_bytes())
     gray = tf.io.encode_png(tf.zeros([5, 7, 1], tf.uint8)).numpy()
@@ -308,6 +313,7 @@ def cat_and_bridge(shared_data: Path, tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.thorough
 def test_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -327,18 +333,17 @@ def test_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
     assert found == [(label, (cat_and_bridge / name).read_bytes()) for label, name in files]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
-def test_a_resized_photo_as_a_tensor_with_the_name_of_its_class(
-    dtype: str, shared_data: Path, tmp_path: Path
-) -> None:
+def test_a_resized_photo_as_a_tensor_with_the_name_of_its_class(dtype: str, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    root, out = shared_data / "classes", tmp_path / "out"
+    root, out = TEST_DATA / "classes", tmp_path / "out"
     flags = ("--layout", "tensor", "--resize", "16x16", "--dtype", dtype, "--order", "input")
     committed(out, "--images", root, *flags)
     records = parsed(out, dict.fromkeys(("image", "class_name"), tf.string))
     photos = sorted(root.rglob("*.jpg"), key=lambda path: path.relative_to(root).as_posix())
-    assert len(records) == len(photos) == 120
+    assert len(records) == len(photos) == 9
     for one, photo in zip(records, photos, strict=True):
         assert one["class_name"] == photo.parent.name.encode()
         tensor = tf.io.parse_tensor(one["image"], out_type=dtype)

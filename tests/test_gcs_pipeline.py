@@ -53,6 +53,7 @@ def downloaded(stand_in: GcsStandIn, folder: Path) -> Path:
     return folder / "coco"
 
 
+@pytest.mark.thorough
 def test_local_sources_go_to_a_bucket_and_back(
     stand_in: GcsStandIn, sources: Sources, local: dict[str, str], tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ FLAKY = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FLAKY.values(), ids=FLAKY)
 def test_what_passes_changes_nothing(
     fault: Fault, stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path

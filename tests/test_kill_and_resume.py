@@ -127,6 +127,7 @@ def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
     check_resumes(job, tmp_path / "out")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
@@ -162,6 +163,7 @@ http.client.HTTPConnection.connect = urllib.request.urlopen = urllib.request.url
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("runner", [(), ("--runner", "DirectRunner")], ids=["default", "direct"])
 def test_needs_no_network(runner: tuple[str, ...], make_coco: MakeCoco, tmp_path: Path) -> None:
     """Nothing is downloaded, looked up or reported: nothing even tries."""

@@ -12,7 +12,7 @@ import pytest
 
 from beam_tfrec.pipelines import coco
 from tests.coco_command import MakeCoco, command, committed, examples, rejected_of, run_coco, value
-from tests.turned_images import DATA
+from tests.conftest import TEST_DATA
 
 
 def new_ids(spec: dict, first: int = 13, second: int = 90) -> None:
@@ -28,6 +28,7 @@ def label_map(out: Path) -> list[tuple[int, str]]:
     return [(int(i), name) for i, name in re.findall(r"id: (-?\d+)\n  name: '(.*)'", text)]
 
 
+@pytest.mark.thorough
 def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
     odd_ids = functools.partial(new_ids, first=-1, second=2**40)
     sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
@@ -83,9 +84,10 @@ def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
         coco.COMMAND.configure(argv)
 
 
+@pytest.mark.thorough
 def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
     """Every value is the annotation file's, by the steps of TFDS's own builder."""
-    roots = {split: DATA / f"coco_{split}" for split in ("train", "val")}
+    roots = {split: TEST_DATA / f"coco_{split}" for split in ("train", "val")}
     files = {split: root / "annotations" / "instances.json" for split, root in roots.items()}
     run = run_coco(
         *("--images", *(f"{split}={root / 'images'}" for split, root in roots.items())),

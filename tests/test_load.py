@@ -427,6 +427,7 @@ for batch in strategy.experimental_distribute_dataset(dataset):
 """
 
 
+@pytest.mark.thorough
 def test_a_mirrored_strategy_takes_it(uneven: str) -> None:
     """By a function of the context, as the document has it, and whole; on two devices."""
     program = ON_TWO_DEVICES.replace("BLOCK", python_of("readers.md", "def make(context)"))

@@ -19,7 +19,7 @@ from beam_tfrec.schemas.geometry.masks import Mask, encode_gray_png, mask_of, sc
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.groups import mask_codecs
 from beam_tfrec.schemas.samples import Blob, Sample, pack
-from tests.drawn_examples import draw
+from tests.conftest import draw
 from tests.small_pictures import built, image_of
 from tests.test_segmentations import counts_of_images
 

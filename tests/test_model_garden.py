@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.coco_command import run_coco, shard_paths
+from tests.conftest import TEST_DATA
 
 PYTHON = os.environ.get("MODEL_GARDEN_PYTHON", "")
 COMPARE = Path(__file__).parent / "model_garden" / "compare.py"
 
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="MODEL_GARDEN_PYTHON names no Python; .ci/run installs one"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not PYTHON, reason="MODEL_GARDEN_PYTHON names no Python; .ci/run installs one"
+    ),
+]
 
 
 CASES = [  # data, annotation files, features, number of images
@@ -25,17 +29,17 @@ CASES = [  # data, annotation files, features, number of images
         "coco_val",
         ("captions", "person_keypoints", "instances"),
         "boxes,masks,polygons,keypoints,captions,license",
-        25,
+        5,
     ),
-    ("coco_train", ("panoptic", "instances"), "boxes,masks,panoptic", 33),
+    ("coco_train", ("panoptic", "instances"), "boxes,masks,panoptic", 7),
 ]
 
 
 @pytest.mark.parametrize(("data", "names", "features", "count"), CASES)
 def test_records_are_those_of_its_script(
-    data: str, names: tuple[str, ...], features: str, count: int, shared_data: Path, tmp_path: Path
+    data: str, names: tuple[str, ...], features: str, count: int, tmp_path: Path
 ) -> None:
-    images, annotations = (shared_data / data / name for name in ("images", "annotations"))
+    images, annotations = (TEST_DATA / data / name for name in ("images", "annotations"))
     files = {f"--{name}": annotations / f"{name}.json" for name in names}
     pngs = ("--panoptic_images", annotations / "panoptic") if "panoptic" in names else ()
     run = run_coco(

@@ -327,6 +327,7 @@ def test_only_close_names_are_proposed(flag: str, remedy: str) -> None:
         configured(flag)
 
 
+@pytest.mark.thorough
 def test_splits_shards_and_order(make_coco: MakeCoco, tmp_path: Path) -> None:
     def reverse(spec: dict) -> None:
         spec["images"].reverse()

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from beam_tfrec.pipelines.coco import COMMAND
 from tests.coco_command import examples, run_coco, value
@@ -43,6 +44,7 @@ def small_set(folder: Path) -> list[object]:
     return [*sources, "--panoptic_images", folder / "panoptic", "--num_shards", 1]
 
 
+@pytest.mark.thorough
 def test_a_finished_run_notices_new_panoptic_images(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [*small_set(tmp_path), "--output", out]
@@ -54,6 +56,7 @@ def test_a_finished_run_notices_new_panoptic_images(tmp_path: Path) -> None:
     assert plan["options"]["panoptic_codec"].startswith("zlib ")
 
 
+@pytest.mark.thorough
 def test_a_missing_panoptic_image_rejects_its_sample(tmp_path: Path) -> None:
     sources, out = small_set(tmp_path), tmp_path / "out"
     spec = json.loads((tmp_path / "panoptic.json").read_text())
@@ -70,6 +73,7 @@ def test_a_missing_panoptic_image_rejects_its_sample(tmp_path: Path) -> None:
     assert "images of train/panoptic: 2 of 2" in run.fault and "--panoptic_images" in run.fault
 
 
+@pytest.mark.thorough
 def test_a_panoptic_image_of_another_kind_is_dropped(tmp_path: Path) -> None:
     """Its colours are no segment ids: its masks would be empty."""
     sources, out = small_set(tmp_path), tmp_path / "out"

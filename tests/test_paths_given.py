@@ -29,6 +29,7 @@ def convert(**given: str) -> Run:
     return run_coco(*(word for pair in flags.items() for word in pair))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("out", ["./dotted/../relative/", "caf\u00e9 \u202e\n", "a[1]*?{x}%20"])
 @pytest.mark.usefixtures("sources")
 def test_outputs(out: str, in_tmp: Path) -> None:

@@ -28,6 +28,8 @@ from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 
+pytestmark = pytest.mark.thorough
+
 Command = Callable[[Sequence[str]], None]
 """A pipeline's `run`."""
 Prepare = Callable[[Path, Path, Path], None]

@@ -20,7 +20,7 @@ from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.report import class_color
-from tests.drawn_examples import draw
+from tests.conftest import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 
@@ -314,6 +314,7 @@ def read_in_child(records: Any) -> list[int]:
     return [*ids(records), *ids(records.__getitems__([9, 0]))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_read_too(output: Path, method: str) -> None:
     records = beam_tfrec.open(str(output), "train")

@@ -21,6 +21,8 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import cut_off, forbid_image_reads
 
+pytestmark = pytest.mark.thorough
+
 
 def accepting(run: Run) -> list[str]:
     """Return the arguments of the command that the budget's line prints."""

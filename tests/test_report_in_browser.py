@@ -19,6 +19,7 @@ PROJECT = Path(__file__).parents[1]
 PYTHON = os.environ.get("BROWSER_PYTHON", "")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.skipif(
         not PYTHON, reason="BROWSER_PYTHON names no Python with Playwright; .ci/run installs one"
     ),

@@ -77,6 +77,7 @@ def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
             use()
 
 
+@pytest.mark.thorough
 def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
     """Though its pipeline is garbage that may lie there for long."""
     (tmp_path / "t.csv").write_text("a\n1\n")

@@ -21,7 +21,7 @@ from beam_tfrec.schemas.annotations.coco_objects import (
     polygon_area_px2,
 )
 from beam_tfrec.schemas.fields import Segmentation
-from tests.drawn_examples import draw
+from tests.conftest import draw
 
 Parsed = tuple[Segmentation, list[str]]
 

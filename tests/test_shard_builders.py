@@ -64,6 +64,7 @@ def test_the_bytes_are_those_of_one_process(
     assert digests(tmp_path / "both") == digests(tmp_path / "alone")
 
 
+@pytest.mark.thorough
 def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(8), tmp_path / "out"
     committed(sources, out, "--num_shards", 8, *TWO)

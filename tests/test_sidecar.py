@@ -16,6 +16,7 @@ from tests.coco_command import (
     shard_paths,
     value,
 )
+from tests.conftest import TEST_DATA
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))
@@ -118,6 +119,7 @@ def test_files_may_name_their_images(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_a_finished_run_sees_changed_annotations(tmp_path: Path) -> None:
     folders, out = write_side_files(tmp_path, {f"{n}": CAT_AND_DOG for n in range(2)}), "out"
     flags = [*sources(folders), "--output", tmp_path / out]
@@ -187,9 +189,9 @@ def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
 
 
-def instances_of(shared_data: Path) -> dict[str, Any]:
+def coco_instances() -> dict[str, Any]:
     """Return COCO's instances with file names as ids, and classes numbered as their names sort."""
-    spec = json.loads((shared_data / "coco_val/annotations/instances.json").read_bytes())
+    spec = json.loads((TEST_DATA / "coco_val/annotations/instances.json").read_bytes())
     names = {image["id"]: image["file_name"] for image in spec["images"]}
     for image in spec["images"]:
         image["id"] = image["file_name"]
@@ -238,9 +240,9 @@ def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def test_records_are_those_of_coco(shared_data: Path, tmp_path: Path) -> None:
-    spec = as_labelme_has_it(instances_of(shared_data))
-    images, folder, instances = shared_data / "coco_val/images", tmp_path / "json", tmp_path / "i"
+def test_records_are_those_of_coco(tmp_path: Path) -> None:
+    spec = as_labelme_has_it(coco_instances())
+    images, folder, instances = TEST_DATA / "coco_val/images", tmp_path / "json", tmp_path / "i"
     folder.mkdir()
     write_labelme(spec, folder)
     instances.write_text(json.dumps(spec))
@@ -250,7 +252,7 @@ def test_records_are_those_of_coco(shared_data: Path, tmp_path: Path) -> None:
     got = committed_by(sidecar.run, tmp_path / "out", *of_files)
     summaries = [manifest["splits"]["train"]["annotations"] for manifest in (wanted, got)]
     assert summaries[0] == summaries[1]
-    assert summaries[1]["written"] == len(spec["annotations"]) > 150
+    assert summaries[1]["written"] == len(spec["annotations"]) > 60
     labels = [
         [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
         for manifest in (wanted, got)
@@ -261,4 +263,4 @@ def test_records_are_those_of_coco(shared_data: Path, tmp_path: Path) -> None:
         for out in ("coco", "out")
     ]
     assert records[0] == records[1]
-    assert len(records[1]) == 25
+    assert len(records[1]) == 5

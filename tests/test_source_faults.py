@@ -45,6 +45,7 @@ def convert(process: Process, name: str) -> Run:
     return run_arrays("--arrays", source, "--label_array", "y", *output, "--num_shards", 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_read_that_fails_ends_the_run(name: str, store: MemoryStore) -> None:
     """At its first read and at its last, before which the file is rewritten in the end."""

@@ -36,8 +36,7 @@ from tests.coco_command import (
     value,
 )
 from tests.coco_texts import CAPTION, PANOPTIC, SEGMENT, annotation, coco, image, read_counted
-from tests.conftest import jpeg_bytes
-from tests.drawn_examples import draw
+from tests.conftest import draw, jpeg_bytes
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)
@@ -157,6 +156,7 @@ def split_of_each(out: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.thorough
 def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
     """Whatever the class: the same scene may have cats and dogs."""
     names = [f"{c}/s{s}/{shot}.jpg" for s in range(12) for c in ("cat", "dog") for shot in (0, 1)]
@@ -218,6 +218,7 @@ def with_scenes(spec: dict) -> None:
         entry["scene"] = place // 3 if place % 2 else float(place // 3)
 
 
+@pytest.mark.thorough
 def test_the_splits_together_are_the_undivided_data_set(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_the_splits_together_are_the_undivided_data_set(
     assert "share" not in manifest_of(tmp_path / "whole")["splits"]["train"]
 
 
+@pytest.mark.thorough
 def test_a_field_of_images_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     def say(spec: dict) -> None:
         for place, entry in enumerate(spec["images"]):

@@ -11,9 +11,12 @@ import pytest
 from tests.coco_command import digests, run_coco
 from tests.stores import EMULATOR, fake_gcs_bucket
 
-pytestmark = pytest.mark.skipif(
-    not EMULATOR, reason="FAKE_GCS_SERVER names no fake-gcs-server; .ci/run installs one"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not EMULATOR, reason="FAKE_GCS_SERVER names no fake-gcs-server; .ci/run installs one"
+    ),
+]
 
 
 def test_a_whole_run(

@@ -173,6 +173,7 @@ def many(make_coco: MakeCoco, tmp_path: Path) -> list[object]:
     ]
 
 
+@pytest.mark.thorough
 def test_bar_on_a_terminal(many: list[object]) -> None:
     code, shown = on_a_terminal(many)
     assert code == 0, shown
@@ -187,6 +188,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor left behind
 
 
+@pytest.mark.thorough
 def test_interrupt_on_a_terminal(many: list[object]) -> None:
     code, shown = on_a_terminal(many, interrupt_after_shards=20)
     assert code == 130

@@ -110,6 +110,7 @@ def write_csv(path: Path, delimiter: str) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
     parquet = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), parquet, row_group_size=64)
@@ -133,6 +134,7 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
 # --- many files ---
 
 
+@pytest.mark.thorough
 def test_a_table_without_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n")
     argv = ("--table", tmp_path / "t.csv")
@@ -148,6 +150,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     assert manifest.splits["train"].records == 0 and manifest.shards == []
 
 
+@pytest.mark.thorough
 def test_a_folder_and_a_glob(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "more").mkdir(parents=True)
@@ -193,6 +196,7 @@ def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Pat
     assert sorted(parsed(tmp_path / "two")["k"]) == [b"w", b"z"]
 
 
+@pytest.mark.thorough
 def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     """Row 0 of `a.csv` is `0`, and in a folder `a.csv:0`: it would come twice."""
     folder = tmp_path / "in"
@@ -213,6 +217,7 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     assert mixed.options()["keys"] == "train=file:row val=row"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("other", ["README.md", "broken.csv"])
 def test_what_cannot_say_its_split_makes_none(other: str, tmp_path: Path) -> None:
     """It is counted in train, of which there is no row."""
@@ -254,6 +259,7 @@ def test_images_with_columns(tmp_path: Path) -> None:
     assert "image" not in found and "kind" not in found
 
 
+@pytest.mark.thorough
 def test_automls_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = ["TRAIN", "VALIDATION", "TRAINING"]
     rows = [f"{of},gs://b/photos/{place}.jpg,cat\n" for place, of in enumerate(sets)]

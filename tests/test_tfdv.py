@@ -19,6 +19,7 @@ from tests.drawn_sources import draw_coco
 
 PYTHON = os.environ.get("TFDV_PYTHON", "")
 VALIDATE = Path(__file__).parent / "tfdv" / "validate.py"
+pytestmark = pytest.mark.thorough
 by_tfdv = pytest.mark.skipif(not PYTHON, reason="TFDV_PYTHON names no Python; .ci/run installs one")
 
 

@@ -13,6 +13,8 @@ from tests.coco_command import MakeCoco, check_committed, run_coco
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 
+pytestmark = pytest.mark.thorough
+
 IMAGES = 60
 
 

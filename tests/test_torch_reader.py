@@ -16,9 +16,12 @@ from tests.drawn_sources import draw_coco
 from tests.torch_reader.digests import digest
 
 PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="TORCH_READER_PYTHON names no Python; .ci/run installs one"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not PYTHON, reason="TORCH_READER_PYTHON names no Python; .ci/run installs one"
+    ),
+]
 SPLIT = "train"
 IN_ORDER = (
     "in order",

@@ -24,6 +24,7 @@ from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, ki
 REPORT = "report.html"
 
 
+@pytest.mark.thorough
 def test_a_pillow_with_a_hole_is_handed_no_photo(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def page_and_steps(complete: tuple[Sources, MemoryStore]) -> tuple[bytes, int]:
     return page, len(process.steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", list(Moment))
 def test_killed_at_every_step_and_made_by_the_next_run(
     moment: Moment, complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]

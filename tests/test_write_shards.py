@@ -363,7 +363,9 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(small: SmallSet) -> 
 CALLS_OF_A_RUN = 76
 
 
-@pytest.mark.parametrize("how", ["whole", "torn", "named"])
+@pytest.mark.parametrize(
+    "how", ["torn", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("whole", "named"))]
+)
 def test_a_run_killed_at_any_call_resumes_to_the_same_files(tmp_path: Path, how: str) -> None:
     images, annotations = write_set(tmp_path / "data", 6)
     build_run(plan_run(images, annotations, tmp_path / "undisturbed"))

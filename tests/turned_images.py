@@ -3,7 +3,6 @@
 import hashlib
 import io
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from PIL import Image, ImageOps
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.transforms.images.check_images import check_image
 from beam_tfrec.transforms.images.conversion import Conversion
-from tests.conftest import SHARED_DATA
+from tests.conftest import TEST_DATA
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
 
-DATA = Path(__file__).parent / "data"
 UPRIGHT = Conversion(turns=True)
 _HEAD_END = len(PNG_SIGNATURE) + 25
 
@@ -66,7 +64,6 @@ def every_pixel_another(width_px: int, height_px: int) -> np.ndarray:
 
 
 def odd_files() -> dict[str, bytes]:
-    """Return odd images by name: those of `tests/data`, and more next to a clone."""
-    folders = [folder / "odd" for folder in (DATA, SHARED_DATA) if folder.is_dir()]
-    paths = [path for folder in folders for path in folder.iterdir()]
-    return {path.name: path.read_bytes() for path in paths if path.suffix not in (".json", ".txt")}
+    """Return the odd images of `tests/data` by name."""
+    paths = (TEST_DATA / "odd").iterdir()
+    return {path.name: path.read_bytes() for path in paths if path.suffix != ".txt"}
