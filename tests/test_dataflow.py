@@ -113,7 +113,7 @@ def without(flag: str) -> list[str]:
     [
         (without("--project"), "project must be given"),
         (without("--region"), "region must be given"),
-        (without("--sdk_container_image"), "workers must get this package"),
+        (without("--sdk_container_image"), "workers need this package"),
         ([*JOB, "--output", "/data/out"], "got '/data/out'; copy it to gs://"),
         ([*JOB, "--exclude", "/data/rejected.jsonl"], "got '/data/rejected.jsonl'; copy"),
         ([*JOB, "--since", "/data/coco-{date}"], "got '/data/coco-{date}'; copy"),

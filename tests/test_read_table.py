@@ -435,7 +435,7 @@ def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
         ({"label_columns": ("b", "c")}, "has no column 'c'; "),
         ({"splitting": Splitting("a")}, "has no column 'a'; "),
         ({"image_column": "f"}, "has no column 'f'; "),
-        ({"splitting": Splitting("part")}, "line 3: part has no value"),
+        ({"splitting": Splitting("part")}, "line 3: part decides its split and has no value"),
     ],
 )
 def test_tables_that_do_not_say_what_they_must(reader: dict, line: str, tmp_path: Path) -> None:
