@@ -42,8 +42,8 @@ class AnnotatedImage(NamedTuple):
         objects: (annotation id, object, segmentation).
         bad: annotations that cannot be used.
         captions: (annotation id, text).
-        panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None for
-            none.
+        panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None
+            without a panoptic annotation.
     """
 
     image: CocoImage

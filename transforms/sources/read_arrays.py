@@ -285,7 +285,8 @@ def plan_pieces(
 
     Raises:
         RuntimeError: `E-ARR-COUNT` when a side array has not one row per image; `E-ARG` when its
-            file is missing; another `E-ARR-…` when it cannot be read.
+            file is missing, or a folder has both kinds of files; another `E-ARR-…` when an array
+            cannot be used.
     """
     source = sources[group[0]]
     files = sorted(group[1], key=lambda file: file.images.entry.name)
