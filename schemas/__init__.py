@@ -1,1 +1,1 @@
-"""Types and formats of the data. They do no I/O, and import neither Beam nor TensorFlow."""
+"""Types and formats of the data: no I/O, no Beam, and no TensorFlow at import."""

@@ -109,7 +109,8 @@ def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
 def kind_of_text(text: str) -> int:
     """Return the kind that a text cell looks like; spaces around numbers are ignored.
 
-    Numbers with leading zeros or a plus stay text: they may be ids or phone numbers.
+    Numbers with leading zeros, and integers with a plus, are text: postal codes, ids or phone
+    numbers.
 
     >>> [kind_of_text(cell) for cell in ("7", "7.0", "true")] == [INT, FLOAT, BOOL]
     True
@@ -172,8 +173,8 @@ def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
 def type_of(facts: ColumnFacts, rows: int) -> ColumnType:
     """Return a column's type from its facts and the number of rows of its table.
 
-    Bools and integers give int64, and numbers with a float among them give float. All else is
-    text. Integers beyond int64 without any float are text too: they are ids.
+    Bools and integers give int64; with a float among them, they give float. All else is text.
+    Integers beyond int64 without any float are text too: they are ids.
 
     >>> str(type_of(ColumnFacts("age", INT | FLOAT, 9), rows=10))
     'float?'

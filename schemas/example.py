@@ -55,7 +55,8 @@ def encode_example_parts(
         feature_lists: the feature lists of a SequenceExample; None for an Example.
 
     Returns:
-        At least one part. Each value of 4 kB or more is a part of its own, uncopied.
+        At least one part. Bytes of 4 kB or more are a part of their own, uncopied. A list of
+        numbers that takes 4 kB or more when packed is a part of its own, too.
 
     Raises:
         OverflowError: when an integer does not fit int64.

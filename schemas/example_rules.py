@@ -59,8 +59,9 @@ class ExampleRules:
         Args:
             data: the record's bytes.
             sources: hex SHA-256 of the source files, if the record holds these files unchanged.
-                Empty if images were converted; None to compare no SHA-256 at all.
-            row_labels: labels of the record in the index; None if they should not be compared.
+                Empty if it does not, or if they are unknown: then images are only compared with
+                the record's own SHA-256. None to compare no SHA-256 at all.
+            row_labels: labels of the record in the index; None if the index has no such record.
             row_size_px: height and width of the picture in the index; empty if it has neither.
         """
         try:
@@ -307,7 +308,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:
-    """Yield the first record in which a feature has another kind than in most records."""
+    """Yield the first record of each kind of a feature, except for its most frequent kind."""
     for key, facts in sorted(schema.features.items()):
         kinds = {kind: found for kind, found in facts.kinds.items() if kind != NO_KIND}
         if len(kinds) < 2:

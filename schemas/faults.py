@@ -1,7 +1,8 @@
 """The fault codes with their meanings and exit codes, and the one-line form of a fault.
 
-A fault of one sample or annotation becomes a `Rejected`, and the run goes on. A fault of the whole
-run becomes an exception with the text of `fault_line`; its code decides the command's exit code.
+A fault of one sample or annotation becomes a `Rejected`. A fault of the whole run becomes an
+exception with the text of `fault_line`; its code decides the command's exit code. Annotations
+without image or category stop the run too, unless they may be dropped.
 """
 
 import enum
@@ -29,7 +30,7 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         scope: a sample, an annotation, or the whole run.
         meaning: explanation for people, one sentence.
-        exit_code: the command's exit code for a fault of the run; 0 for rejects.
+        exit_code: the command's exit code if the fault stops the run; 0 if it never does.
     """
 
     scope: Scope
@@ -91,7 +92,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-ARG": "a flag or its value is wrong",
     },
     (Scope.RUN, EXIT_INVALID_INPUT): {
-        "E-TAB-FORMAT": "a table's content does not match its file extension",
+        "E-TAB-FORMAT": "a table's file cannot be read in the format of its extension",
         "E-TAB-HEADER": "a needed column is missing, or columns have equal or no names",
         "E-ANN-JSON": "the annotation file is not valid JSON",
         "E-ANN-SECTION": "a section is missing, repeated, or of an unknown kind",

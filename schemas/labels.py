@@ -114,7 +114,7 @@ def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) ->
 def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     r"""Return the classes of a label file, one per line: a name, or a name, a tab and a text.
 
-    Spaces instead of the tab separate a text only from a WordNet synset, as in ImageNet's lists:
+    If the name is a WordNet synset, spaces can replace the tab, as in ImageNet's lists:
     `n01440764 tench, Tinca tinca`. Space around names and texts is dropped, as are empty lines at
     the end. An empty line before the end is refused: it is unclear whether it takes a number.
 

@@ -247,7 +247,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         plan: plan of the run that made it.
         splits: summaries, by split.
         shards: shard files, sorted by split, then index.
-        features: features of every Example.
+        features: features of every Example, sorted by key.
         duplicates: pairs of splits that share contents; left out of the JSON if there are none.
         files: sizes and checksums of the other files as written, by name; without indexes and
             receipts. Users may edit documents later. Empty before format version 3.

@@ -100,7 +100,7 @@ def digest_payload(payload: bytes) -> bytes:
 
 
 def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> int:
-    """Return the sum of the samples' 256-bit digests, one digest of all that decides a record.
+    """Return the sum of 256-bit digests of the samples. A digest covers all that decides a record.
 
     Pins are left out, since a touched or copied source is the same data. The position counts only
     where the order follows the input. A payload counts the same in a spool and in memory.
@@ -126,7 +126,7 @@ def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
     """Return the order key of each sample key of a shuffled split. Order keys decide bytes.
 
     An order key is a keyed hash of split and key. So the order is uniform, and does not depend on
-    runner, workers or arrival.
+    runner, workers or order of arrival.
     """
     begun = hashlib.blake2b(
         f"{split}\0".encode(),

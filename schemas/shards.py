@@ -183,10 +183,11 @@ class ShardNames(msgspec.Struct, frozen=True):
 
     Attributes:
         template: text with the fields `split`, `index`, `num_shards` and `records`, each at most
-            once. Numbers may have a fixed width; `:05` becomes wider if there are more shards.
+            once. Numbers may have a fixed width; `:05` becomes wider from 100,000 shards on.
 
     Raises:
-        ValueError: when two shards could get the same name, or a name could not be parsed back.
+        ValueError: when the template is malformed, or its names could clash, hide a file, lead to
+            another folder, or not be parsed back.
     """
 
     template: str = COUNTED

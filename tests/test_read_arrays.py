@@ -256,9 +256,9 @@ def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
     ("name", "line"),
     [
         ("b.npz", r"E-ARG \S*: it holds both \.npy and \.npz files; "),
-        ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file: only files that end in .*; rename it"),
-        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8: "),
-        ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link: only files .*, repair it,"),
+        ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file, but only files that end in .*; rename it"),
+        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8, "),
+        ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link, but only files .*, repair it,"),
     ],
 )
 def test_no_file_of_a_folder_is_missed(name: str, line: str, tmp_path: Path) -> None:

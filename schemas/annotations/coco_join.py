@@ -42,8 +42,8 @@ class AnnotatedImage(NamedTuple):
         objects: (annotation id, object, segmentation).
         bad: annotations that cannot be used.
         captions: (annotation id, text).
-        panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None for
-            none.
+        panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None
+            without a panoptic annotation.
     """
 
     image: CocoImage
@@ -134,7 +134,10 @@ class CocoFiles:
         return self._image_values.get(image.id, "")
 
     def repeats_ids(self) -> bool:
-        """Return whether two annotations of one kind of file have the same id."""
+        """Return whether two annotations of one kind of file have the same id.
+
+        Instances and keypoints count as one kind.
+        """
         import numpy as np  # late: few who import schemas need it
 
         for kinds in _KINDS_OF_IDS:
@@ -150,7 +153,7 @@ class CocoFiles:
         return False
 
     def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
-        """Return the number of annotations with distinct ids, per kind of file and split.
+        """Return the number of distinct annotation ids by split, summed over kinds of files.
 
         Args:
             split_of: returns the split of an image id, also of an unknown one.

@@ -202,8 +202,8 @@ def parse_segmentation(
         height_px: height of that image.
         repairs: counter of repairs. `polygon_dropped` counts polygons with an odd number of
             coordinates, fewer than three points, no area, or too large to be drawn.
-            `segmentation_empty` counts those without a pixel, `segmentation_missing` annotations
-            without a segmentation.
+            `segmentation_empty` counts segmentations without a pixel, `segmentation_missing`
+            annotations without a segmentation.
 
     >>> repairs = Counter()
     >>> parse_segmentation(b"[[0,0,2,0,2,2],[1,1]]", 4, 4, repairs), repairs
@@ -232,7 +232,7 @@ Counter({'polygon_dropped': 1}))
 def polygon_area_px2(polygon_px: Sequence[float]) -> float:
     """Return the area inside a polygon `[x0, y0, x1, y1, ...]` by the shoelace formula.
 
-    Coordinates are taken relative to the first point, so a single point has an area of exactly 0.
+    Coordinates are taken relative to the first point, so equal points have an area of exactly 0.
     Parts with the opposite orientation are subtracted.
 
     >>> polygon_area_px2([1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0])

@@ -138,7 +138,7 @@ def format_of(data: bytes) -> SideFormat | str:
 
 
 def value_at(data: bytes, path: str) -> str:
-    """Return a value of a JSON object as text; empty for a missing value, a list or an object.
+    """Return a value of a JSON object as text; empty for a missing value, null, list or object.
 
     Args:
         data: the file.
@@ -240,7 +240,8 @@ def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float
 def parse_sa1b(data: bytes) -> SideFile | str:
     """Return the content of an SA-1B file, or an error text.
 
-    An annotation without an id is identified by its position in the file, as `annotations[0]`.
+    An annotation that cannot be parsed, such as one without an id, is identified by its position,
+    as `annotations[0]`.
     """
     file = decode(_SA1B_FILES, data)
     if isinstance(file, str):

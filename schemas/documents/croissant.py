@@ -2,8 +2,8 @@
 
 Croissant (http://mlcommons.org/croissant/1.0) is JSON-LD that search engines and the package
 `mlcroissant` read. It cannot describe the records of TFRecord files, so a shard is a plain file
-with size and SHA-256. Loadable are the indexes (key, offset and labels of each Example), and the
-tables of splits, features and classes in `croissant.json` itself.
+with size and SHA-256. Readers can load the indexes (key, offset and labels of each Example), and
+the tables of splits, features and classes in `croissant.json` itself.
 """
 
 import json

@@ -125,7 +125,7 @@ class ArraysLayout(Layout):
         )
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size; only the size of other arrays' features is a guess."""
+        """Return the record's estimated size; features of other arrays are its largest error."""
         return _BYTES_BESIDE_ARRAY + sample.blobs[0].read_bytes + len(sample.fields)
 
     def build(

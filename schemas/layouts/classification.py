@@ -121,7 +121,7 @@ class ClassifiedLayout(Layout):
         return {"first_label": str(self.first_label)}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size; only the lengths of its names are a guess."""
+        """Return the record's estimated size; it takes names of usual lengths."""
         return self.bytes_beside_image + sample.blobs[0].size_bytes
 
     def build(
@@ -253,7 +253,7 @@ class PairsLayout(Layout):
         return {"scale": scale, **({"tensors": "uint8"} if self.tensors else {})}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size. It is exact to about ten bytes if files are written."""
+        """Return the record's estimated size, exact to some ten bytes if files are written."""
         images_bytes = sum(blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_IMAGES + len(sample.key) + images_bytes
 

@@ -163,7 +163,7 @@ class DetectionLayout(GroupedLayout):
         return super().options() | ({"mask_codecs": mask_codecs()} if "masks" in self.names else {})
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size. Without masks and polygons it is off by ten bytes an object.
+        """Return the record's estimated size, exact to some ten bytes an object without outlines.
 
         A mask's PNG holds the outline, and all pixels in runs of 258, with two bits per run.
         """

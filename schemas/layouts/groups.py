@@ -79,8 +79,8 @@ class GroupedLayout(PictureLayout):
     """The base of layouts made of groups; a subclass lists the groups.
 
     Attributes:
-        features: names of the groups to write. None for the default: all that the annotation files
-            hold. Until the layout is resolved, that means boxes.
+        features: names of the groups to write. None for all default groups that the annotation
+            files hold. Until the layout is resolved, that means boxes.
         image: function that returns the features of every image.
         groups: groups that `features` can name.
         bytes_beside_objects: size of the keys, lengths and framing of a record without objects.
@@ -136,7 +136,7 @@ class GroupedLayout(PictureLayout):
         return dataclasses.replace(self, features=choose_groups(self.groups, self.features, found))
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size, exact to about ten bytes per object."""
+        """Return the record's estimated size, exact to some ten bytes per object."""
         files_bytes = sum(len(blob.name) + blob.size_bytes for blob in sample.blobs)
         objects_bytes = self.bytes_per_object * len(sample.annotation_ids)
         return self.bytes_beside_objects + files_bytes + objects_bytes

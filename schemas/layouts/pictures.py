@@ -107,8 +107,8 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         image: image file to be written: `data`, `name`, `sha256`, and in `info` its `format`,
             `width_px` and `height_px`.
         frame: pixel frame of the annotations; usually that of the image.
-        fields: all annotations of the file, unchanged: `captions`, `segments` (of the panoptic
-            image), `image_id`, `license_id`, LVIS's lists, and also objects that were dropped.
+        fields: the image's annotations as in the file: `captions`, `segments` (of the panoptic
+            image), `image_id`, `license_id`, LVIS's lists, and also objects left out of `objects`.
         objects: objects that can be written, sorted by annotation id.
         labels: labels by category id of the annotation files, and by name.
         panoptic_image: PNG with the pixels of `fields.segments`; None without one.
@@ -298,7 +298,7 @@ def choose_frame(
 
 
 def aspects_agree(size_px: tuple[int, int], other_px: tuple[int, int]) -> bool:
-    """Return whether two sizes have one aspect ratio, within a pixel of rounding on one side.
+    """Return whether two sizes have equal aspect ratios, within a pixel of rounding on one side.
 
     >>> aspects_agree((640, 427), (320, 214)), aspects_agree((640, 427), (320, 216))
     (True, False)

@@ -26,7 +26,7 @@ class TableLayout(Layout):
         with_image: whether every row has an image.
         first_label: number of the first class.
         sequence_columns: names of columns with lists that become a SequenceExample's steps. Rows
-            are Examples if it is empty.
+            become Examples if it is empty.
         columns: types of the columns that become features; empty before `resolved`.
         many_labels: whether a row may have several classes; set by `resolved`.
     """
@@ -58,7 +58,7 @@ class TableLayout(Layout):
 
     @property
     def name(self) -> str:
-        """The layout's name in the manifest; another one for SequenceExamples than for Examples."""
+        """The layout's name in the manifest. SequenceExamples have another than Examples."""
         return "sequence" if self.sequence_columns else "table"
 
     @property
@@ -114,7 +114,7 @@ class TableLayout(Layout):
         return replace(self, columns=columns, many_labels=many_labels)
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size; only the packed size of its numbers is a guess."""
+        """Return the record's estimated size; numbers may take fewer or more bytes in it."""
         images = sum(_BYTES_BESIDE_IMAGE + blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_ROW + row_bytes(sample) + images
 

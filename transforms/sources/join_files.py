@@ -11,7 +11,7 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import ListedFile
 
 OTHER_SIDE = 2
-"""Side of a file that belongs to neither root's kind; readers only count it."""
+"""Side of a file that is of neither kind, such as a text file among images. It is only counted."""
 
 
 class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):

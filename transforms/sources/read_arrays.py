@@ -285,7 +285,8 @@ def plan_pieces(
 
     Raises:
         RuntimeError: `E-ARR-COUNT` when a side array has not one row per image; `E-ARG` when its
-            file is missing; another `E-ARR-…` when it cannot be read.
+            file is missing, or a folder has both kinds of files; another `E-ARR-…` when an array
+            cannot be used.
     """
     source = sources[group[0]]
     files = sorted(group[1], key=lambda file: file.images.entry.name)
@@ -417,7 +418,7 @@ def _is_meant(file: ListedFile, folder: str) -> bool:
     is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
     if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
         return is_read(file)
-    what = f"a {entry.kind}: only files that end in .npy or .npz, in lower case, can be read"
+    what = f"a {entry.kind}, but only files that end in .npy or .npz (in lower case) are read"
     where, remedy = join_uri(folder, name), "rename it, repair it, or remove it from the folder"
     raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
 

@@ -38,8 +38,8 @@ class CocoRules:
         min_box_px: leave out objects if a side of their annotated box is shorter.
         skip_unannotated: leave out images without a remaining object. If no file has objects,
             leave out images without any annotation.
-        annotated_size: check boxes against the image size in the files. Otherwise only the image
-            has the size, and no box can be refused yet.
+        annotated_size: whether boxes lie in images of the size in the files. Otherwise only the
+            image shows the size, so no box counts as outside yet.
     """
 
     string_ids: bool = False

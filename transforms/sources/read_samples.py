@@ -43,7 +43,7 @@ class SplitSource(msgspec.Struct, frozen=True):
         labels: labels, if the sources have numeric category ids.
         earlier_images: number of samples in earlier data sets; 0 until `LeaveOutEarlier`.
         earlier_annotations: number of annotations of these samples.
-        found: names of optional features in the sources, for `Layout.resolved`.
+        found: sorted names of what the sources hold, such as `captions`, for `Layout.resolved`.
         images: number of images, if samples are objects; None if each image is a sample.
         images_without_samples: number of images without a usable object.
         skipped: number of samples skipped by each filter.
@@ -107,7 +107,7 @@ class SourceSamples(NamedTuple):
     """Output of a source's transform, and input of `plan_data_set`.
 
     Attributes:
-        samples: samples, in any order.
+        samples: all samples, each once, in any order.
         rejected: rejected samples and dropped annotations.
         sources: one `SplitSource` per split.
         listing: listed files, for `PinBlobs`; None if the samples are pinned.

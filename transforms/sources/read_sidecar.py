@@ -190,7 +190,7 @@ class SideReader:
     def _imageless(
         self, source: str, file: ListedFile, text: bytes, code: str, detail: str
     ) -> Rejected:
-        """Return the reject of an annotation file without an image, with all its annotations."""
+        """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
             return self._rejected(source, file, *opened)

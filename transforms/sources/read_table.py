@@ -243,7 +243,7 @@ def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[Ta
 def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> Iterator[TableFile]:
     """Yield a listed file that matches its folder's glob, with its format.
 
-    A file without a table's extension gets no format; readers only count it.
+    A hidden file, or one without a table's extension, gets no format; readers only count it.
 
     Args:
         listed: listed entry.
