@@ -204,6 +204,7 @@ class CocoFile:
             areas = [annotation.area for annotation in self.annotations]
             if not segmentations and (None in areas or min(areas, default=0.0) < 0):
                 entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
+                self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
                 self.annotations = self._decode(annotations, "annotations", entry)
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
