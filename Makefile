@@ -30,8 +30,8 @@ demo: setup
 		--annotations train=$(DEMO)/source/train.json val=$(DEMO)/source/val.json
 else
 demo: setup
-	@test -n "$(IMAGES)" || { echo "make demo: give IMAGES=FOLDER beside ANNOTATIONS"; exit 2; }
-	@test -n "$(ANNOTATIONS)" || { echo "make demo: give ANNOTATIONS=FILE beside IMAGES"; exit 2; }
+	@test -n "$(IMAGES)" || { echo "make demo: give IMAGES=FOLDER with ANNOTATIONS"; exit 2; }
+	@test -n "$(ANNOTATIONS)" || { echo "make demo: give ANNOTATIONS=FILE with IMAGES"; exit 2; }
 	@$(PY) -m beam_tfrec.pipelines.coco --output $(or $(OUTPUT),$(DEMO)/yours) \
 		--images $(IMAGES) --annotations $(ANNOTATIONS)
 endif

@@ -48,7 +48,7 @@ def load(
         image_size: height and width in px; decoded images are resized to it.
         max_objects: number of objects per image. Shorter lists are padded with -1 or b"", longer
             lists are cut.
-        shuffle: shuffle files and records anew in each epoch. True uses a buffer of 1,024 records,
+        shuffle: shuffle files and records again in each epoch. True uses a buffer of 1,024 records,
             a number sets its size. False gives the same order each time.
         seed: seed of the shuffle, for the same orders in each run.
         host: number of this host, from 0.

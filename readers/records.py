@@ -17,6 +17,7 @@ A record is a dict of NumPy values by key, equal to the values that TensorFlow p
 
 import contextlib
 import functools
+import importlib
 import io
 import operator
 import sys
@@ -42,7 +43,7 @@ _SHOWN_CHARACTERS = 60  # longest value in the text of a record
 
 
 class Record(dict[str, Any]):
-    """The values of a record by key; the keys are exactly those of its features.
+    """The values of a record by key; the keys are exactly those of the data set's features.
 
     In a Python prompt it prints a short line per feature. `dict(record)` prints all bytes.
     """
@@ -51,11 +52,19 @@ class Record(dict[str, Any]):
         """Return a line per feature: key, type, shape or length, and a short value."""
         return "\n".join(f"{key}: {_summary(value)}" for key, value in self.items())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as a plain dict.
+
+        Tree functions of JAX, PyTorch and Keras do not look into a subclass of dict. They get
+        records from worker processes, and batches that PyTorch makes from a copy of a record.
+        """
+        return dict, (dict(self),)
+
 
 @functools.cache
 def _register_with_jax() -> None:
     """Let JAX and Grain flatten records as dicts: they take a subclass of dict for a leaf."""
-    tree = sys.modules["jax"].tree_util
+    tree = importlib.import_module("jax").tree_util  # waits if another thread imports it now
     with contextlib.suppress(ValueError):  # another thread was first
         tree.register_pytree_node(Record, lambda record: ([dict(record)], None), lambda _, d: d[0])
 
@@ -210,7 +219,7 @@ class Records(Sequence[Record]):
 
     def _parsed(self, span: Span, data: bytes) -> Iterator[tuple[bytes, Record]]:
         """Yield each record of a span, encoded and parsed, after comparing its checksums."""
-        if "jax" in sys.modules:
+        if sys.modules.get("jax") is not None:
             _register_with_jax()
         offsets = self.reader.offsets(span.shard)
         for member in span.members:
@@ -343,12 +352,8 @@ def _float_array(floats: Message) -> Any:
     return np.frombuffer(bytearray(packed[-4 * len(floats.value) :]), "<f4")
 
 
-def _int64_array(integers: Message) -> Any:
-    return np.fromiter(integers.value, np.int64, len(integers.value))
-
-
 _TO_LIST: dict[Kind, Callable[[Message], Any]] = {
     Kind.BYTES: lambda texts: list(texts.value),
     Kind.FLOAT: _float_array,
-    Kind.INT64: _int64_array,
+    Kind.INT64: lambda integers: np.fromiter(integers.value, np.int64, len(integers.value)),
 }

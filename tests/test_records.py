@@ -1,5 +1,6 @@
 """`beam_tfrec.open`: a split as a sequence, equal to what TensorFlow parses of it."""
 
+import copy
 import multiprocessing
 import pickle
 import re
@@ -139,6 +140,9 @@ def test_keys_are_found(output: Path) -> None:
 def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
     record = beam_tfrec.open(str(output), "train")[2]
     record["rows"] = np.zeros((500, 4), np.float32)
+    record["frames"] = [bytes(5000), bytes(10)]
+    record["none"] = np.empty((0, 4), np.float32)
+    record["scalar"] = np.array(3.0)
     assert repr(record).splitlines() == [
         "image/encoded: bytes [50]",  # 200 characters as text
         "id: int64 2",
@@ -149,6 +153,9 @@ def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
         "labels: int64 [2] [0 1]",
         "texts: list [2] [b'x', b'x']",
         "rows: float32 [500, 4]",
+        "frames: list [2]",
+        "none: float32 [0, 4] []",
+        "scalar: float64 [] 3.0",
     ]
 
 
@@ -156,8 +163,14 @@ def test_a_record_is_a_dict(output: Path) -> None:
     record = beam_tfrec.open(str(output), "train")[2]
     assert isinstance(record, dict)
     assert record == dict(record) == {**record}
-    copy = pickle.loads(pickle.dumps(record))
-    assert (type(copy), repr(copy)) == (type(record), repr(record))
+
+
+def test_copies_of_a_record_are_plain_dicts(output: Path) -> None:
+    """PyTorch makes a batch from a copy of a record. Tree functions see dicts only."""
+    record = beam_tfrec.open(str(output), "train")[2]
+    for copied in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert type(copied) is dict
+        assert repr(copied) == repr(dict(record))
 
 
 def test_jax_flattens_a_record_as_a_dict(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

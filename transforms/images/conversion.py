@@ -7,7 +7,7 @@ from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 
 DEFAULT_QUALITY = 95
-"""Quality of JPEGs on libjpeg's scale, and always of turned ones. It decides output bytes."""
+"""Default quality of JPEGs, on libjpeg's scale. JPEGs that are only turned always get it."""
 
 _PIXELS_PER_FILE_BYTE = 8  # JPEG photos have 3 to 10
 _OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")

@@ -139,7 +139,7 @@ def pixels_of(image: Image.Image, size_px: tuple[int, int], box_px: BoxPx, dtype
 
     Channels are resampled in float32, without intermediate rounding. The result is within 1/255 of
     `tf.image.resize(antialias=True)`. Types are converted like `tf.image.convert_image_dtype`:
-    floats are divided by the largest integer, and 8 bits become 16 by a factor of 256.
+    floats are integers divided by the largest one, and 8 bits become 16 by a factor of 256.
 
     Args:
         image: image of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.

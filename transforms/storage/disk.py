@@ -42,7 +42,7 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     Args:
         error: error of the operating system.
         where: path or URI of the file.
-        elsewhere: remedy for a path outside the output; replaces those that name --output.
+        elsewhere: remedy for a path outside the output, such as another folder for spools.
     """
     code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "check the storage"))
     if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:

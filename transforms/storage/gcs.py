@@ -233,7 +233,7 @@ class GcsStorage(Storage):
         return bytes(obstore.get(store, path, options=options).bytes())
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload a file in one transaction; a failed try starts over."""
+        """Upload a file, which appears only when it is complete; a failed try starts over."""
         file.seek(0)
         crc32c = base64.b64encode(crc32c_of(file).to_bytes(4, "big")).decode()
         kms_key = self._access.kms_key or None
