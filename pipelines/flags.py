@@ -364,9 +364,7 @@ def add_size_flag(group: FlagGroup) -> None:
     )
 
 
-def add_class_flags(
-    parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
-) -> None:
+def add_class_flags(parser: FlagParser, default: str = "default 0") -> None:
     """Add the flags that number classes; `default` is the help's text for the first number."""
     group = parser.group("classes")
     group.text(

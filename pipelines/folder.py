@@ -82,7 +82,7 @@ def add_flags(parser: FlagParser) -> None:
     group.choice(
         "--dtype", "type of the pixels of --layout tensor (default float32)", list(PIXEL_DTYPES)
     )
-    add_class_flags(parser)
+    add_class_flags(parser, "default 0; with --layout imagenet 1")
 
 
 def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
