@@ -336,7 +336,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
             **fate.skipped,
         },
         f"annotations dropped, see {REJECTED_NAME}": fate.dropped,
-        "mended": split.repairs,
+        "repaired": split.repairs,
         "unusual": split.traits,
     }
     for what, counts in rows.items():

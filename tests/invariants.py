@@ -100,7 +100,7 @@ def check_committed(files: Files) -> dict[str, Any]:
         shards = [shard for shard in manifest["shards"] if shard["split"] == name]
         _check_exact(name, [shard["planned"] for shard in shards], manifest["plan"]["options"])
         _check_sums(name, split, shards, rejected)
-        unknown = split["repairs"].keys() - _documented("Mended") - {_OWN_COUNT}
+        unknown = split["repairs"].keys() - _documented("Repaired") - {_OWN_COUNT}
         unknown |= split.get("skipped", {}).keys() - _documented("Skipped")
         assert not unknown, f"1: docs/faults.md lacks {unknown}"
     assert not any(name.startswith("_spool-") for name in files), "4: a spool is left over"

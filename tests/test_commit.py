@@ -152,7 +152,7 @@ def test_the_budget_of_dropped_annotations(
     assert str(raised.value) == (
         f"E-BUDGET gs://b/out: {accepted + 1} of {listed} annotations of train dropped"
         f" ({accepted + 1} E-BOX-EMPTY), {accepted} accepted (first id 0 of '1.jpg', gone);"
-        f" mend them, or accept with --max_dropped {accepted + 1}"
+        f" correct them, or accept with --max_dropped {accepted + 1}"
     )
 
 
@@ -372,7 +372,7 @@ def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(small: Sm
     for image in small.images.iterdir():
         image.write_bytes(b"<html>")
     given = {"budget": RejectBudget(percent=100)}
-    fault = r"^E-SET-EMPTY split train: none of 6 images is left; mend, exclude"
+    fault = r"^E-SET-EMPTY split train: none of 6 images is left; correct, exclude"
     with pytest.raises(RuntimeError, match=fault):
         build_run(small.plan(**given))
     assert not (small.out / "manifest.json").exists()

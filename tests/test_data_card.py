@@ -69,7 +69,7 @@ in the sources |
 | train | annotations dropped | E-BOX-EMPTY: the box has no width or height in float32 | 2 |
 | train | annotations lost | with their images | 2 |
 | train | annotations excluded | on request | 1 |
-| train | mended | box\\_clipped | 4 |
+| train | repaired | box\\_clipped | 4 |
 | train | unusual | cmyk | 1 |
 
 ## Classes

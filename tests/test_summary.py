@@ -40,7 +40,7 @@ OUT: 11 records in ? s (? records/s)
     rejected: 1 E-IMG-EMPTY, 1 E-IMG-TRUNCATED
     annotations left out: 4 lost with images
     annotations dropped, see rejected.jsonl: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE
-    mended: 1 box_clipped
+    repaired: 1 box_clipped
     unusual: 1 trailing_bytes
   val: 3 of 3 images in 1 shard, ? kB; 6 of 6 annotations
   warning: train and val share 3 sources, byte for byte, such as a002.jpg (key 3)\

@@ -193,7 +193,7 @@ def refuse_empty(
             what = (
                 f"none of {counted(source.images or source.listed, job.layout.sample_noun)} is left"
             )
-            remedy = "mend, exclude or skip fewer, or give --allow_empty"
+            remedy = "correct, exclude or skip fewer, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 

@@ -222,7 +222,7 @@ def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
-    remedy = f"mend them, or accept with {f'{job.command} {flag} {count}'.strip()}"
+    remedy = f"correct them, or accept with {f'{job.command} {flag} {count}'.strip()}"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 

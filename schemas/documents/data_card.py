@@ -167,7 +167,7 @@ def _left_out(splits: Mapping[str, SplitSummary]) -> Iterator[tuple[str, str, st
             "annotations in earlier data sets": {"": fate.earlier},
             "annotations excluded": {"on request": fate.excluded},
             "annotations skipped": fate.skipped,
-            "mended": split.repairs,
+            "repaired": split.repairs,
             "unusual": split.traits,
         }
         for what, reasons in counts.items():
