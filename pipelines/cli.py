@@ -58,7 +58,7 @@ OUR_LOGGERS = ("beam_tfrec",)
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
-_BEAMS_HYPHENS = "--job-server-timeout"  # the one flag of Beam that has any
+_TO_RESUME = "; free some space, then run again to resume"  # of a full disk below the output
 _IN_A_STEP = "[while running '"  # of Beam; a ValueError of a step is a bug
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
@@ -210,7 +210,7 @@ def with_underscores(argument: str) -> str:
     '--num_shards=train-a=4'
     """
     name, equals, value = argument.partition("=")
-    if not name.startswith("--") or " " in name or name == _BEAMS_HYPHENS:
+    if not name.startswith("--") or " " in name:
         return argument
     return f"--{name[2:].replace('-', '_')}{equals}{value}"
 
@@ -291,7 +291,8 @@ def run_command(argv: Sequence[str]) -> None:
     if command not in names:
         raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
-    module.run([*map(with_underscores, arguments)])
+    end = [*arguments, "--"].index("--")  # paths may follow
+    module.run([*map(with_underscores, arguments[:end]), *arguments[end:]])
 
 
 def main(*command: str) -> NoReturn:
@@ -347,10 +348,10 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return EXIT_BUG
     code, message = fault
-    if code == "E-IO-NOSPACE" and PROGRESS.done:
-        what, _, remedy = message.rpartition("; ")
-        needed = PROGRESS.bytes / PROGRESS.done * (PROGRESS.planned - PROGRESS.done)
-        message = f"{what}, about {bytes_text(needed)} more are needed; {remedy}"
+    left = PROGRESS.planned - PROGRESS.done
+    if message.endswith(_TO_RESUME) and PROGRESS.done and left > 0:
+        needed = bytes_text(PROGRESS.bytes / PROGRESS.done * left)
+        message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
     return FAULTS[code].exit_code
 
