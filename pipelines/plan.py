@@ -157,9 +157,7 @@ def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> 
             " the run would end with E-IO-NOSPACE"
         )
     for root, tally in sorted(gathered.tallies):
-        if (
-            tally.unreferenced and not config.earlier.sets
-        ):  # otherwise earlier samples may name them
+        if tally.unreferenced and not config.earlier.sets:  # earlier samples may name them
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"
 
