@@ -317,8 +317,8 @@ def _add_limit_flags(group: FlagGroup) -> None:
     group.number("--shards_in_flight", shards, limits.shards_in_flight)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
     group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
-    readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images that are not local"
-    group.number("--readers", f"images to read at once ({readers})")
+    readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"
+    group.number("--readers", f"images to read at once (default: {readers})")
     group.number("--workers", "images to check and encode at once (default: all cores)")
     spool = "folder for temporary files (default: the system's temporary folder)"
     group.text("--spool_dir", spool, "DIR")

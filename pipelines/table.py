@@ -193,13 +193,10 @@ def add_flags(parser: FlagParser) -> None:
     group.text("--key_column", keys, "COLUMN")
     types = "int64, float or bytes; add [] for lists, ? for columns with missing cells"
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
-    largest = (
-        "largest cell of Parquet, or row of other tables; larger ones are rejects, except that"
-    )
+    largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    stops = " a CSV file stops the run"
-    group.text("--max_cell_bytes", f"{largest}{stops}", "SIZE", default, rare=True)
-    classes = "column of classes; makes image/class/label and image/class/text"
+    group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
+    classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)
