@@ -90,13 +90,13 @@ class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
 
     def __init__(self, name: str, does: str, *, short: bool = False, **options: Any) -> None:
-        """Take argparse's options, and what differs here.
+        """Make a parser without flags.
 
         Args:
-            name: of the command.
+            name: the command's name.
             does: one line on what it does.
             short: leave rare flags out of the help.
-            **options: of argparse.
+            **options: options of argparse.
         """
         super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
         self.flags: list[argparse.Action] = []
@@ -110,7 +110,7 @@ class FlagParser(argparse.ArgumentParser):
         """Return a new group of flags in the help.
 
         Args:
-            title: of the group.
+            title: the group's title.
             exclusive: only one of its flags may be given.
             rare: all its flags are rare.
         """
@@ -124,7 +124,7 @@ class FlagGroup:
     """Adds flags to a group, each with its name and help.
 
     Attributes:
-        parser: of the group.
+        parser: the group's parser.
         add_argument: argparse's own method of the group.
         rare: whether only the whole help shows the group.
     """
@@ -137,10 +137,10 @@ class FlagGroup:
         """Add a flag; its help says the default, or that the flag is required.
 
         Args:
-            name: of the flag.
-            help: of the flag.
+            name: the flag's name.
+            help: the flag's help.
             rare: only the whole help shows the flag.
-            **options: of argparse.
+            **options: options of argparse.
         """
         default = options.get("default")
         if options.get("required"):

@@ -171,7 +171,7 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
-    """Return (shares, names) from a list with commas, one of them empty.
+    """Return (shares, names) of a list with commas; one of the two is empty.
 
     >>> parse_splits("train=0.9,val=0.1")
     ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
@@ -332,8 +332,8 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
     The help prints groups in this order. Returns the group of the sources, for more flags.
 
     Args:
-        parser: of the command.
-        title: of the group.
+        parser: the command's parser.
+        title: the group's title.
         **flags: metavar and help of each flag, by its name.
     """
     group = parser.group(title)

@@ -83,10 +83,10 @@ def plan_run(
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         gathered: the planned shards and the contents of the sources.
         complete: whether the data set is complete already.
-        runner: writes elsewhere; empty if this process writes.
+        runner: name of a runner that writes elsewhere; empty if this process writes.
 
     Raises:
         RuntimeError: the fault that would end the run before it has a plan.
@@ -166,8 +166,8 @@ def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
-        plan: to print.
-        noun: for a sample, such as `image`.
+        plan: the plan to print.
+        noun: word for a sample, such as `image`.
     """
     state = _STATES[plan.state]
     if plan.state == "ours":

@@ -53,7 +53,7 @@ class SidecarConfig(DataSetConfig):
     Attributes:
         images: URI of the folder of images per split.
         annotations: URI of the folder of JSON files per split, or a glob of them.
-        format: of the JSON files; None to detect it for each.
+        format: format of the JSON files; None to detect it for each.
         join_by: field of JSON files that names the image, as keys with dots; empty if the two files
             share a name.
         allow_unannotated: an image without a JSON file is a sample without objects.
