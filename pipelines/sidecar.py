@@ -172,7 +172,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 f"fields must come with format flat, got format {flags.format} and fields"
                 f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
             )
-        for name in ("features", "label_file", "first_label"):
+        for name in ("features", "label_file", "first_label", "max_dropped"):
             if (given := getattr(flags, name)) is not None:
                 raise ValueError(f"{name} must come without fields, got {given}: leave it out")
         types = parse_types(flags.fields)
