@@ -58,7 +58,7 @@ OUR_LOGGERS = ("beam_tfrec",)
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
-_BEAMS_HYPHENS = "--job-server-timeout"  # the one flag of Beam that has any
+_TO_RESUME = "; free some space, then run again to resume"  # of a full disk below the output
 _IN_A_STEP = "[while running '"  # of Beam; a ValueError of a step is a bug
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
@@ -90,13 +90,13 @@ class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
 
     def __init__(self, name: str, does: str, *, short: bool = False, **options: Any) -> None:
-        """Take argparse's options, and what differs here.
+        """Make a parser without flags.
 
         Args:
-            name: of the command.
+            name: the command's name.
             does: one line on what it does.
             short: leave rare flags out of the help.
-            **options: of argparse.
+            **options: options of argparse.
         """
         super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
         self.flags: list[argparse.Action] = []
@@ -110,7 +110,7 @@ class FlagParser(argparse.ArgumentParser):
         """Return a new group of flags in the help.
 
         Args:
-            title: of the group.
+            title: the group's title.
             exclusive: only one of its flags may be given.
             rare: all its flags are rare.
         """
@@ -124,7 +124,7 @@ class FlagGroup:
     """Adds flags to a group, each with its name and help.
 
     Attributes:
-        parser: of the group.
+        parser: the group's parser.
         add_argument: argparse's own method of the group.
         rare: whether only the whole help shows the group.
     """
@@ -137,10 +137,10 @@ class FlagGroup:
         """Add a flag; its help says the default, or that the flag is required.
 
         Args:
-            name: of the flag.
-            help: of the flag.
+            name: the flag's name.
+            help: the flag's help.
             rare: only the whole help shows the flag.
-            **options: of argparse.
+            **options: options of argparse.
         """
         default = options.get("default")
         if options.get("required"):
@@ -210,7 +210,7 @@ def with_underscores(argument: str) -> str:
     '--num_shards=train-a=4'
     """
     name, equals, value = argument.partition("=")
-    if not name.startswith("--") or " " in name or name == _BEAMS_HYPHENS:
+    if not name.startswith("--") or " " in name:
         return argument
     return f"--{name[2:].replace('-', '_')}{equals}{value}"
 
@@ -291,7 +291,8 @@ def run_command(argv: Sequence[str]) -> None:
     if command not in names:
         raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
-    module.run([*map(with_underscores, arguments)])
+    end = [*arguments, "--"].index("--")  # paths may follow
+    module.run([*map(with_underscores, arguments[:end]), *arguments[end:]])
 
 
 def main(*command: str) -> NoReturn:
@@ -347,10 +348,10 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return EXIT_BUG
     code, message = fault
-    if code == "E-IO-NOSPACE" and PROGRESS.done:
-        what, _, remedy = message.rpartition("; ")
-        needed = PROGRESS.bytes / PROGRESS.done * (PROGRESS.planned - PROGRESS.done)
-        message = f"{what}, about {bytes_text(needed)} more are needed; {remedy}"
+    left = PROGRESS.planned - PROGRESS.done
+    if message.endswith(_TO_RESUME) and PROGRESS.done and left > 0:
+        needed = bytes_text(PROGRESS.bytes / PROGRESS.done * left)
+        message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
     return FAULTS[code].exit_code
 

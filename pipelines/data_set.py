@@ -53,7 +53,7 @@ class DataSetConfig(DataSetJob):
         splitting: rule that gives each sample its split.
         check: how closely images are checked.
         conversion: changes to pixels.
-        limits: of every worker process.
+        limits: limits of every worker process.
         report: write `report.html` after the manifest; None to do so if that needs no remote
             request.
         overwrite: delete an earlier data set first.

@@ -171,7 +171,7 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
-    """Return (shares, names) from a list with commas, one of them empty.
+    """Return (shares, names) of a list with commas; one of the two is empty.
 
     >>> parse_splits("train=0.9,val=0.1")
     ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
@@ -317,8 +317,8 @@ def _add_limit_flags(group: FlagGroup) -> None:
     group.number("--shards_in_flight", shards, limits.shards_in_flight)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
     group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
-    readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images that are not local"
-    group.number("--readers", f"images to read at once ({readers})")
+    readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"
+    group.number("--readers", f"images to read at once (default: {readers})")
     group.number("--workers", "images to check and encode at once (default: all cores)")
     spool = "folder for temporary files (default: the system's temporary folder)"
     group.text("--spool_dir", spool, "DIR")
@@ -332,8 +332,8 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
     The help prints groups in this order. Returns the group of the sources, for more flags.
 
     Args:
-        parser: of the command.
-        title: of the group.
+        parser: the command's parser.
+        title: the group's title.
         **flags: metavar and help of each flag, by its name.
     """
     group = parser.group(title)

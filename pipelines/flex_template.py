@@ -147,7 +147,7 @@ def _parameter(option: str, flags: Mapping[str, argparse.Action]) -> dict[str, A
     """Describe one flag.
 
     Args:
-        option: of the flag, with its dashes.
+        option: the flag's name, with its dashes.
         flags: the flag of each pipeline that has it.
     """
     name, flag = option.removeprefix("--"), next(iter(flags.values()))

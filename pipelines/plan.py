@@ -83,10 +83,10 @@ def plan_run(
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         gathered: the planned shards and the contents of the sources.
         complete: whether the data set is complete already.
-        runner: writes elsewhere; empty if this process writes.
+        runner: name of a runner that writes elsewhere; empty if this process writes.
 
     Raises:
         RuntimeError: the fault that would end the run before it has a plan.
@@ -157,9 +157,7 @@ def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> 
             " the run would end with E-IO-NOSPACE"
         )
     for root, tally in sorted(gathered.tallies):
-        if (
-            tally.unreferenced and not config.earlier.sets
-        ):  # otherwise earlier samples may name them
+        if tally.unreferenced and not config.earlier.sets:  # earlier samples may name them
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"
 
@@ -168,8 +166,8 @@ def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
-        plan: to print.
-        noun: for a sample, such as `image`.
+        plan: the plan to print.
+        noun: word for a sample, such as `image`.
     """
     state = _STATES[plan.state]
     if plan.state == "ours":

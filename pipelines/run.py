@@ -74,7 +74,7 @@ class Command:
     """The command of one source.
 
     Attributes:
-        name: of its module in `pipelines`.
+        name: name of its module in `pipelines`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
         fields: turns those flags into fields of the configuration.
@@ -132,7 +132,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     """Run until the data set is committed, or plan it. Return at once if it is complete.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         beam_args: Beam's part of the command line.
 
     Raises:
@@ -288,10 +288,10 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     """Yield the summary: counts, rejects with their reasons, and how to read the data set.
 
     Args:
-        manifest: of the data set.
+        manifest: manifest of the data set.
         output: URI of the data set.
         seconds: duration of the run.
-        noun: for a sample, such as `image`.
+        noun: word for a sample, such as `image`.
     """
     records = sum(split.records for split in manifest.splits.values())
     rate = f"{records / seconds:,.0f} records/s"

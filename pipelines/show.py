@@ -36,10 +36,10 @@ class ShowConfig:
 
     Attributes:
         path: a data set or a TFRecord file.
-        key: of one record; None for any.
+        key: key of one record; None for any.
         record: number of one record, from 0, in its file or split; None for any.
         limit: number of records to print if neither is given.
-        split: of a data set; empty for its first one, or with a key for all.
+        split: split of a data set; empty for its first one, or for all if a key is given.
         images: folder to save pictures in; empty for none.
         access: how to reach the store.
     """

@@ -53,7 +53,7 @@ class SidecarConfig(DataSetConfig):
     Attributes:
         images: URI of the folder of images per split.
         annotations: URI of the folder of JSON files per split, or a glob of them.
-        format: of the JSON files; None to detect it for each.
+        format: format of the JSON files; None to detect it for each.
         join_by: field of JSON files that names the image, as keys with dots; empty if the two files
             share a name.
         allow_unannotated: an image without a JSON file is a sample without objects.
@@ -172,7 +172,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 f"fields must come with format flat, got format {flags.format} and fields"
                 f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
             )
-        for name in ("features", "label_file", "first_label"):
+        for name in ("features", "label_file", "first_label", "max_dropped"):
             if (given := getattr(flags, name)) is not None:
                 raise ValueError(f"{name} must come without fields, got {given}: leave it out")
         types = parse_types(flags.fields)

@@ -21,6 +21,8 @@ from beam_tfrec.pipelines.flags import (
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.columns import FORMATS, is_table_file, root_and_pattern
 from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.transforms.images.check_images import Check
+from beam_tfrec.transforms.images.conversion import NO_CONVERSION
 from beam_tfrec.transforms.sources.list_blobs import ListBlobs
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader
@@ -67,6 +69,9 @@ class TableConfig(DataSetConfig):
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
             )
+        plain = self.check is Check.HEADER and self.conversion == NO_CONVERSION
+        if not plain and not self.image_column:
+            raise ValueError("check and image options need --image_column: add it, or omit them")
         check_splits_named("image_root", self.image_root, "--table", self.given)
         if self.max_cell_bytes < 1:
             raise ValueError(
@@ -193,13 +198,10 @@ def add_flags(parser: FlagParser) -> None:
     group.text("--key_column", keys, "COLUMN")
     types = "int64, float or bytes; add [] for lists, ? for columns with missing cells"
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
-    largest = (
-        "largest cell of Parquet, or row of other tables; larger ones are rejects, except that"
-    )
+    largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    stops = " a CSV file stops the run"
-    group.text("--max_cell_bytes", f"{largest}{stops}", "SIZE", default, rare=True)
-    classes = "column of classes; makes image/class/label and image/class/text"
+    group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
+    classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)

@@ -150,6 +150,15 @@ def test_tallies_add_up() -> None:
             "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'b/7.jpg';"
             " give the folder that file_name is relative to with --images",
         ),
+        *(
+            (
+                "train",
+                PinTally(2, 2, 1, "0", f"{folder}/1.jpg", "abc/1.jpg"),
+                f"2 of 2 images are missing, the first is '{folder}/1.jpg'; listed names look like"
+                " 'abc/1.jpg'; give the folder that file_name is relative to with --images",
+            )
+            for folder in ("train", "c")
+        ),
         (
             "val/panoptic",
             PinTally(5, 5, 0, "0", "a.jpg", ""),

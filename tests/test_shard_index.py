@@ -43,6 +43,14 @@ def test_parquet_gives_back_the_rows() -> None:
         assert index_from_parquet(index_to_parquet(rows)) == rows
 
 
+@pytest.mark.parametrize("names", [["image_height"], ["objects"], ["image_width", "objects"]])
+def test_optional_columns_may_be_missing(names: list[str]) -> None:
+    older = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(index_to_parquet(ROWS))).drop_columns(names), older)
+    expected = [msgspec.structs.replace(row, **dict.fromkeys(names)) for row in ROWS]
+    assert index_from_parquet(older.getvalue()) == expected
+
+
 def of_something_else() -> bytes:
     other = io.BytesIO()
     pq.write_table(pa.table({"label": [1, 2]}), other)

@@ -173,6 +173,10 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
         ),
         ([*XY, "--features", "masks"], "features masks describe objects and need boxes, got"),
         (
+            [*XY, "--fields", "a=int64", "--max_dropped", "4"],
+            "max_dropped must come without fields, got 4; leave it out",
+        ),
+        (
             [*XY, "--fields", "a=int64", "--features", "boxes"],
             "features must come without fields, got",
         ),

@@ -300,6 +300,10 @@ FILES = "tables of train must be .csv, .tsv, .jsonl, .parquet files,"
 REFUSED = [
     ("a.csv b*.csv", f"{FILES} or one folder or glob, got 'b*.csv' among 2: "),
     ("x/a.csv y/a.csv", "tables of train must have different names, since keys of rows begin"),
+    *(
+        (f"a.csv {given}", "check and image options need --image_column: add it, or omit them")
+        for given in ("--check decode", "--resize 100", "--orientation upright", "--color gray")
+    ),
     ("a.csv --image_root x", "image_root must come with image_column, got ['x'] alone: name the"),
     (
         "a.csv --image_column f --image_root val=x",

@@ -259,8 +259,9 @@ class RecordFacts(NamedTuple):
     """Columns of a shard's index that are computed from a record.
 
     Attributes:
-        image_height: height of the first stored image, in px; None without images.
-        image_width: width of the first stored image, in px; None without images.
+        image_height: height of the first stored image, or of the plain pixels, in px; None without
+            these.
+        image_width: width of it, in px.
         objects: number of objects; None if the layout has no objects.
     """
 

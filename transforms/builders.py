@@ -362,7 +362,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """Return the error, or a RuntimeError if it cannot be pickled, with its traceback as a note."""
+    """Return the error with its traceback as a note, or a RuntimeError if it cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         return pickle.loads(pickle.dumps(error))

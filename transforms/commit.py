@@ -173,8 +173,8 @@ def refuse_empty(
 ) -> None:
     """Refuse a split that has images but no samples left.
 
-    The split may be empty if earlier data sets hold its samples. An optional split may be empty if
-    another split has samples.
+    The split may be empty if earlier data sets hold some of its samples. An optional split may be
+    empty if another split has samples.
 
     Args:
         sources: counts of the sources, one `SplitSource` per split.

@@ -536,7 +536,7 @@ class LeaveOutEarlier(beam.PTransform):
         sources: counts of the sources, one `SplitSource` per split.
         access: credentials and limits for stores.
         root: name of the common root of all samples; empty if each split has its own.
-        spool: file that holds the batches during the group-by; None on a cluster.
+        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     earlier: tuple[EarlierSet, ...]

@@ -89,11 +89,11 @@ def refuse_mostly_missing(
 
 def _likely_remedy(missing: str, listed: str) -> str:
     """Return the remedy that the first names of both kinds suggest, or an empty text."""
-    (above, _, name), (wanted_above, _, wanted) = listed.rpartition("/"), missing.rpartition("/")
+    name, wanted = listed.rpartition("/")[2], missing.rpartition("/")[2]
     if name != wanted and name.lower() == wanted.lower():
         return "rename the files as the annotations name them: upper and lower case differ"
-    folder = above.removesuffix(wanted_above).rstrip("/")
-    return f"add /{folder} to the folder that you gave" if folder and name == wanted else ""
+    folder = listed.removesuffix(f"/{missing}")
+    return "" if folder == listed else f"add /{folder} to the folder that you gave"
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ class PinBlobs(beam.PTransform):
         listing: output of `ListBlobs`.
         skipped_tallies: counts of samples pinned or skipped before; None without such samples.
         panoptic: whether samples may have a panoptic image.
-        spool: file that holds the batches during the group-by; None on a cluster.
+        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     listing: beam.PCollection[ListedFile]

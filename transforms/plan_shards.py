@@ -265,10 +265,11 @@ class PlanShards(beam.PTransform):
 
     Attributes:
         sharding: number of shards, and order.
-        record_bytes: function that estimates the size of a sample's record; pickled by name.
+        record_bytes: estimates the size of a sample's record; a named function or bound method.
         pin_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
         budget: limit of missing images.
-        spool: file that holds the batches during both group-bys; None on a cluster.
+        spool: file that holds the batches during both group-bys; None if steps run in other
+            processes.
     """
 
     sharding: Sharding

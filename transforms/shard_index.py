@@ -55,8 +55,8 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         size: size of the record with its 16 bytes of framing.
         sources: source files of the record.
         labels: class labels of the record.
-        image_height: height of the first image, in px; None without images.
-        image_width: width of the first image, in px; None without images.
+        image_height: height of the first image, or of the plain pixels, in px; None without these.
+        image_width: width of it, in px.
         objects: number of objects; None if the layout has no objects.
     """
 
@@ -148,7 +148,8 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         ValueError: when the data is not an index.
         MemoryError: when memory is too small; the index may be fine.
     """
-    columns = [column.to_pylist() for column in index_columns(data, INDEX_SCHEMA.names).columns]
+    stored = index_columns(data, INDEX_SCHEMA.names).to_pydict()
+    columns = [stored.get(name, [None] * len(stored["key"])) for name in INDEX_SCHEMA.names]
     return [
         IndexRow(key, offset, size, [Source(**source) for source in sources], *rest)
         for key, offset, size, sources, *rest in zip(*columns, strict=True)

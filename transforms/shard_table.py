@@ -116,7 +116,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
     Attributes:
         planned: numbers of samples and shards of the split.
-        full: `records_per_shard`, if given; 0 for shards of equal size (±1).
+        full: records of every shard but the last; 0 for shards of equal size (±1).
         buckets: rank of the first sample, and tally, of each bucket with samples. The keys are the
             buckets' numbers as text, since coders of dicts need text keys.
     """

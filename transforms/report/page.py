@@ -110,8 +110,8 @@ class Tile(NamedTuple):
 def write_report(root: str, access: Access) -> bool:
     """Write the report of a complete data set, unless a file of that name exists.
 
-    The manifest is the commit point, so a failure here is only a warning. It names the command that
-    writes the report later.
+    The manifest is the commit point, so a failure here does not fail the run. It is logged with the
+    command that writes the report later.
 
     Args:
         root: path or URI of the data set.
@@ -144,13 +144,13 @@ def write_report(root: str, access: Access) -> bool:
             what = fault[1].partition(" ")[2]
         what = printable(" ".join(what.split()))
         remedy = f"beam-tfrec report {printable(root)}"
-        _LOG.warning("no report: %s; the data set is complete; to write it: %s", what, remedy)
+        _LOG.error("no report: %s; the data set is complete; to write it: %s", what, remedy)
         _LOG.debug("no report", exc_info=True)
     return False
 
 
 def with_report(manifest: Manifest, output: str, access: Access) -> Manifest:
-    """Write the report, or log a warning; return the manifest."""
+    """Write the report, or log an error; return the manifest."""
     write_report(output, access)
     return manifest
 

@@ -236,7 +236,7 @@ class GroupBatches(beam.PTransform):
 
     Attributes:
         batch: type of the batches, a struct.
-        spool: file that holds the batches; None on a cluster, where Beam shuffles the batches.
+        spool: file that holds the batches; None to let Beam shuffle them.
     """
 
     batch: type

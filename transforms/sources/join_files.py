@@ -75,7 +75,7 @@ class JoinFiles(beam.PTransform):
     Groups by source and name in partitions; a worker holds one partition.
 
     Attributes:
-        spool: file that holds the batches during the group-by; None on a cluster.
+        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     spool: RunSpool | None = None
