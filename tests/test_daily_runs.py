@@ -196,7 +196,7 @@ def block(language: str, holds: str) -> str:
 
 def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run the script of the day, with the command that a checkout has."""
-    script = block("bash", "case $code").replace("gs://b", str(bucket))
+    script = block("bash", "case $code").replace("gs://my-bucket", str(bucket))
     assert script.count("beam-tfrec coco") == 1
     script = script.replace("beam-tfrec coco", f"{sys.executable} -m beam_tfrec.pipelines.coco")
     command = ["bash", "-c", script, "coco-daily", *flags]
@@ -215,7 +215,7 @@ def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
     assert again.stdout.startswith("already complete")
     assert run_script(tmp_path, "--date", "2026-11-21").returncode == 0
     names: dict[str, Any] = {}
-    exec(block("python", "TFRecordDataset").replace("gs://b", str(tmp_path)), names)
+    exec(block("python", "TFRecordDataset").replace("gs://my-bucket", str(tmp_path)), names)
     assert (len(list(names["dataset"])), len(names["sets"])) == (6, 2)
     (tmp_path / "instances.json").write_text("{")
     failed = run_script(tmp_path, "--date", "2026-11-22")
@@ -253,8 +253,8 @@ def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, 
     ((_, _, _, *words),) = programs.calls("-m beam_tfrec.pipelines.coco")
     assert "--no_wait" not in words
     config, _ = coco.COMMAND.configure(words)
-    assert config.output == "gs://b/coco-2026-11-20"
-    assert config.since and [*config.since.names] == ["gs://b/coco-{date}"]
+    assert config.output == "gs://my-bucket/coco-2026-11-20"
+    assert config.since and [*config.since.names] == ["gs://my-bucket/coco-{date}"]
 
 
 POLICIES = sorted(DOCS.glob("alert-policy*.json"))
@@ -342,8 +342,8 @@ def test_the_request_s_parameters_are_flags() -> None:
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
     config, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
-    assert config.output == "gs://b/coco-2026-11-20"
-    assert config.since and [*config.since.names] == ["gs://b/coco-{date}"]
+    assert config.output == "gs://my-bucket/coco-2026-11-20"
+    assert config.since and [*config.since.names] == ["gs://my-bucket/coco-{date}"]
     assert beams == [f"--sdk_container_image={launch['parameters']['sdk_container_image']}"]
 
 

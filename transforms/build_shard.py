@@ -307,11 +307,10 @@ class GrowingShard:
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
-        written = Counts(len(self.rows), bytes=self._bytes)
-        PROGRESS.add(
-            Counts(written.done - self._written.done, bytes=written.bytes - self._written.bytes)
-        )
-        self._unwritten, self._written = [], written
+        before, self._written = self._written, Counts(len(self.rows), bytes=self._bytes)
+        done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
+        PROGRESS.add(Counts(done, bytes=new_bytes))
+        self._unwritten = []
 
     def _note(
         self,

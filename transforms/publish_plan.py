@@ -190,7 +190,7 @@ def check_budget_aloud(
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
         _show_rejects(samples, remedy)
-        raise _over_budget(job, what, "--max_rejected", count)
+        raise _over_budget(job, what, "--max_rejected", count if count < listed else 0)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
     for source in sorted(sources, key=lambda source: source.split):
@@ -222,7 +222,8 @@ def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
-    remedy = f"correct them, or accept with {f'{job.command} {flag} {count}'.strip()}"
+    accept = f", or accept with {f'{job.command} {flag} {count}'.strip()}" if count else ""
+    remedy = f"correct them{accept}"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 
