@@ -89,13 +89,19 @@ set_option() { # --NAME VALUE
 }
 
 parse_options() {
+  local word name
   while (($#)); do
+    if [[ $1 == --* ]]; then # hyphens in the name count as underscores
+      word=${1%%=*} name=${word#--}
+      set -- "--${name//-/_}${1#"$word"}" "${@:2}"
+    fi
     case $1 in
       --) flags=("${@:2}"); return ;;
       -h | --help) usage; exit 0 ;;
       --wait | --check_only | --no_public_ips | --allow_cross_region) printf -v "${1#--}" yes ;;
       --wait=* | --check_only=* | --no_public_ips=* | --allow_cross_region=*)
         fail E-ARG "${1%%=*} takes no value" "write it without one" ;;
+      --dry_run | --dry_run=*) fail E-ARG "--dry_run is Beam's name" "give --check_only instead" ;;
       --*=*) set_option "${1%%=*}" "${1#*=}" ;;
       --*) set_option "$1" "${2-}"; shift ;;
       *) fail E-ARG "unexpected argument $1" "the pipeline's own flags go after --" ;;

@@ -5,6 +5,7 @@ This module imports no Beam.
 
 import argparse
 import contextlib
+import difflib
 import enum
 import importlib
 import logging
@@ -289,7 +290,11 @@ def run_command(argv: Sequence[str]) -> None:
     if command in REMOVED:
         raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
-        raise ValueError(f"unknown command {command!r}: give one of {', '.join(names)}")
+        close = difflib.get_close_matches(command, [*names, "--help", "--version"], n=1, cutoff=0.7)
+        remedy = (
+            f"did you mean {close[0]}?" if close else f"give one of {', '.join(names)}; see --help"
+        )
+        raise ValueError(f"unknown command {command!r}: {remedy}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
     end = [*arguments, "--"].index("--")  # paths may follow
     module.run([*map(with_underscores, arguments[:end]), *arguments[end:]])

@@ -64,7 +64,11 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
     flags, others = parser.parse_known_args(list(argv))
     _, unknown = of_beam.parse_known_args(others)
     if unknown:
-        raise _unknown(unknown[0], known)
+        word, splits = unknown[0], getattr(flags, "splits", None)
+        if splits and word[:1] != "-" and argv[argv.index(word) - 1].endswith(splits):
+            given = f"--splits {splits.rstrip(',')},{word}"
+            raise ValueError(f"unknown argument {word!r}: separate splits by commas, as in {given}")
+        raise _unknown(word, known)
     return flags, others
 
 

@@ -60,8 +60,9 @@ def run(argv: Sequence[str]) -> None:
 
     Raises:
         ValueError: when `--output` is missing, or given for several pages.
-        RuntimeError: `E-ARG` when a path does not exist, `E-OUT-CONFLICT` when a page would replace
-            another file, `E-IO-…` when a store fails.
+        RuntimeError: `E-ARG` when a path does not exist, `E-VER-MISSING` when no data set is
+            complete, `E-OUT-CONFLICT` when a page would replace another file, `E-IO-…` when a
+            store fails.
     """
     flags = parser().parse_args(argv)
     output, access, found = flags.output, reading_access(flags), verify.Report()
@@ -69,6 +70,8 @@ def run(argv: Sequence[str]) -> None:
         check_uri(uri)
     data_sets, files = verify.find_paths(flags.paths, access, found)
     pages = len(data_sets) + bool(files)
+    if not pages:  # only data sets that are not complete
+        raise RuntimeError(found.lines()[0])
     if files and not output:
         raise ValueError(
             f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"

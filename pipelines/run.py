@@ -141,6 +141,8 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     for name in OUR_LOGGERS if config.quiet else ():
         logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.uris, waits=config.waits)
+    if is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
+        raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
     if config.report is None:  # if it needs no remote request
         reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
         config = replace(config, report=reports)

@@ -17,7 +17,7 @@ from beam_tfrec.pipelines.cli import (
 )
 from beam_tfrec.schemas.example_rules import InferredSchema, aligned
 from beam_tfrec.schemas.faults import counted, fault_line, printable
-from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest, read_manifest
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.storage import Access, check_uri, join_uri, open_storage
 from beam_tfrec.transforms.verify.show_record import (
@@ -119,6 +119,9 @@ def show(config: ShowConfig) -> Iterator[str]:
             for split in _splits_to_search(config, manifest)
         ]
     else:
+        if storage.stat(PLAN_NAME) is not None:
+            what, remedy = "is not complete", "run its command again"
+            raise RuntimeError(fault_line("E-ARG", config.path, what, remedy))
         if config.key is not None or config.split:
             raise ValueError(
                 f"key and split must come with a data set, got {config.key or config.split!r} for a"

@@ -80,16 +80,22 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"beam-tfrec {beam_tfrec.__version__}\n"
 
 
+LISTED = [f"{', '.join(names)}; see --help" for names in (cli.COMMANDS, cli.PIPELINES)]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["plan", "verify"], f"unknown command 'verify'; give one of {', '.join(cli.PIPELINES)}"),
+        (["plan", "verify"], "unknown command 'verify'; give one of " + LISTED[1]),
         (
             ["doctor", "coco"],
             "doctor was removed; run the command with --plan, which checks sources, output and"
             " credentials",
         ),
-        (["a\n\u202e"], f"unknown command 'a\\n\\u202e'; give one of {', '.join(cli.COMMANDS)}"),
+        (["a\n\u202e"], "unknown command 'a\\n\\u202e'; give one of " + LISTED[0]),
+        (["coc"], "unknown command 'coc'; did you mean coco?"),
+        (["help"], "unknown command 'help'; did you mean --help?"),
+        (["version"], "unknown command 'version'; did you mean --version?"),
     ],
 )
 def test_a_command_that_is_none(words: list[str], line: str) -> None:

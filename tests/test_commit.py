@@ -169,6 +169,7 @@ CHANGES = [
     ({"samples": "fe"}, "the output was made from other images or annotations"),
     # The first difference is what the user can act on.
     ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options seed was '1', is '0' now"),
+    ({"options": {"a": "1", "layout": "x"}}, "options layout was 'x', is not there now"),
 ]
 
 

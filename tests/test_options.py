@@ -87,6 +87,10 @@ REFUSED = [
     ("--report --no_report", "argument --no_report: not allowed with argument --report: see"),
     ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
+    (
+        "--splits train=90 val=10",
+        "unknown argument 'val=10': separate splits by commas, as in --splits train=90,val=10",
+    ),
     ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
     (
         f"--split {201 * 's'}",

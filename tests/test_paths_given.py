@@ -76,11 +76,20 @@ def test_an_output_among_the_sources(out: str, source: str, in_tmp: Path) -> Non
     assert snapshot(in_tmp) == before
 
 
-@pytest.mark.usefixtures("sources", "in_tmp")
-def test_swapped_sources() -> None:
-    run = convert(images="train.json", annotations="train-images")
-    line = "E-ARG train-images: is a folder, and train.json is a file; swap the two\n"
-    assert run == (2, "", line)
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"images": "train.json", "annotations": "train-images"},
+            "train-images: is a folder, and train.json is a file; swap the two",
+        ),
+        ({"output": "train.py"}, "train.py: is a file; give a folder"),
+    ],
+)
+@pytest.mark.usefixtures("sources")
+def test_files_and_folders_swapped(given: dict[str, str], line: str, in_tmp: Path) -> None:
+    (in_tmp / "train.py").touch()
+    assert convert(**given) == (2, "", f"E-ARG {line}\n")
 
 
 @pytest.mark.parametrize(

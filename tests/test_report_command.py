@@ -78,6 +78,9 @@ def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> No
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == f"report: {page} (12 records, 12 pictures, 1 note)\n"
     assert b"the data set is not complete" in page.read_bytes()
+    shard.unlink()
+    for more in ((), ("--output", page)):
+        assert run(out, *more).ended == (7, "E-VER-MISSING")
 
 
 @pytest.mark.parametrize(

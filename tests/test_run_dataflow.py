@@ -108,7 +108,7 @@ def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
         *("--shard_names", "file_{index:02}.tfrec", "--dataflow_kms_key=projects/p/k"),
     )
     launcher.programs.answer("--dry_run=True", out="graph is fine\n", code=5)
-    options = ("--job_name", "night-1", "--labels=team=vision", "--check_only")
+    options = ("--job-name", "night-1", "--labels=team=vision", "--check-only")
     run = launcher.submit(*options, flags=flags)
     assert (run.returncode, run.stderr) == (5, "")
     golden = GOLDEN.replace("HOME", quoted(launcher.home))
@@ -187,6 +187,9 @@ WRONG = {
     "coco x": "unexpected argument x; the pipeline's own flags go after --",
     "coco --regio r": "unknown option --regio; see --help; the pipeline's own flags go after --",
     "coco --wait=true": "--wait takes no value; write it without one",
+    "coco --check-only=x": "--check_only takes no value; write it without one",
+    "coco --dry_run": "--dry_run is Beam's name; give --check_only instead",
+    "coco --dry-run=True": "--dry_run is Beam's name; give --check_only instead",
     "coco --project": "--project has no value; give one",
     "coco --project --region r": "--project has no value; give one",
     "coco": "--project is missing; give it, see --help",

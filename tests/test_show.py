@@ -147,7 +147,8 @@ def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
         ("a.tfrecord", {"key": "1"}, "key and split must come with a data set, got '1'"),
         ("a.tfrecord", {"split": "train"}, "key and split must come with a data set, got 'train'"),
         ("none", {}, "none: no such file; give the path of a file"),
-        (".", {}, "a directory, not a file; give the path of a file"),
+        (".", {}, "has no manifest.json; give a finished data set or a file"),
+        ("begun", {}, "begun: is not complete; run its command again"),
     ],
 )
 def test_what_is_not_there(
@@ -155,6 +156,8 @@ def test_what_is_not_there(
 ) -> None:
     (tmp_path / "a.tfrecord").touch()
     (tmp_path / "set").symlink_to(out)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/_plan.json").touch()
     with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
         shown(tmp_path / path, **config)
 

@@ -48,7 +48,7 @@ USAGE = {
     "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
     "a folder of nothing": (
         (PROJECT / "docs",),
-        "a directory, not a file; give the path of a file",
+        "has no manifest.json and no TFRecord files; give a finished data set or a file",
     ),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),

@@ -153,7 +153,10 @@ def _refuse_other(plan: JobPlan, output: Storage) -> None:
 
 
 def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
-    """Describe the first difference between a plan and the given parts of another."""
+    """Describe the first difference between a plan and the given parts of another.
+
+    The layout comes first, then options with a value, since these are what the user has given.
+    """
     other, mine = msgspec.to_builtins(plan), wanted
     for part in ("format_version", "options", "splits", "labels"):
         if part not in mine or other[part] == mine[part]:
@@ -161,7 +164,7 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
         if not isinstance(mine[part], dict):
             return f"the output was made with other {part}"
         names = sorted({*other[part], *mine[part]})
-        for name in sorted(names, key=lambda name: not mine[part].get(name)):  # given values first
+        for name in sorted(names, key=lambda name: (name != "layout", not mine[part].get(name))):
             theirs, ours = other[part].get(name), mine[part].get(name)
             if theirs != ours:
                 return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"

@@ -263,8 +263,15 @@ def split_uri(uri: str) -> tuple[str, str]:
     return head or ".", name
 
 
-def find_uri(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[Storage, Entry]:
+def find_uri(
+    uri: str, access: Access = DEFAULT_ACCESS, *, lacks: str = ""
+) -> tuple[Storage, Entry]:
     """Return the storage and the entry of a single file that the user named.
+
+    Args:
+        uri: path or URI of the file.
+        access: settings for reading from its store.
+        lacks: files that a folder lacks here, where some folders are accepted.
 
     Raises:
         RuntimeError: `E-ARG`: the file does not exist.
@@ -274,7 +281,10 @@ def find_uri(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[Storage, Entry]
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
         what = "no such file" if entry is None else f"a {entry.kind}, not a file"
-        raise RuntimeError(fault_line("E-ARG", uri, what, "give the path of a file"))
+        remedy = "give the path of a file"
+        if lacks and entry and entry.kind == "directory":
+            what, remedy = f"has no {lacks}", "give a finished data set or a file"
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
     return storage, entry
 
 

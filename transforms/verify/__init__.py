@@ -311,7 +311,7 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
             remedy = "run its command again, or restore it from a copy"
             report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
         elif not found:
-            find_uri(path, access)
+            find_uri(path, access, lacks=f"{MANIFEST_NAME} and no TFRecord files")
             files.append(path)
         for entry in sorted(found, key=lambda entry: entry.name):
             uri = join_uri(path, entry.name)

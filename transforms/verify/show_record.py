@@ -13,7 +13,7 @@ from beam_tfrec.schemas.example_rules import aligned
 from beam_tfrec.schemas.faults import at_record, counted, fault_line, printable
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import ImageInfo
-from beam_tfrec.schemas.manifest import Manifest, index_names_of
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, index_names_of
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES
@@ -52,7 +52,7 @@ class FoundRecord(NamedTuple):
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield the records of a TFRecord file from number `first` on, including damaged ones."""
     number = end = 0
-    opened = open_records(*find_uri(uri, access))
+    opened = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
             if found.number >= first:
