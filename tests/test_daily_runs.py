@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from tests.fake_programs import FakePrograms
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
+from tests.test_docs import block_of
 
 pytestmark = pytest.mark.thorough
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 DOCS = PROJECT / "docs"
 DOC = (DOCS / "scheduled-runs.md").read_text()
+block = partial(block_of, "docs/scheduled-runs.md")
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 SIZES = (20, 45, 60)
 KITE = {"id": 7, "name": "kite"}
@@ -187,16 +190,9 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
     assert bucket.count(Kind.UPLOAD) == 0
 
 
-def block(language: str, holds: str) -> str:
-    """Return the one block of code in this language that holds a text."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
-    (found,) = (text for text in blocks if holds in text)
-    return found
-
-
 def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run the script of the day, with the command that a checkout has."""
-    script = block("bash", "case $code").replace("gs://my-bucket", str(bucket))
+    script = block("case $code", "bash").replace("gs://my-bucket", str(bucket))
     assert script.count("beam-tfrec coco") == 1
     script = script.replace("beam-tfrec coco", f"{sys.executable} -m beam_tfrec.pipelines.coco")
     command = ["bash", "-c", script, "coco-daily", *flags]
@@ -215,7 +211,7 @@ def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
     assert again.stdout.startswith("already complete")
     assert run_script(tmp_path, "--date", "2026-11-21").returncode == 0
     names: dict[str, Any] = {}
-    exec(block("python", "TFRecordDataset").replace("gs://my-bucket", str(tmp_path)), names)
+    exec(block("TFRecordDataset").replace("gs://my-bucket", str(tmp_path)), names)
     assert (len(list(names["dataset"])), len(names["sets"])) == (6, 2)
     (tmp_path / "instances.json").write_text("{")
     failed = run_script(tmp_path, "--date", "2026-11-22")
@@ -244,10 +240,10 @@ def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, 
     programs.answer("gcloud version", out="528.0.0\n")
     programs.answer("buckets describe", out="EUROPE-WEST4\tregion\t\n")
     programs.answer("-m beam_tfrec.pipelines.coco", err="E-BUDGET x\n", code=code)
-    local = re.findall(r"^beam-tfrec coco .*?\n.*\n", block("bash", "case $code"), re.MULTILINE)
-    command = block("bash", "run_dataflow.sh coco --wait").replace("/opt/beam-tfrec", str(home))
+    local = re.findall(r"^beam-tfrec coco .*?\n.*\n", block("case $code", "bash"), re.MULTILINE)
+    command = block("run_dataflow.sh coco --wait", "bash").replace("/opt/beam-tfrec", str(home))
     command = command.replace("PROJECT", "my-project")
-    script = block("bash", "case $code").replace(*local, command)
+    script = block("case $code", "bash").replace(*local, command)
     run = programs.run("bash", "-c", script, "coco-daily", "--date", "2026-11-20", cwd=tmp_path)
     assert (run.returncode, run.stderr) == (code, line)
     ((_, _, _, *words),) = programs.calls("-m beam_tfrec.pipelines.coco")
@@ -299,7 +295,7 @@ def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
     else:
         assert "notificationRateLimit" not in policy["alertStrategy"]
         assert 'resource.type = "dataflow_job"' in condition["conditionThreshold"]["filter"]
-    launched = json.loads(block("json", "launchParameter"))["launchParameter"]["jobName"]
+    launched = json.loads(block("launchParameter", "json"))["launchParameter"]["jobName"]
     assert launched.startswith("beam-tfrec-") and "beam-tfrec-" in str(condition)
 
 
@@ -335,7 +331,7 @@ def test_gcloud_knows_every_field_and_value_of_the_policies(path: Path) -> None:
 
 
 def test_the_request_s_parameters_are_flags() -> None:
-    launch = json.loads(block("json", "launchParameter"))["launchParameter"]
+    launch = json.loads(block("launchParameter", "json"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
     pipeline, flags = flex_template.command_of(given)
     assert pipeline == "coco"

@@ -1,9 +1,5 @@
-"""README, docs and examples: Python compiles, commands parse, links lead somewhere.
+"""README, docs and examples: commands parse, links lead somewhere. See also test_code_blocks.py."""
 
-Blocks that other tests run are found by their words, with `python_of` in `test_load.py`.
-"""
-
-import ast
 import importlib
 import re
 import shlex
@@ -28,10 +24,17 @@ ELISIONS = {"…", "..."}
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 
-def python_blocks(text: str) -> list[str]:
-    """Return the blocks of Python, without their indentation."""
-    blocks = re.findall(r"^ *```python\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+def code_blocks(text: str, language: str = "python") -> list[str]:
+    """Return the blocks of Python, or of another language, without their indentation."""
+    blocks = re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in blocks]
+
+
+def block_of(page: str, words: str, language: str = "python") -> str:
+    """Return the page's one block that has the words."""
+    blocks = code_blocks((PROJECT / page).read_text(), language)
+    (block,) = (block for block in blocks if words in block)
+    return block
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -41,12 +44,6 @@ def commands(text: str) -> Iterator[list[str]]:
     found += re.findall(r"`beam-tfrec ([a-z]+ [^`]+)`", joined)
     for command in found:
         yield shlex.split(command.replace("\\|", "|"), comments=True)
-
-
-@each_page
-def test_python_compiles(page: Path) -> None:
-    for block in python_blocks(page.read_text()):
-        ast.parse(block)
 
 
 @each_page
@@ -75,9 +72,8 @@ def check_command(name: str, arguments: list[str]) -> None:
         source.parser().parse_args(given)
 
 
-def test_there_are_blocks_and_commands() -> None:
+def test_there_are_commands() -> None:
     readme = (PROJECT / "README.md").read_text()
-    assert len(python_blocks(readme)) == 1
     assert len({name for name, *_ in commands(readme)} & {*PIPELINES}) == len(PIPELINES)
 
 

@@ -12,7 +12,7 @@ import pytest
 from beam_tfrec.pipelines import coco, folder, pairs
 from tests.coco_command import PROJECT, committed_by
 from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
-from tests.test_docs import python_blocks
+from tests.test_docs import block_of, code_blocks
 
 EXAMPLES = PROJECT / "examples"
 TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
@@ -91,7 +91,7 @@ def test_what_is_trained_learns(
 
 def tutorial(page: str, blocks: int, *more: str) -> str:
     """Return the first blocks of a tutorial as one program."""
-    return "\n".join([*python_blocks((PROJECT / "docs" / page).read_text())[:blocks], *more])
+    return "\n".join([*code_blocks((PROJECT / "docs" / page).read_text())[:blocks], *more])
 
 
 @pytest.mark.slow
@@ -102,23 +102,22 @@ def test_the_keras_tutorial_trains(tmp_path: Path) -> None:
     assert "val_loss" in run_program(tmp_path, sys.executable, "-c", tutorial("start-keras.md", 2))
 
 
-@in_torch_reader
-def test_the_pytorch_tutorial_reads(tmp_path: Path) -> None:
-    convert_coco(tmp_path)
-    show = (
-        "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
-    )
-    program = tutorial("start-pytorch.md", 1, show)
-    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == (
-        "torch.Size([8, 3, 64, 64]) 8 8\n"
-    )
+SHOW = "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
+OPENED = 'import beam_tfrec; records = beam_tfrec.open("out", "train"); decode = len'
+LOADERS = block_of("docs/readers.md", "import grain")
+WITHOUT_TENSORFLOW = {
+    tutorial("start-pytorch.md", 1, SHOW): "torch.Size([8, 3, 64, 64]) 8 8",
+    tutorial("start-jax.md", 1): "(8, 64, 64, 3)",
+    f"{OPENED}\n{LOADERS}\nprint(len(next(iter(loader))), dataset[0].shape)": "24 (24,)",
+}
 
 
 @in_torch_reader
-def test_the_grain_tutorial_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", WITHOUT_TENSORFLOW, ids=["PyTorch", "Grain", "readers.md"])
+def test_pytorch_and_grain_read_by_the_documents(program: str, tmp_path: Path) -> None:
     convert_coco(tmp_path)
-    program = tutorial("start-jax.md", 1)
-    assert run_program(tmp_path, TORCH_READER_PYTHON, "-c", program) == "(8, 64, 64, 3)\n"
+    said = run_program(tmp_path, TORCH_READER_PYTHON, "-c", program)
+    assert said == f"{WITHOUT_TENSORFLOW[program]}\n"
 
 
 # --- examples without TensorFlow ---

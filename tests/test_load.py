@@ -23,6 +23,7 @@ from beam_tfrec.schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.small_data_sets import write_values
+from tests.test_docs import block_of
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
@@ -299,7 +300,7 @@ def test_keras_trains_as_many_steps_in_each_epoch(
     write_values(tmp_path / "out", spec, {"train": [shard, shard]})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(python_of("../README.md", "steps = beam_tfrec.steps_per_epoch"), names)
+    exec(block_of("README.md", "steps = beam_tfrec.steps_per_epoch"), names)
     pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
     model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
     model.compile(loss="mse")
@@ -391,13 +392,6 @@ def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> N
     assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
 
-def python_of(doc: str, words: str) -> str:
-    """Return the block of Python in a document that holds the words."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / doc).read_text(), re.DOTALL)
-    (block,) = [block for block in blocks if words in block]
-    return block
-
-
 ON_TWO_DEVICES = """
 import sys
 import tensorflow as tf
@@ -430,7 +424,7 @@ for batch in strategy.experimental_distribute_dataset(dataset):
 @pytest.mark.thorough
 def test_a_mirrored_strategy_takes_it(uneven: str) -> None:
     """By a function of the context, as the document has it, and whole; on two devices."""
-    program = ON_TWO_DEVICES.replace("BLOCK", python_of("readers.md", "def make(context)"))
+    program = ON_TWO_DEVICES.replace("BLOCK", block_of("docs/readers.md", "def make(context)"))
     run = subprocess.run(
         [sys.executable, "-c", program, uneven], cwd=ROOT, capture_output=True, text=True
     )
