@@ -53,7 +53,7 @@ COMMANDS = {
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""Commands that the last release had, and what replaces them."""
+"""Commands of earlier checkouts, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
 
 _LOG = logging.getLogger(__name__)

@@ -300,7 +300,7 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
     for name, split in manifest.splits.items():
         yield from _split_lines(name, split, noun if split.images is None else "object")
-    for pair in manifest.duplicates or ():  # a test would show what was learnt by heart
+    for pair in manifest.duplicates or ():  # a test on training images proves nothing
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
         same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
         yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"

@@ -180,7 +180,8 @@ def check_budget_aloud(
     excluded nor filtered out. Above a limit, the first rejects are logged.
 
     Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts these rejects.
+        RuntimeError: `E-BUDGET`, with the command that accepts these rejects. There is none if all
+            samples are rejected, since it would end in `E-SET-EMPTY`.
     """
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
