@@ -1,4 +1,4 @@
-"""Samples of annotated pictures and their images, by hand."""
+"""Build samples of annotated pictures, and their images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ def built(
     labels: Labels = LABELS,
     found: Sequence[str] = ("boxes",),
 ) -> Built:
-    """Return what a layout makes of a sample, resolved for what its files hold."""
+    """Build a sample with a layout, resolved for the found annotations."""
     made = layout.resolved(found).build(sample, images, labels)
     assert isinstance(made, Built), made
     return made

@@ -392,7 +392,7 @@ BROKEN = [
     (spoil("notes.txt", lambda data: data + b"!"), "4: notes.txt"),
     (drop(SHARD), "4: shards, receipts"),
     (drop(SHARD, RECEIPT), "4: shards, receipts"),
-    (drop("features.json"), "not all that it commits"),
+    (drop("features.json"), "not all its files"),
     (spoil(f"index/{STEM}-3.idx", lambda data: b"9" + data), f"2: index/{STEM}-3.idx"),
 ]
 

@@ -140,8 +140,8 @@ ACCEPTED = [
     (bmp(), "bmp"),
     (bmp(height_px=-2), "bmp top_down"),
     (bmp(bits=32), "bmp alpha"),
-    (bmp(bits=32, compression=3, behind_header=BGRA), "bmp alpha"),
-    (bmp(header_bytes=124, behind_header=bytes(84)), "bmp"),  # version 5
+    (bmp(bits=32, compression=3, after_header=BGRA), "bmp alpha"),
+    (bmp(header_bytes=124, after_header=bytes(84)), "bmp"),  # version 5
     (bmp(bits=8, palette=GRAY_PALETTE), "bmp gray"),
     (bmp(bits=8, palette=GRAY_PALETTE[:8], colours_used=2), "bmp gray"),
 ]
@@ -238,7 +238,7 @@ REFUSED = {
     "TYPE: BMP of 1 bits a pixel; TensorFlow reads 8, 24 and 32": bmp(bits=1),
     "TYPE: BMP of compression 1, which TensorFlow takes for pixels": bmp(bits=8, compression=1),
     "TYPE: BMP with channel masks other than BGRA, which TensorFlow ignores": bmp(
-        bits=32, compression=3, behind_header=BGRA[::-1]
+        bits=32, compression=3, after_header=BGRA[::-1]
     ),
     "TYPE: BMP with a palette, whose indices TensorFlow takes for gray values": bmp(
         bits=8, palette=GRAY_PALETTE[::-1]
@@ -325,7 +325,7 @@ SERIAL = entry(0xA431, 2, 4, b"123\0")
 def with_exif_directory(entries: bytes, order: str = ">") -> bytes:
     """Return a block whose second directory, where photos keep most, has these entries."""
     link = entry(0x8769, 4, 1, struct.pack(order + "L", 22), order)
-    return exif(link, order, behind=struct.pack(order + "H", len(entries) // 12) + entries)
+    return exif(link, order, values=struct.pack(order + "H", len(entries) // 12) + entries)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from tests import children
-from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
+from tests.children import make_read_only, make_roomy, mount_private_disk
 from tests.coco_command import Run, check_committed, check_visible, digests, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.refused_calls import (
@@ -105,12 +105,12 @@ def checked(disk: Path) -> dict[str, str]:
 
 
 def convert_on_small_disk(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
-    mount_disk_of_my_own(disk, size_bytes)
+    mount_private_disk(disk, size_bytes)
     return end(arguments, disk, lambda: checked(disk))
 
 
 def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
-    mount_disk_of_my_own(disk, 1 << 20)
+    mount_private_disk(disk, 1 << 20)
     add = PROGRESS.add
 
     def add_then_close(counts: Counts) -> None:
@@ -126,7 +126,7 @@ def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> En
 
 def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
     """Run into a bucket with the spools on a disk of so many bytes; 0: a read-only one."""
-    mount_disk_of_my_own(disk, size_bytes or 1 << 20)
+    mount_private_disk(disk, size_bytes or 1 << 20)
     if not size_bytes:
         make_read_only(disk)
     with GcsStandIn() as gcs:
@@ -139,7 +139,7 @@ def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) ->
 
 def convert_with_small_temporary_folder(arguments: list[str], disk: Path, output: Path) -> Ended:
     """Run with a temporary folder in which a file can be made, but no folder next to it."""
-    mount_disk_of_my_own(disk, 1 << 20, num_files=2)
+    mount_private_disk(disk, 1 << 20, num_files=2)
     tempfile.tempdir = str(disk)
     (disk / "another").touch()
     return end(arguments, disk, lambda: digests(output))
