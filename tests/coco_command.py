@@ -87,9 +87,7 @@ def settings_kept() -> Iterator[None]:
         for logger, (old, level, propagate) in zip(loggers, logging_was, strict=True):
             logger.handlers, logger.propagate = old, propagate
             logger.setLevel(level)
-        gc.set_threshold(
-            *collecting
-        )  # frozen objects stay so: else each run scans them again
+        gc.set_threshold(*collecting)  # frozen objects stay so: else each run scans them again
 
 
 def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:
