@@ -34,13 +34,13 @@ HERE = {  # page and words of a block: folder, code before it, condition after i
     ("docs/tables.md", "rows"): ("", ROWS, "clips['token_list'].to_pylist() == [[6], [7, 5]]"),
 }
 KERAS = "test_examples.py the_keras_tutorial_trains"
-WITHOUT_TENSORFLOW = "test_examples.py pytorch_and_grain_read_by_the_documents"
+WITHOUT_TENSORFLOW = "test_examples.py loaders_of_the_documents_read"
 ELSEWHERE = {
     ("README.md", "steps"): "test_load.py keras_trains_as_many_steps_in_each_epoch",
     ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py a_layout_of_the_users_own",
     ("docs/readers.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "make(context)"): "test_load.py a_mirrored_strategy_takes_it",
-    ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_tells_what_to_do",
+    ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/start-keras.md", "to_pair(record)"): KERAS,
     ("docs/start-keras.md", "import keras"): KERAS,
