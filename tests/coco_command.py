@@ -1,4 +1,4 @@
-"""Run `beam-tfrec coco` in this process or a new one, and read its output independently."""
+"""Run `beam-tfrec coco` in this process or a new one, and read its output with independent code."""
 
 import contextlib
 import functools
@@ -87,7 +87,7 @@ def settings_kept() -> Iterator[None]:
         for logger, (old, level, propagate) in zip(loggers, logging_was, strict=True):
             logger.handlers, logger.propagate = old, propagate
             logger.setLevel(level)
-        gc.set_threshold(*collecting)  # frozen objects stay so: else each run scans them again
+        gc.set_threshold(*collecting)  # objects stay frozen: unfrozen, each run would scan them
 
 
 def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:

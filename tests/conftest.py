@@ -21,7 +21,7 @@ from tests.memory_store import served
 def draw(examples: int, **more: Any) -> settings:
     """Return hypothesis settings for this number of examples, without a deadline.
 
-    The variable, which `make test` sets, reduces the number, but not below 20.
+    BEAM_TFREC_EXAMPLES_PERCENT, which `make test` sets, reduces it, but not below 20.
     """
     part = examples * int(os.environ.get("BEAM_TFREC_EXAMPLES_PERCENT", "100")) // 100
     return settings(max_examples=max(min(examples, 20), part), deadline=None, **more)

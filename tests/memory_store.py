@@ -55,7 +55,7 @@ class Step(NamedTuple):
     Attributes:
         number: counts the process's steps, from 1.
         operation: `stat`, `spool.publish` …
-        name: of the object; empty where there is none.
+        name: name of the object, if the operation has one.
     """
 
     number: int

@@ -13,7 +13,7 @@ LABELS = {1: Label(1, "person"), 90: Label(90, "Zahnbürste")}
 
 
 def sample_of(width_px: int, height_px: int, *objects: ObjectFields, **fields: Any) -> Sample:
-    """Return the sample of image 42, whose annotations are numbered from 11."""
+    """Return the sample of image 42, with annotations numbered from 11."""
     packed = pack(PictureFields(width_px, height_px, list(objects), image_id=42, **fields))
     ids = tuple(range(11, 11 + len(objects)))
     return Sample("train", "42", 0, (Blob("train", "dir/a.jpg", 3),), packed, ids)

@@ -143,7 +143,7 @@ def test_wrong_flags_are_refused(flags: str, message: str) -> None:
         COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
 
 
-def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None:
+def test_since_refuses_other_keys(source: Path, tmp_path: Path) -> None:
     """Row 0 of `x.npy` is `0`, and in a folder of several files `x.npy:0`."""
     (source / "y.npy").unlink()
     alone = ("--arrays", source / "x.npy")

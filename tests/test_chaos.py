@@ -104,7 +104,7 @@ def test_a_run_has_the_expected_number_of_steps(sources: Sources) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_resumes_after_a_kill_at_every_step(moment: Moment, sources: Sources) -> None:
+def test_resumes_after_a_kill_at_any_step(moment: Moment, sources: Sources) -> None:
     for number in STEPS:
         store = sources.store.copy()
         assert kill_run(store, number, moment)
@@ -118,9 +118,7 @@ FIRST_KILLS = [
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("first", FIRST_KILLS)
-def test_resumes_after_kills_at_every_pair_of_steps(
-    first: int, moment: Moment, sources: Sources
-) -> None:
+def test_resumes_after_two_kills_at_any_steps(first: int, moment: Moment, sources: Sources) -> None:
     left = sources.store.copy()
     assert kill_run(left, first, moment)
     for second in itertools.count(1):
@@ -233,7 +231,7 @@ def test_processes_can_write_the_same_shards_at_once(block: range, sources: Sour
 
 
 @pytest.mark.parametrize("block", seeds(few=15, blocks=10))
-def test_a_killed_twin_does_not_stop_the_others(block: range, sources: Sources) -> None:
+def test_a_killed_run_does_not_stop_the_others(block: range, sources: Sources) -> None:
     """One of three runs of the same plan is killed at any step."""
     for seed in block:
         store = sources.store.copy()
@@ -330,17 +328,17 @@ def new(store: MemoryStore) -> None:
     store.put(f"photos/{spec['images'][-1]['file_name']}", jpeg_bytes(color=99))
 
 
-def annotated_otherwise(store: MemoryStore) -> None:
+def other_annotation(store: MemoryStore) -> None:
     spec = json.loads(store.files()["instances.json"])
     spec["annotations"][0]["bbox"][2] += 1
     store.put("instances.json", json.dumps(spec).encode())
 
 
 CHANGES: dict[str, Callable[[MemoryStore], None]] = {
-    "gone": lambda store: store.remove("photos/a004.jpg"),
+    "deleted": lambda store: store.remove("photos/a004.jpg"),
     "new": new,
-    "another": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
-    "annotated otherwise": annotated_otherwise,
+    "other image": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
+    "other annotation": other_annotation,
 }
 
 

@@ -302,9 +302,7 @@ def test_damaged_pixels_of_a_png_are_refused(pixels: bytes, detail: str) -> None
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 4, 8, 16]))
-def test_interlaced_rows_need_the_exact_number_of_bytes(
-    width_px: int, height_px: int, bits: int
-) -> None:
+def test_interlaced_rows_need_exact_bytes(width_px: int, height_px: int, bits: int) -> None:
     passes = "1646264677777777565656567777777736463646777777775656565677777777"
     pixels: dict[tuple[str, int], int] = {}
     for y in range(height_px):
@@ -374,7 +372,7 @@ STRICTER_THAN_TENSORFLOW = {
 
 @pytest.fixture(scope="module")
 def tensorflow_shape() -> Shape:
-    """Return the shape of a decoded image, or None where TensorFlow refuses it."""
+    """Return the shape of a decoded image, or None if TensorFlow refuses it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     tensorflow = pytest.importorskip("tensorflow")
 
@@ -397,7 +395,7 @@ def decodes(data: bytes, tensorflow_shape: Shape) -> bool:
     return True
 
 
-def test_odd_files_get_the_verdicts_of_tensorflow_but_for_a_list(tensorflow_shape: Shape) -> None:
+def test_verdicts_equal_tensorflow_but_for_listed_files(tensorflow_shape: Shape) -> None:
     files, damaged, stricter = odd_files(), set(), set()
     for name, data in files.items():
         accepted, shape = isinstance(verdict(data), ImageInfo), tensorflow_shape(data)

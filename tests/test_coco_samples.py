@@ -182,9 +182,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("files", "given", "what"), REFUSED.values(), ids=REFUSED)
-def test_files_that_contradict_the_options_are_refused(
-    files: tuple, given: dict, what: str
-) -> None:
+def test_files_must_fit_the_options(files: tuple, given: dict, what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(*files, **given)
     assert str(raised.value) == what

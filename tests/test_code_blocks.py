@@ -85,9 +85,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("page", "words"), HERE)
-def test_the_block_runs(
-    page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_runs(page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, before, true_then = HERE[page, words]
     if "jax" in page:  # not installed anywhere
         monkeypatch.setitem(sys.modules, "jax", JAX)

@@ -112,7 +112,7 @@ TWO_SPLITS = [summary(), summary("val")]
         ([reject("1"), reject("2"), IN_VAL], TWO_SPLITS, RejectBudget(2), "3 of 20"),
         ([reject("1"), OTHERWISE], [summary()], RejectBudget(1), ""),  # one sample
         ([reject("1"), OTHERWISE], [summary()], RejectBudget(0), "1 of 10"),
-        # A percentage of new samples only: earlier ones would raise it until all new ones may fail.
+        # Only new samples count: with earlier ones, all new ones could in time be rejected.
         ([reject()], GROWN, RejectBudget(percent=5), ""),
         ([reject()], GROWN, RejectBudget(percent=4), "1 of 20"),
     ],
@@ -135,7 +135,7 @@ def test_rejected_samples_are_counted_once(
         (4, RejectBudget(count=0), 0),
     ],
 )
-def test_the_budget_of_dropped_annotations(
+def test_dropped_annotations_have_a_budget(
     listed: int, budget: RejectBudget | None, accepted: int
 ) -> None:
     left_out = {

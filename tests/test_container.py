@@ -25,7 +25,7 @@ PINS, WORKER_PINS = (
 )
 
 
-def test_image_has_the_beam_that_is_tested() -> None:
+def test_image_has_the_tested_beam_version() -> None:
     assert FROM[0] == f"apache/beam_python3.11_sdk:{PINS['apache-beam']}"
     assert WORKER_PINS["apache-beam"] == PINS["apache-beam"]
 
@@ -42,7 +42,7 @@ def test_lock_pins_every_requirement_with_hashes_and_names_no_host() -> None:
     assert len(blocks) > 50
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
     assert "://" not in LOCK
-    assert int(PINS["pillow"].partition(".")[0]) >= 13  # CVE-2026-112403, against Beam's pin
+    assert int(PINS["pillow"].partition(".")[0]) >= 13  # CVE-2026-112403, despite Beam's pin
 
 
 def test_worker_lock_has_all_requirements_and_no_test_packages() -> None:
@@ -94,9 +94,7 @@ def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> N
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_beam_stages_a_package_that_works_from_what_the_image_copies(
-    hostile: Path, tmp_path: Path
-) -> None:
+def test_the_package_that_beam_stages_works(hostile: Path, tmp_path: Path) -> None:
     """As with `--setup_file ./setup.py`; links to the four folders become files."""
     checkout, staged, unpacked = (tmp_path / name for name in ("checkout", "staged", "unpacked"))
     for folder in (checkout, staged):

@@ -175,7 +175,9 @@ def near(found: Sequence[float], scene: Scene, channel: int) -> bool:
 
 
 @some
-def test_detection_and_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_detection_and_keras_match_the_pixels(
+    turn: tuple[int, bool, bool], conversion: Conversion
+) -> None:
     scene = Scene(turn, conversion)
     width_px, height_px = scene.size_px
     for channel in SQUARES:
@@ -215,7 +217,9 @@ def test_detection_and_keras(turn: tuple[int, bool, bool], conversion: Conversio
 
 
 @some
-def test_panoptic_images(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_panoptic_images_match_the_pixels(
+    turn: tuple[int, bool, bool], conversion: Conversion
+) -> None:
     scene = Scene(turn, conversion)
     masks = scene.built(DetectionLayout(features=("boxes", "panoptic")))
     instances = as_stored(values(masks, "image/panoptic/instance_mask")[0])

@@ -1,4 +1,4 @@
-"""`croissant.json`: its content, and what MLCommons' own reader loads, if it is installed.
+"""`croissant.json`: its content, and what MLCommons' reader loads from it, if installed.
 
 `.ci/run` installs `mlcroissant` in an environment of its own and names its Python in
 MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.

@@ -118,7 +118,7 @@ def test_three_days_equal_one_conversion_of_everything(source: Source, tmp_path:
     assert days[2]["label_map.pbtxt"] == files_of(everything)["label_map.pbtxt"]
 
 
-def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
+def test_a_day_with_nothing_new_gives_an_empty_data_set(source: Source) -> None:
     source.grow(SIZES[0])
     source.made(DAYS[0])
     run = source.run(DAYS[1])

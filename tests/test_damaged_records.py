@@ -88,7 +88,7 @@ def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
     assert line.startswith(f"E-VER-MISSING {path}: a directory, not a file; ")
 
 
-def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
+def test_a_shard_that_changes_while_it_is_open_is_reported(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     assert int(records[0]["id"]) == 0
     data = (output / SHARD).read_bytes()

@@ -133,7 +133,7 @@ def test_the_text_of_a_card() -> None:
     assert is_sealed(data_card(MANIFEST).encode())
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
+def test_long_lists_are_cut_with_a_remark() -> None:
     labels = [Label(number, f"class {number}") for number in range(1234)]
     features = [Feature(f"f{n:04}", Kind.FLOAT, True, "x") for n in range(1234)]
     plan = msgspec.structs.replace(MANIFEST.plan, labels=labels)

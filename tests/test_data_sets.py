@@ -68,7 +68,7 @@ def test_a_missing_split_is_refused(tmp_path: Path) -> None:
             find_data_sets(root).shards("test")
 
 
-def test_relative_paths_outlive_a_change_of_directory(
+def test_relative_paths_survive_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(write(tmp_path / "a", 2))
@@ -115,7 +115,7 @@ def test_one_label_for_two_classes_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_newer_format_version_is_refused(tmp_path: Path) -> None:
     root = write(tmp_path)
     edit(root, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, features=7))
     what = f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}; upgrade"
@@ -164,9 +164,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "what"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_manifest_that_contradicts_itself_is_refused(
-    change: Change, what: str, tmp_path: Path
-) -> None:
+def test_contradictory_manifests_are_refused(change: Change, what: str, tmp_path: Path) -> None:
     """Readers and `--since` refuse it before any record is read."""
     root = write(tmp_path, 3, 2, 1)
     edit(root, change)
@@ -192,6 +190,8 @@ def test_a_manifest_that_contradicts_itself_is_refused(
         ("all=input train=shuffled", False),
     ],
 )
-def test_the_order_of_a_split(tmp_path: Path, order: str, is_in_order: bool) -> None:
+def test_order_of_a_split_comes_from_the_options(
+    tmp_path: Path, order: str, is_in_order: bool
+) -> None:
     found = find_data_sets(write(tmp_path, options={"order": order}))
     assert found.is_in_input_order("train") == is_in_order

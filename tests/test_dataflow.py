@@ -190,9 +190,7 @@ def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
     package = folder / "workflow.tar.gz"
     staged = url.removeprefix("storage.googleapis.com/staging/")
     package.write_bytes(gcs.objects("staging")[staged])
-    versions = (
-        folder / "versions.txt"
-    )  # as in the lock, except Pillow: pip refuses to override Beam's pin
+    versions = folder / "versions.txt"  # the lock's, without Pillow: pip keeps to Beam's pin
     pins = re.findall(r"^[\w.-]+==\S+", (PROJECT / "requirements.lock").read_text(), re.MULTILINE)
     versions.write_text("\n".join(pin for pin in pins if not pin.startswith("pillow")))
     venv.create(folder / "worker", with_pip=True)

@@ -31,7 +31,7 @@ PAGE_BYTES = 4096
 
 
 class Job(NamedTuple):
-    """A conversion of 24 images, one shard after the other, with a reject of each kind.
+    """A conversion of 24 images with two rejects, which writes one shard after the other.
 
     Attributes:
         arguments: without the output.

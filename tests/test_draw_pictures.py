@@ -185,7 +185,7 @@ MASKS: dict[str, tuple[Features, Roles, dict[tuple[int, int], int | None], set[s
         {(10, 60): 1, (100, 20): None},
         {"square"},
     ),
-    "polygons, where there are no masks": (
+    "polygons, without masks": (
         {
             **IMAGE,
             **BOXES,

@@ -253,7 +253,7 @@ def test_number_labels(earlier: list[Label], first_id: int | None, numbered: lis
     assert [label.annotated_id for label in numbered].count(90) == 1
 
 
-def test_category_ids_that_label_maps_refuse_need_other_numbers() -> None:
+def test_category_ids_beyond_int32_must_be_renumbered() -> None:
     label = Label(2**31, "dog")
     line = "^E-ANN-LABELS all annotation files: category id 2147483648 of 'dog' is not from 0 to 21"
     with pytest.raises(RuntimeError, match=line):
@@ -281,7 +281,7 @@ def test_another_numbering_is_refused(earlier: list[Label], first_id: int | None
         number_labels(earlier, [CAT], first_id)
 
 
-def test_names_keep_their_numbers() -> None:
+def test_class_names_keep_their_labels() -> None:
     numbered = [Label(1, "ant"), Label(2, "cat"), Label(0, "dog")]
     assert number_names([Label(0, "dog")], ["cat", "dog", "ant"], 0) == numbered
     with pytest.raises(RuntimeError, match=r"^E-ARG --since: .* not numbered from 1"):
@@ -289,7 +289,7 @@ def test_names_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("change", [{"text": "house cat"}, {"keypoints": ("nose",)}])
-def test_details_of_a_class_may_come_later_and_stay(change: dict[str, Any]) -> None:
+def test_details_of_a_class_can_be_added_later(change: dict[str, Any]) -> None:
     detailed = msgspec.structs.replace(CAT, **change)
     labels = unite_labels([CAT, DOG, detailed], "second")
     assert labels == [detailed, DOG] == unite_labels([*labels, CAT], "third")

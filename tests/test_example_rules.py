@@ -64,7 +64,9 @@ CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "row_labels", "wrong"), CASES.values(), ids=CASES)
-def test_examples(changes: dict[str, Any], row_labels: list[int] | None, wrong: list[str]) -> None:
+def test_wrong_features_are_reported(
+    changes: dict[str, Any], row_labels: list[int] | None, wrong: list[str]
+) -> None:
     values = {key: values for key, values in (VALUES | changes).items() if values is not None}
     found = RULES.find_wrong(encode_example(values), row_labels=row_labels)
     assert found == [f"feature {what}" for what in wrong]

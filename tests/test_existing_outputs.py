@@ -37,9 +37,7 @@ def test_foreign_files_are_refused_untouched(
 
 
 @pytest.mark.thorough
-def test_overwrite_deletes_nothing_before_the_arguments_are_checked(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_overwrite_checks_arguments_before_it_deletes(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A typing mistake in --annotations must not delete the existing data set."""
     (images, annotations), out = make_coco(3), tmp_path / "out"
     committed((images, annotations), out)

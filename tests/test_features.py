@@ -79,7 +79,7 @@ def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
         ({"repeated": True, "optional": True}, "optional must be a feature of one value, got a of"),
     ],
 )
-def test_feature_refuses(overrides, message):
+def test_invalid_features_are_refused(overrides, message):
     fields = {"key": "a", "kind": Kind.BYTES, "repeated": False, "doc": "px"}
     with pytest.raises(ValueError, match=message):
         Feature(**fields | overrides)
@@ -93,7 +93,7 @@ def test_feature_refuses(overrides, message):
         ("x", ["a", "b", "a", "b", "c"], r"keys of x must differ, got \['a', 'b'\] twice"),
     ],
 )
-def test_feature_spec_refuses(name, keys, message):
+def test_invalid_feature_specs_are_refused(name, keys, message):
     features = tuple(Feature(key, Kind.INT64, False, "px") for key in keys)
     with pytest.raises(ValueError, match=message):
         FeatureSpec(name, features)

@@ -92,14 +92,14 @@ def run_png(data: bytes) -> None:
 
 def with_right_checksums(data: bytes) -> bytes:
     """Return a PNG with the checksum of each complete chunk corrected."""
-    mended, position = bytearray(data), len(small.PNG_SIGNATURE)
-    while position + 12 <= len(mended):
-        end = position + 12 + struct.unpack_from(">I", mended, position)[0]
-        if end > len(mended):
+    corrected, position = bytearray(data), len(small.PNG_SIGNATURE)
+    while position + 12 <= len(corrected):
+        end = position + 12 + struct.unpack_from(">I", corrected, position)[0]
+        if end > len(corrected):
             break
-        struct.pack_into(">I", mended, end - 4, zlib.crc32(mended[position + 4 : end - 4]))
+        struct.pack_into(">I", corrected, end - 4, zlib.crc32(corrected[position + 4 : end - 4]))
         position = end
-    return bytes(mended)
+    return bytes(corrected)
 
 
 def run_exif(data: bytes) -> None:

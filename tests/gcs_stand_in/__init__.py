@@ -54,7 +54,7 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        what: kind of trouble.
+        what: what goes wrong.
         kind: kind of request that it affects; None for any.
         name: object that it affects; None for any. The name of a listing is its prefix.
         times: number of requests to fail; None for no limit.
@@ -96,7 +96,7 @@ class GcsStandIn(ThreadingHTTPServer):
     """
 
     request_queue_size = 256
-    daemon_threads = False  # the base class waits only for threads that are no daemons
+    daemon_threads = False  # the base class does not wait for daemon threads
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -265,9 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: GcsStandIn
 
     def handle(self) -> None:
-        with contextlib.suppress(
-            _Dropped, OSError
-        ):  # the client left, or the reply is lost on purpose
+        with contextlib.suppress(_Dropped, OSError):  # the client left, or a fault ends it
             super().handle()
 
     def finish(self) -> None:

@@ -291,9 +291,7 @@ class Store:
         if found is not None and call.number("generation") in (None, found.generation):
             return found
         if "storage.objects.list" not in self.permissions:
-            raise _denied(
-                "storage.objects.list"
-            )  # without list permission, missing objects are secret
+            raise _denied("storage.objects.list")  # a 404 needs the permission to list
         raise _no_such_object(call.bucket, call.name)
 
     def _upload(self, call: Call) -> Reply:

@@ -44,7 +44,7 @@ SABOTAGES = (
         PUBLISH,
         "if len(of_split) > allowed:",
         "if len(of_split) < 0:",
-        "tests/test_commit.py::test_the_budget_of_dropped_annotations",
+        "tests/test_commit.py::test_dropped_annotations_have_a_budget",
     ),
     Sabotage(
         "a shard that is not as planned is written",
