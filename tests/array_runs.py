@@ -26,7 +26,7 @@ def random_images(items: int, side: int = 8, seed: int = 0) -> np.ndarray:
 
 
 def parsed(out: Path, dtype: Any, split: str = "train", **features: Any) -> list[dict[str, Any]]:
-    """Return the records as the tutorial's reader gives them, in the order of files and records."""
+    """Return the records, parsed as in the tutorial, in the order of files and records."""
     import tensorflow as tf
 
     description = {

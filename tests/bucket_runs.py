@@ -1,4 +1,4 @@
-"""A whole run in plain functions with everything in buckets, by the real clients; for children."""
+"""A whole run from bucket to bucket with the real clients, for child processes to call."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Functions run in processes of their own: to be killed, starved, or given a disk of their own.
+"""Run functions in child processes that are killed, lack resources or have a private disk.
 
-Children are forked from a server process without threads, so that no lock of the test run is held
-in them; what they run lives in modules, not in tests.
+Children are forked from a server process without threads, so they inherit no held lock. What they
+run must be in importable modules, not in test functions.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ KILLED = 77
 _BUILDERS = "beam_tfrec.transforms.builders"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
-# Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.
+# Now, while temporary files have short paths: a socket's path has at most 107 bytes.
 multiprocessing.util.get_temp_dir()
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
 _READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
@@ -66,7 +66,7 @@ def kill_once_ready(function: Callable[..., Any], *args: Any) -> None:
 
 
 def start_child(function: Callable[..., Any], *args: Any) -> ForkServerProcess:
-    """Return a child that runs the function; whoever kills it knows when."""
+    """Start a child that runs the function; the caller may kill it."""
     child = _CONTEXT.Process(target=function, args=args)
     child.start()
     return child
@@ -80,7 +80,7 @@ def _send_outcome(sender: Any, function: Callable[..., Any], *args: Any) -> None
 
 
 def without_anonymous_files(real_open: Callable[..., int]) -> Callable[..., int]:
-    """Return an `os.open` of a filesystem that has no `O_TMPFILE`."""
+    """Return an `os.open` that refuses `O_TMPFILE`, as some filesystems do."""
 
     def open_no_tmpfile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
@@ -95,7 +95,7 @@ def die_at(nth: int, *, torn: bool = False) -> None:
 
     Args:
         nth: counts calls of `FileSpool.write`, `os.fsync` and `os.link`, from 1.
-        torn: where that call is a write, let half of it through first.
+        torn: if that call is a write, write half of the data first.
     """
     count = itertools.count(1)
 
@@ -125,16 +125,16 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, before)
 
 
-def mount_disk_of_my_own(directory: Path, size_bytes: int, num_files: int = 0) -> None:
-    """Mount a small tmpfs that this process alone sees and that ends with it.
+def mount_private_disk(directory: Path, size_bytes: int, num_files: int = 0) -> None:
+    """Mount a small tmpfs that only this process sees, until it ends.
 
     Args:
-        directory: where it is mounted.
-        size_bytes: what it can hold.
-        num_files: files and folders that it can hold, itself one of them; 0 for any number.
+        directory: mount point.
+        size_bytes: capacity.
+        num_files: limit of files and folders, with the root; 0 for no limit.
 
     Raises:
-        OSError: where the machine does not allow it.
+        OSError: the machine does not allow it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
@@ -149,24 +149,24 @@ def mount_disk_of_my_own(directory: Path, size_bytes: int, num_files: int = 0) -
 
 
 def make_read_only(directory: Path) -> None:
-    """Make a disk of this process read-only."""
+    """Make a private disk read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT | _READ_ONLY, None))
 
 
 def make_roomy(directory: Path) -> None:
-    """Make a disk of this process writable, and larger than any test needs."""
+    """Make a private disk writable, and large enough for any test."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT, b"size=64m,nr_inodes=0"))
 
 
 def can_mount() -> bool:
-    """Return whether a child may mount a disk of its own."""
+    """Return whether a child may mount a private disk."""
     return outcome_of(_try_to_mount) is True
 
 
 def _try_to_mount() -> bool:
-    mount_disk_of_my_own(Path("/tmp"), 4096)
+    mount_private_disk(Path("/tmp"), 4096)
     return True
 
 
@@ -176,8 +176,8 @@ def _check(result: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def builders_beside(pid: int) -> list[int]:
-    """Return the processes that build shards for another one, which started them."""
+def builders_of(pid: int) -> list[int]:
+    """Return the shard builders that a process has started."""
     return [child for child in children_of(pid) if _builds(child)]
 
 

@@ -1,4 +1,4 @@
-"""Run `beam-tfrec coco` in this process or another, and read its output with code of our own."""
+"""Run `beam-tfrec coco` in this process or a new one, and read its output with independent code."""
 
 import contextlib
 import functools
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """The one line that says what went wrong: with one code, last, and no traceback."""
+        """The error: one line with one code, the last one, without a traceback."""
         assert "Traceback" not in self.err, self.err
         lines = [line for line in self.err.splitlines() if CODE.search(line)]
         assert len(lines) == 1, self.err
@@ -65,7 +65,7 @@ def run_coco(*arguments: object) -> Run:
 
 
 def run_pipeline(run: Callable[[Sequence[str]], None], *arguments: object) -> Run:
-    """Run a pipeline's command; what it sets for a process of its own is put back."""
+    """Run a pipeline's command in this process, and restore process-wide settings after it."""
     out, err = io.StringIO(), io.StringIO()
     with settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = guarded(run, [str(argument) for argument in arguments])
@@ -87,16 +87,16 @@ def settings_kept() -> Iterator[None]:
         for logger, (old, level, propagate) in zip(loggers, logging_was, strict=True):
             logger.handlers, logger.propagate = old, propagate
             logger.setLevel(level)
-        gc.set_threshold(*collecting)  # what it froze stays so: else each run walks it again
+        gc.set_threshold(*collecting)  # objects stay frozen: unfrozen, each run would scan them
 
 
 def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start the command as a process of its own."""
+    """Start the command in a new process."""
     return start_command("coco", *arguments, **environment)
 
 
 def start_command(name: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start a command of this name as a process of its own."""
+    """Start a command of this name in a new process."""
     return subprocess.Popen(
         [sys.executable, "-m", f"beam_tfrec.pipelines.{name}", *map(str, arguments)],
         cwd=PROJECT,
@@ -119,12 +119,12 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> Run:
 
 
 def spawn_coco(*arguments: object, **environment: str) -> Run:
-    """Run the command as a process of its own."""
+    """Run the command in a new process."""
     return finish(start_coco(*arguments, **environment))
 
 
 def read_records(path: Path) -> list[bytes]:
-    """Return a TFRecord file's records, every length and checksum looked at."""
+    """Return a TFRecord file's records, after checking every length and checksum."""
     return invariants.read_records(path.read_bytes(), path)
 
 
@@ -134,7 +134,7 @@ def shard_paths(out: Path, split: str = "") -> list[Path]:
 
 
 def counts(out: Path, split: str = "") -> list[int]:
-    """Return the records of every shard file, in the order of their names."""
+    """Return the number of records of each shard file, sorted by name."""
     return [len(read_records(path)) for path in shard_paths(out, split)]
 
 
@@ -172,10 +172,10 @@ def digests(out: Path, *patterns: str) -> dict[str, str]:
 
 
 REPORTED = ("--report",)
-"""What a run elsewhere needs to have all files of one in process, to the byte."""
+"""Flags with which a run on another engine writes the same files as a run in process."""
 
 DATA = ("*.tfrec", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*", "index/*.idx")
-"""What must be equal in every run from equal sources: all but what tells of their mtimes."""
+"""Files that are equal for equal sources; the others depend on modification times."""
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -198,10 +198,10 @@ def rejected_of(out: Path) -> list[dict[str, Any]]:
 
 
 def check_visible(out: Path) -> int:
-    """Check that every shard file a glob finds is whole and agrees with its receipt.
+    """Check that every shard file that a glob finds is complete and agrees with its receipt.
 
     Returns:
-        How many there are.
+        The number of shard files.
     """
     return invariants.check_visible(invariants.files_of(out))
 
@@ -238,7 +238,7 @@ def committed_by(
 
 @functools.cache
 def literal_png(width: int, height: int, gray: int) -> bytes:
-    """Return a gray PNG in stored blocks: its bytes depend on no compressor's version."""
+    """Return a gray PNG without compression: its bytes do not depend on zlib's version."""
     rows = (b"\0" + bytes([gray]) * width) * height
     assert len(rows) < 2**16
     size = struct.pack("<HH", len(rows), len(rows) ^ 0xFFFF)

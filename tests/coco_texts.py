@@ -1,4 +1,4 @@
-"""Small COCO files as text, and what the reader makes of them."""
+"""Small COCO files as text, and functions that read them."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def read_counted(
     panoptic: bool = False,
     splitting: Splitting | None = None,
 ) -> list[Sample | Rejected | SplitSource]:
-    """Return what is left of a split's files, and last what each split held; sums are checked."""
+    """Return samples and rejects of a split's files, then a summary a split; check all sums."""
     counter = SplitCounter(exclude or {})
     roots = frozenset([split] if panoptic else [])
     reader = CocoReader(rules, panoptic_splits=roots, splitting=splitting or Splitting())
@@ -90,7 +90,7 @@ def read_counted(
 
 
 def _require_sums(file: SplitSource, items: Sequence[Sample | Rejected]) -> None:
-    """All that is listed is a sample, a reject, or left out."""
+    """Check that each listed item is a sample, a reject, or left out."""
     samples = [item for item in items if isinstance(item, Sample)]
     assert file.listed == len(samples) + file.excluded_images + sum(file.skipped.values())
     kept = sum(len(sample.annotation_ids) for sample in samples)

@@ -22,10 +22,10 @@ class Budget(NamedTuple):
     """A part of the project.
 
     Attributes:
-        name: as the table shows it.
-        at_most: lines.
-        patterns: of its files, below the project's root.
-        all_lines: count every line, not code alone.
+        name: name in the table.
+        at_most: largest number of lines.
+        patterns: globs of its files, relative to the project's root.
+        all_lines: count all lines, not only code.
     """
 
     name: str
@@ -75,7 +75,7 @@ def code_lines(source: str) -> int:
 
 
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of strings that stand alone, which say things and do nothing."""
+    """Yield the lines of docstrings and other bare strings."""
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):

@@ -1,4 +1,4 @@
-"""What all tests share: the runner, the real data, and small builders of inputs."""
+"""Shared by all tests: the runner, the real data, and builders of small inputs."""
 
 import io
 import json
@@ -19,20 +19,20 @@ from tests.memory_store import served
 
 
 def draw(examples: int, **more: Any) -> settings:
-    """Return the settings of a test that draws so many examples, in any time.
+    """Return hypothesis settings for this number of examples, without a deadline.
 
-    The variable asks for a part of them, as `make test` does; but for at least 20.
+    BEAM_TFREC_EXAMPLES_PERCENT, which `make test` sets, reduces it, but not below 20.
     """
     part = examples * int(os.environ.get("BEAM_TFREC_EXAMPLES_PERCENT", "100")) // 100
     return settings(max_examples=max(min(examples, 20), part), deadline=None, **more)
 
 
 if settings.get_current_profile_name() == "default":  # CI chooses its own
-    # Tests are timed nowhere: on a busy machine an example may take any time.
+    # No deadlines: on a busy machine an example may take any time.
     settings.register_profile("patient", draw(100))
     settings.load_profile("patient")
 
-# These import what environments of their own have.
+# These run in other environments, with packages that are not installed here.
 collect_ignore = [
     *("browser/look.py", "browser/shoot.py", "mlcroissant/load.py", "tfdv/validate.py"),
     "torch_reader/read.py",
@@ -61,7 +61,7 @@ def test_pipeline() -> Callable[[], beam.Pipeline]:
 
 @pytest.fixture(scope="module")
 def memory_served() -> Iterator[None]:
-    """Have `open_storage` find the processes of `tests.memory_store`."""
+    """Let `open_storage` find the processes of `tests.memory_store`."""
     with served():
         yield
 
@@ -78,13 +78,13 @@ def quiet_beam() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def rates_forgotten() -> None:
-    """Let no test be slowed down by the throttling of another."""
+    """Forget request rates: throttling in one test must not slow down another."""
     rate_of.cache_clear()
 
 
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine on which nobody has logged in to Google Cloud."""
+    """A machine without credentials for Google Cloud."""
     from beam_tfrec.transforms.storage import gcs  # here: few tests need Google's client
 
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
@@ -158,7 +158,7 @@ def make_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
 
 @pytest.fixture
 def thirty_images(make_coco: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
-    """Thirty images, one of them cut off; for engines that take a while."""
+    """Thirty images, one of them cut off; for slow engines."""
     images, annotations = make_coco(30)
     cut = images / "a007.jpg"
     cut.write_bytes(cut.read_bytes()[:300])
@@ -167,7 +167,7 @@ def thirty_images(make_coco: Callable[..., tuple[Path, Path]]) -> tuple[Path, Pa
 
 @pytest.fixture(scope="module")
 def tfds() -> Iterator[Any]:
-    """TFDS, which must never look into its bucket: it does where it finds no dataset_info.json."""
+    """TFDS without network: it would ask its bucket if a dataset_info.json were missing."""
     import tensorflow_datasets
 
     def refuse(*_: object) -> None:

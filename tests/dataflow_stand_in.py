@@ -1,6 +1,6 @@
-"""A stand-in of the Dataflow service: it takes jobs over HTTP and runs what was staged for them.
+"""A stand-in for the Dataflow service: it takes jobs over HTTP and runs their staged files.
 
-It serves what Beam asks of the REST API (https://cloud.google.com/dataflow/docs/reference/rest):
+It serves Beam's calls of the REST API (https://cloud.google.com/dataflow/docs/reference/rest):
 create a job, get one, list its messages and metrics. A job's error text becomes its error message.
 """
 
@@ -30,7 +30,7 @@ class DataflowStandIn:
     errors: list[str] = field(default_factory=list)
 
     def create(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take a job, and have it run."""
+        """Take a job, and run it in a thread."""
         job_id = f"2026-01-01_00_00_00-{len(self.jobs)}"
         names = {"id": job_id, "name": request["name"], "projectId": "my-project"}
         job = {**names, "createTime": _TIME, "currentState": "JOB_STATE_RUNNING"}
@@ -45,7 +45,7 @@ class DataflowStandIn:
         job["currentState"] = "JOB_STATE_FAILED" if ended.returncode else "JOB_STATE_DONE"
 
     def answer(self, path: str) -> dict[str, Any]:
-        """Return a job, or its messages; nothing of what else Beam asks."""
+        """Return a job or its messages; an empty reply to anything else."""
         job_id, _, what = path.split("?")[0].partition("/jobs/")[2].partition("/")
         if what == "messages":
             common = {"time": _TIME, "messageImportance": "JOB_MESSAGE_ERROR"}

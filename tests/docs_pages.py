@@ -32,7 +32,7 @@ API = """
 
 
 def gather_pages(folder: Path) -> None:
-    """Copy the pages, and complete the two of the reference."""
+    """Copy the pages, and append all flags and functions to the reference."""
     for pattern in PATTERNS:
         for path in PROJECT.glob(pattern):
             if path.is_file():
@@ -71,7 +71,7 @@ def flag_rows(name: str) -> Iterator[tuple[str, str]]:
 
 
 def escaped(text: str) -> str:
-    """Return text as it is to be read in a cell of a table.
+    """Escape text for a cell of a Markdown table.
 
     >>> escaped("a|b of <c> and train_1")
     'a\\\\|b of &lt;c&gt; and train\\\\_1'

@@ -1,4 +1,4 @@
-"""Sources of every kind, drawn by `examples/draw_sample.py`: for clones without real photos."""
+"""Sources of each kind, drawn with `examples/draw_sample.py`, for clones without real photos."""
 
 import random
 from pathlib import Path
@@ -12,12 +12,12 @@ SCALE = 4
 
 def draw_coco(folder: Path, pictures: int) -> tuple[Path, Path]:
     """Draw pictures with boxes, and return their folder and annotation file."""
-    draw_split(folder, "val", pictures)  # the split of which no file is broken
+    draw_split(folder, "val", pictures)  # the split without broken files
     return folder / "val", folder / "val.json"
 
 
 def draw_classes(folder: Path, of_each: int) -> Path:
-    """Draw pictures of one shape each, in a folder for each shape, and return the root."""
+    """Draw pictures of one shape each, in one folder a shape, and return the root."""
     rng = random.Random(0)
     for label, name in enumerate(CATEGORIES):
         (folder / name).mkdir(parents=True)
@@ -29,7 +29,7 @@ def draw_classes(folder: Path, of_each: int) -> Path:
 
 
 def draw_pairs(folder: Path, pairs: int) -> tuple[Path, Path]:
-    """Draw pictures and a quarter of each, and return the folders of low and high ones."""
+    """Draw pictures, and each at a quarter of its size; return the folders of low and high ones."""
     rng = random.Random(0)
     low, high = folder / "low", folder / "high"
     low.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Programs that scripts call, played by small ones that record their words and answer as told."""
+"""Fake programs for scripts to call: they record their arguments and give set answers."""
 
 import json
 import os
@@ -29,11 +29,11 @@ for answer in reversed(answers):
 
 @dataclass
 class FakePrograms:
-    """A PATH of programs that do what a test says, and of the few real ones that it names.
+    """A PATH of fake programs, with links to a few real ones.
 
     Attributes:
-        folder: where they are; made here.
-        real: programs that are what they are.
+        folder: where they are; it is created.
+        real: names of real programs to link.
     """
 
     folder: Path
@@ -55,16 +55,16 @@ class FakePrograms:
             path.chmod(0o755)
 
     def remove(self, name: str) -> None:
-        """Take a program away."""
+        """Remove a program."""
         (self.folder / name).unlink()
 
     def answer(self, *words: str, out: str = "", err: str = "", code: int = 0) -> None:
-        """Answer so whoever is called with all these words; what is told last holds."""
+        """Set the answer to calls with all these words; the last matching one counts."""
         self._answers.append({"words": words, "out": out, "err": err, "code": code})
         (self.folder / "answers.json").write_text(json.dumps(self._answers))
 
     def calls(self, *words: str) -> list[list[str]]:
-        """Return the calls whose words hold all of these, in order."""
+        """Return the calls that contain all these words, in order."""
         path = self.folder / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [call for call in map(json.loads, lines) if all(w in " ".join(call) for w in words)]
@@ -72,7 +72,7 @@ class FakePrograms:
     def run(
         self, *command: str | Path, cwd: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command that finds these programs alone."""
+        """Run a command with only these programs on its PATH."""
         return subprocess.run(
             list(map(str, command)),
             cwd=cwd,

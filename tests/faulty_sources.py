@@ -1,4 +1,4 @@
-"""What is done to images between one run and the next: spoilt, replaced, changed, unreadable."""
+"""Changes to image files between two runs: damaged, replaced, changed or unreadable."""
 
 import os
 import socket
@@ -54,13 +54,13 @@ def grow(path: Path) -> None:
 
 
 def rewrite(path: Path) -> None:
-    """Other bytes of the same size, which a photo of another colour happens to have."""
+    """Change bytes without changing the size."""
     data = path.read_bytes()
     path.write_bytes(data[:-2] + b"\0\0")
 
 
 def failing_reads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[str, int], None]) -> None:
-    """Let `fail(name, attempt)` raise in the place of an image's read."""
+    """Call `fail(name, attempt)` before each read of an image; it may raise."""
     read_once, attempts = local._read_once, {}
 
     def reading(path: str, *more: Any) -> Any:

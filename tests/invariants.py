@@ -1,9 +1,9 @@
-"""The one oracle: what an output may hold after whatever happened to the runs that made it.
+"""Check an output, whatever happened to the runs that made it.
 
-It looks at stored state alone, a mapping of names to bytes, be it of a folder, of a bucket or of
-the store in memory; and it reads with code of its own. The numbers in messages:
+The checks see a mapping of names to bytes: of a folder, of a bucket, or of the store in memory.
+They do not use the code under test. The numbers in messages mean:
 1. nothing is lost silently; 2. the same bytes; 3. shards are exact; 4. the manifest commits;
-7. transient trouble is never a reject. Other tests look at 5 (memory) and 6 (no TensorFlow).
+7. transient errors are never rejects. Other tests check 5 (memory) and 6 (no TensorFlow).
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _OF_THE_SAMPLE = (
     *("E-SRC-LABEL", "E-SRC-TWICE", "E-ANN-MISSING", "E-ANN-FILE"),
 )
 _OF_THE_ANNOTATION = ("E-BOX-", "E-RLE-", "E-SEG-", "E-ANN-ORPHAN", "E-ANN-CATEGORY", "E-ANN-SHAPE")
-_OWN_COUNT = "counted"  # of a layout that is a test's own
+_OWN_COUNT = "counted"  # by a layout that a test defines
 _DOC = Path(__file__).parents[1] / "docs" / "faults.md"
 
 
@@ -43,9 +43,9 @@ def check_output(files: Files, undisturbed: Files, foreign: Files | None = None)
     """Check an output against the undisturbed build; return whether it is committed.
 
     Args:
-        files: what is there now.
-        undisturbed: what a build of this plan makes that nothing happened to.
-        foreign: what the user had there before; it stays.
+        files: the output.
+        undisturbed: output of an undisturbed build of this plan.
+        foreign: files of the user's, which must not change.
     """
     for name, data in (foreign or {}).items():
         assert files.get(name) == data, f"4: {name} of the user is gone or changed"
@@ -57,12 +57,12 @@ def check_output(files: Files, undisturbed: Files, foreign: Files | None = None)
     if MANIFEST not in own:
         return False
     check_committed(own)
-    assert own.keys() == undisturbed.keys(), "4: a manifest, and not all that it commits"
+    assert own.keys() == undisturbed.keys(), "4: a manifest, but not all its files"
     return True
 
 
 def check_visible(files: Files) -> int:
-    """Check that every shard that a glob finds is as its receipt says; return how many."""
+    """Check every shard that a glob finds against its receipt; return how many."""
     receipts = {receipt["file"]: receipt for receipt in _receipts(files).values()}
     for name in data_files(files):
         data = files[name]
@@ -114,9 +114,9 @@ def _documented(section: str) -> set[str]:
 
 
 def check_growth(days: Sequence[Files]) -> dict[tuple[str, str], bytes]:
-    """Check data sets that grew one by the other, each by itself and all together.
+    """Check data sets made with `--since`, each alone and all together; return all Examples.
 
-    A sample is in one of them alone, and a class keeps its id and its name. Return all Examples.
+    Each sample must be in only one of them, and each class must keep its id and name.
     """
     examples: dict[tuple[str, str], bytes] = {}
     labels: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ def check_growth(days: Sequence[Files]) -> dict[tuple[str, str], bytes]:
 
 
 def keyed_records(files: Files) -> dict[tuple[str, str], bytes]:
-    """Return the Examples of a data set by the split and key that its indexes give them."""
+    """Return the Examples of a data set by split and key, as its indexes name them."""
     records: dict[tuple[str, str], bytes] = {}
     for receipt in _receipts(files).values():
         data = files[receipt["file"]]
@@ -144,18 +144,18 @@ def keyed_records(files: Files) -> dict[tuple[str, str], bytes]:
 
 
 def check_rejects(codes: Iterable[str]) -> None:
-    """Check that rejects tell of samples and annotations, never of storage or of a machine."""
+    """Check that all rejects are about samples or annotations, never about storage or a machine."""
     for code in codes:
         assert code.startswith(_OF_THE_SAMPLE + _OF_THE_ANNOTATION), f"7: {code} is a reject"
 
 
 def data_files(files: Files) -> list[str]:
-    """Return the names that the data's glob finds, sorted."""
+    """Return the names of shard files, as a glob finds them, sorted."""
     return sorted(name for name in files if "/" not in name and name.endswith(".tfrec"))
 
 
 def read_records(data: bytes, where: object) -> list[bytes]:
-    """Return a TFRecord file's records, every length and checksum looked at."""
+    """Return a TFRecord file's records, after checking every length and checksum."""
     at, records = 0, []
     while at < len(data):
         length, length_crc = struct.unpack_from("<QI", data, at)

@@ -1,7 +1,7 @@
-"""Whole runs on the store in memory: the command's own steps, in one process after the other.
+"""Whole runs on the store in memory, with the same steps as the command.
 
-The data set is small and has all that a run can meet: a rejected image, a dropped annotation, and
-files of the user's in the output.
+The small data set has a rejected image and a dropped annotation. The output already holds files of
+the user's.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tests.small_runs import SmallRun, build_run, plan_run
 
 NUM_IMAGES, NUM_SHARDS = 10, 4
 FOREIGN = {"notes.txt": b"of the user", "old/train-00000-of-00001-1.tfrec": b"of the user, too"}
-"""What lies in the output before the first run, and behind the last."""
+"""Files of the user's in the output, which no run may change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Sources:
     """A store before any run.
 
     Attributes:
-        store: sources and the user's files; copy it before it is written to.
-        undisturbed: what a run makes that nothing happens to.
-        steps: how many steps that run takes.
+        store: sources and the user's files; copy it before a run.
+        undisturbed: output of an undisturbed run.
+        steps: number of steps of that run.
     """
 
     store: MemoryStore
@@ -36,12 +36,12 @@ class Sources:
     steps: int
 
     def check(self, store: MemoryStore) -> bool:
-        """Ask the oracle; return whether the data set is committed."""
+        """Check the output; return whether the data set is committed."""
         return check_output(store.files("out/"), self.undisturbed, FOREIGN)
 
 
 def make_sources(num_images: int = NUM_IMAGES, **planned: Any) -> Sources:
-    """Return a store with sources, and what a run makes of them."""
+    """Return a store with sources, and the output of an undisturbed run."""
     store = MemoryStore()
     spec = coco_dict(num_images)
     spec["annotations"][5]["bbox"] = [64, 0, 5, 5]  # outside
@@ -59,11 +59,11 @@ def make_sources(num_images: int = NUM_IMAGES, **planned: Any) -> Sources:
 
 
 def plan_on(process: Process, num_shards: int = NUM_SHARDS, **planned: Any) -> SmallRun:
-    """Read and list what a process needs for its plan."""
+    """Read the sources and plan, in a simulated process."""
     sources = (f"{process.uri}/photos", f"{process.uri}/instances.json", f"{process.uri}/out")
     return plan_run(*sources, num_shards, budget=RejectBudget(1), **planned)
 
 
 def run_on(process: Process, **planned: Any) -> Manifest:
-    """Plan, build and commit, in a process."""
+    """Plan, build and commit, in a simulated process."""
     return build_run(plan_on(process, **planned))

@@ -1,16 +1,16 @@
-"""An object store in memory, shared by simulated processes whose every operation can go wrong.
+"""An object store in memory, shared by simulated processes; each of their operations can fail.
 
-Objects appear whole and once, have a generation and a CRC-32C, and can be deleted. Whatever a
-process asks of the store is a numbered step. Its `Disturb` is called before and after the effect:
-it may kill the process there, fail the step, have a reply lost, or do something else first.
+Objects appear whole and once, have a generation and a CRC-32C, and can be deleted. Each operation
+of a process is a numbered step. Its `Disturb` is called before and after the effect. It may kill
+the process, fail the step, lose the reply, or do something else first.
 
     store = MemoryStore()
     process = store.start(kill_at(7, Moment.AFTER))
     with served():
         storage = open_storage(f"{process.uri}/out")
 
-A killed process does nothing any more: each further step of it dies too, by an exception that none
-of our code catches. What it had written to spools is gone, as a disk of a lost machine is.
+A killed process does nothing more: each further step raises an exception that none of our code
+catches. Its spools are lost, like the disk of a lost machine.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from beam_tfrec.transforms.storage import (
 
 SCHEME = "memory://"
 ON_DISK = ("spool", "spool.write", "spool.close")
-"""Operations that no store takes part in."""
+"""Operations on the local spool, which send no request to the store."""
 
 T = TypeVar("T")
 
@@ -53,9 +53,9 @@ class Step(NamedTuple):
     """One operation of a process on the store.
 
     Attributes:
-        number: among the process's steps, from 1.
+        number: counts the process's steps, from 1.
         operation: `stat`, `spool.publish` …
-        name: of the object; empty where there is none.
+        name: name of the object, if the operation has one.
     """
 
     number: int
@@ -64,23 +64,23 @@ class Step(NamedTuple):
 
 
 Disturb = Callable[[Step, Moment], None]
-"""Called before and after the effect of every step; what it raises is what the caller gets."""
+"""Called before and after the effect of every step; may raise an error for the caller."""
 
 
 class Killed(BaseException):
-    """The process is dead; whoever catches this is dead too."""
+    """Raised by each step of a killed process; must not be caught."""
 
 
 class ReplyLost(Exception):
-    """Raised after an effect: the client got no reply, so the step is sent once more."""
+    """Raised after an effect: the client got no reply, so it sends the step again."""
 
 
 def undisturbed(_: Step, __: Moment) -> None:
-    """Let everything pass."""
+    """Disturb nothing."""
 
 
 def meanwhile_at(number: int, moment: Moment, happens: Callable[[], object]) -> Disturb:
-    """Return what stops a process at a step until something else has happened, all of it."""
+    """Return a `Disturb` that pauses a process at a step until `happens` returns."""
 
     def wait(step: Step, now: Moment) -> None:
         if (step.number, now) == (number, moment):
@@ -90,13 +90,13 @@ def meanwhile_at(number: int, moment: Moment, happens: Callable[[], object]) -> 
 
 
 def fail_at(number: int, moment: Moment, code: str) -> Disturb:
-    """Return what fails a step as a storage does that has given up on it."""
+    """Return a `Disturb` that fails a step, as a storage does after its last retry."""
     line = fault_line(code, "memory", "injected", "run again to resume")
     return meanwhile_at(number, moment, lambda: _raise(RuntimeError(line)))
 
 
 def kill_at(number: int, moment: Moment) -> Disturb:
-    """Return what kills a process at a step."""
+    """Return a `Disturb` that kills a process at a step."""
     return meanwhile_at(number, moment, lambda: _raise(Killed()))
 
 
@@ -105,7 +105,7 @@ def _raise(error: BaseException) -> None:
 
 
 def lose_reply_of(number: int) -> Disturb:
-    """Return what has a step's reply lost, so that it is sent again; a spool's disk has none."""
+    """Return a `Disturb` that loses a step's reply once; steps on a spool have no reply."""
     left = [number]
 
     def lose(step: Step, now: Moment) -> None:
@@ -124,7 +124,7 @@ class Stored(NamedTuple):
 
 
 class MemoryStore:
-    """The objects, and the processes that share them; operations on a dictionary are atomic."""
+    """The objects, and the processes that share them. Dictionary operations are atomic."""
 
     def __init__(self, objects: Mapping[str, Stored] | None = None) -> None:
         self._objects = dict(objects or {})
@@ -135,7 +135,7 @@ class MemoryStore:
     def start(self, disturb: Disturb = undisturbed) -> "Process":
         """Return a new process."""
         process = Process(self, disturb)
-        self._processes.append(process)  # as long as the store is there, its URIs are
+        self._processes.append(process)  # keeps its URI valid as long as the store
         return process
 
     def copy(self) -> "MemoryStore":
@@ -152,29 +152,29 @@ class MemoryStore:
         return {name: stored.data for name, stored in self.objects(below).items()}
 
     def get(self, name: str) -> Stored | None:
-        """Return an object, None where there is none."""
+        """Return an object, or None if it does not exist."""
         return self._objects.get(name)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object, or replace it."""
         self._objects[name] = Stored(data, next(self._generations))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one."""
+        """Write an object unless it exists; return whether it was written."""
         made = Stored(data, next(self._generations))
         return self._objects.setdefault(name, made) is made
 
     def remove(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         self._objects.pop(name, None)
 
 
 class Process:
-    """A simulated process: its steps, and whether it lives.
+    """A simulated process: its steps, and whether it is alive.
 
     Attributes:
-        uri: of all that the process can reach; `open_storage` finds it while `served`.
-        steps: what it did so far.
+        uri: root of the store for this process; `open_storage` finds it while `served`.
+        steps: steps so far.
     """
 
     _numbers = itertools.count(1)
@@ -189,7 +189,7 @@ class Process:
         _PROCESSES[self.uri] = self
 
     def do(self, operation: str, name: str = "", effect: Callable[[], T] = lambda: None) -> T:
-        """Do one step, disturbed as this process is to be."""
+        """Do one step, and disturb it as set for this process."""
         with self._lock:
             if self._is_dead:
                 raise Killed
@@ -212,13 +212,13 @@ _PROCESSES: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDicti
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """Have `open_storage` find `memory://`, where it takes any scheme to Beam's filesystems."""
+    """Let `open_storage` open `memory://`, instead of passing it to Beam's filesystems."""
     with mock.patch("beam_tfrec.transforms.storage.beam_filesystem.BeamStorage", MemoryStorage):
         yield
 
 
 class MemoryStorage(Storage):
-    """What a process sees below a root."""
+    """The store below a root, as a process sees it."""
 
     def __init__(self, root: str, _: Access = DEFAULT_ACCESS) -> None:
         self.root = root.rstrip("/")
@@ -277,7 +277,7 @@ class MemoryStorage(Storage):
 
 
 class _MemorySpool:
-    """Bytes that are no object yet."""
+    """Bytes that are not published yet."""
 
     def __init__(self, process: Process, prefix: str) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""The oracle: checksums of what every source and layout makes of `tests/data`.
+"""The oracle: checksums of every source's and layout's output for `tests/data`.
 
 `python -m tests.oracle` writes each data set and compares it with `tests/data/golden.json`: the
 SHA-256 of shards and manifest, and the code of each rejected file. A change of code that should
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
     Attributes:
         run: the pipeline.
-        flags: of its command, but for the output; `DATA` and `MADE` stand for folders.
+        flags: of its command, without the output; `DATA` and `MADE` stand for folders.
         codecs: whether its bytes depend on the versions of Pillow or zlib.
     """
 
@@ -125,7 +125,7 @@ CASES: Mapping[str, Case] = {
 
 
 def write_case(case: Case, made: Path, output: Path) -> dict[str, str]:
-    """Write one data set; return what the golden file holds of it.
+    """Write one data set; return its checksums and reject codes.
 
     Args:
         case: the data set.
@@ -185,7 +185,7 @@ def make_sources(made: Path) -> None:
 
 @functools.cache
 def golden() -> Golden:
-    """Return what `tests/data/golden.json` holds."""
+    """Return the content of `tests/data/golden.json`."""
     held: Golden = json.loads(GOLDEN.read_text())
     return held
 

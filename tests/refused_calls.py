@@ -1,8 +1,8 @@
-"""System calls that the kernel refuses to this process and its children from now on, by seccomp.
+"""Make the kernel refuse system calls of this process and its children, with seccomp.
 
-For filesystems that cannot be mounted on every machine: FAT and SMB have no hard links, FUSE often
-neither links nor exclusive renames, and none of them anonymous files. The whole command then meets
-the error numbers that they give, whatever library makes the call.
+This simulates filesystems that not every machine can mount. FAT and SMB have no hard links. FUSE
+often has neither links nor exclusive renames. None of them has anonymous files. The command gets
+the same error numbers as on those filesystems, whichever library makes the call.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ _OPENAT, _LINKAT, _RENAMEAT2 = {
     "aarch64": (56, 37, 276),
 }.get(platform.machine(), (-1, -1, -1))
 _ANONYMOUS = os.O_TMPFILE & ~os.O_DIRECTORY
-# Of linux/filter.h and linux/seccomp.h.
+# From linux/filter.h and linux/seccomp.h.
 _LOAD, _SKIP_UNLESS, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _CALL_AT, _THIRD_ARGUMENT_AT = 0, 32
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
 
 _Instruction = tuple[int, int, int]
-"""Code, how many to skip where a comparison fails, and its constant."""
+"""Code, number of instructions to skip if a comparison fails, and its constant."""
 
 NO_ANONYMOUS_FILES: list[_Instruction] = [
     (_LOAD, 0, _CALL_AT),
@@ -47,10 +47,10 @@ NO_EXCLUSIVE_RENAMES = _refusing(_RENAMEAT2, errno.EINVAL)
 
 
 def refuse(*filters: Sequence[_Instruction]) -> None:
-    """Refuse these calls for good; for a child of `children`.
+    """Refuse these calls until the process ends; call it in a child process.
 
     Raises:
-        OSError: where the machine does not allow it.
+        OSError: the machine does not allow it.
     """
     if _OPENAT < 0:
         raise OSError(errno.ENOSYS, f"no numbers of system calls for {platform.machine()}")
@@ -66,5 +66,5 @@ def refuse(*filters: Sequence[_Instruction]) -> None:
 
 
 def can_refuse() -> bool:
-    """Return whether a child may refuse itself system calls."""
+    """Return whether this machine lets a process refuse system calls to itself."""
     return children.outcome_of(refuse, NO_LINKS) is None

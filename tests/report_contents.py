@@ -22,10 +22,10 @@ from beam_tfrec.transforms.report import (
 XSS = "</script><img src=x onerror=alert(1)>"
 BIDI = "photo_\u202egpj.exe\x07\x1b[31m\u200b.jpg"
 KNOWN_BOX = (0.25, 0.125, 0.5, 0.375)
-"""Of the picture of `one_box_report`, on edges of its pixels."""
+"""Box in the picture of `one_box_report`, along edges of pixels."""
 
 NO_COUNTS = SplitSummary(0, 0, 0, 0, 0, 1, 1, 5000, Annotations(0, 0, {}, 0, 0), 0, {}, {}, {})
-"""Of a split of one record."""
+"""Summary of a split of one record."""
 
 NAMES = {1: "person", 2: "bicycle", 3: "car", 4: "motorcycle", 5: "airplane"}
 
@@ -119,7 +119,7 @@ def rich_report(pictures: int = 96, classes: int = 1203) -> Report:
 
 
 def one_box_report() -> Report:
-    """Return a report of a picture of 320 x 240 px that is black, but white in `KNOWN_BOX`."""
+    """Return a report of one black picture of 320 x 240 px, white in `KNOWN_BOX`."""
     image = Image.new("RGB", (320, 240))
     x, y, w, h = KNOWN_BOX
     edges = (int(x * 320), int(y * 240), int((x + w) * 320), int((y + h) * 240))
@@ -136,7 +136,7 @@ def one_box_report() -> Report:
 
 
 def hostile_report() -> Report:
-    """Return a report whose every text is a stranger's worst."""
+    """Return a report with hostile text in every field."""
     texts = {XSS: 3, BIDI: 2, "x" * 5000: 1}
     split = made_split(XSS, 400)
     summary = msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Run a job as it was staged for Dataflow, in this process: `python run_staged.py PIPELINE_PB`.
 
-A plain script with Beam alone, so that it runs where nothing but the staged package is installed.
+The script imports only Beam, so that it runs where only the staged package is installed.
 """
 
 import sys

@@ -39,7 +39,7 @@ def sentences(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Print a line a file; return 1 if one is above the limit."""
+    """Print a line for each file; return 1 if one is above the limit."""
     too_long = False
     for path in FILES:
         found = sorted(sentences(path.read_text()), key=lambda text: len(text.split()))

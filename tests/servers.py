@@ -1,4 +1,4 @@
-"""Servers that tests start as processes of their own, on a port that is free."""
+"""Start servers in new processes, on a free port."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ _LOOK_S = 0.1
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 where nobody listens."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
-    """Run a server from enter to exit; gives its port and process id once it answers.
+    """Run a server until exit; yield its port and process id once it answers.
 
     Args:
         command: returns the server's command line for a port of 127.0.0.1.
@@ -43,9 +43,9 @@ def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]
 
 
 def worker_pool(port: int, **environment: str) -> list[str]:
-    """Return the command of Beam's pool of workers, each a process of its own.
+    """Return the command of Beam's worker pool, which starts each worker in a new process.
 
-    It starts whatever `python` is on PATH; the workers get the environment's variables, too.
+    It starts the `python` on PATH. The workers get the given variables too.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     variables = [f"{name}={value}" for name, value in {**environment, "PATH": path}.items()]
@@ -60,7 +60,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def busiest(pids: Sequence[int]) -> int:
-    """Return the process that computes most just now."""
+    """Return the process that uses most CPU at the moment."""
     before = {pid: _cpu_ticks(pid) for pid in pids}
     time.sleep(_LOOK_S)
     return max(pids, key=lambda pid: _cpu_ticks(pid) - before[pid])
@@ -72,7 +72,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def text_of(path: Path) -> str:
-    """Return what a file of `/proc` says; nothing once its process has ended."""
+    """Return the text of a file of `/proc`; empty once its process has ended."""
     try:
         return path.read_text()
     except OSError:

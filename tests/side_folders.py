@@ -1,4 +1,4 @@
-"""Folders of JSON files beside images, made from COCO annotations or by hand."""
+"""Folders of images and of one JSON file for each image, as LabelMe and SA-1B have them."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -22,10 +22,10 @@ from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
 from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet, index_to_text
 
 Shards = Sequence[Mapping[str, bytes]]
-"""Per shard its records by key."""
+"""Records by key, for each shard."""
 
 Values = Mapping[str, Any]
-"""Of a record: a list by key, of lists where the feature is per step. No key, no feature."""
+"""Values of a record by key; lists of lists for features per step. No key: no feature."""
 
 
 def write_data_set(

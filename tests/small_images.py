@@ -1,4 +1,4 @@
-"""Builders of small images, by hand: every byte that a test means to be odd is in the test."""
+"""Build small images by hand, so that a test can set every byte."""
 
 import struct
 import zlib
@@ -35,7 +35,7 @@ def frame(
 
 
 def jpeg(*segments: bytes, data: bytes = b"\x3f", end: bytes = EOI) -> bytes:
-    """Return a JPEG of 8 x 8 gray pixels, or of these segments instead of its own."""
+    """Return a JPEG of 8 x 8 gray pixels, or of the given segments."""
     body = segments or (QUANTIZATION, frame(), HUFFMAN, GRAY_SCAN)
     return SOI + b"".join(body) + data + end
 
@@ -45,10 +45,10 @@ def gray_jpeg_with(*segments: bytes, end: bytes = EOI) -> bytes:
     return jpeg(*segments, QUANTIZATION, frame(), HUFFMAN, GRAY_SCAN, end=end)
 
 
-def exif(entries: bytes, order: str = ">", behind: bytes = b"") -> bytes:
-    """Return an EXIF block of one directory: `entries`, then what they refer to."""
+def exif(entries: bytes, order: str = ">", values: bytes = b"") -> bytes:
+    """Return an EXIF block of one directory: `entries`, then the values that they point to."""
     mark = b"MM\0*" if order == ">" else b"II*\0"
-    return mark + struct.pack(order + "LH", 8, len(entries) // 12) + entries + behind
+    return mark + struct.pack(order + "LH", 8, len(entries) // 12) + entries + values
 
 
 def entry(tag: int, kind: int, count: int, value: bytes, order: str = ">") -> bytes:
@@ -84,7 +84,7 @@ def idat(raw: bytes = bytes(6)) -> bytes:
 
 
 def png(*chunks: bytes, end: bytes = IEND) -> bytes:
-    """Return a PNG of 2 x 2 gray pixels, or of these chunks instead of its own."""
+    """Return a PNG of 2 x 2 gray pixels, or of the given chunks."""
     return PNG_SIGNATURE + b"".join(chunks or (ihdr(), idat())) + end
 
 
@@ -118,7 +118,7 @@ GIF_FRAME = gif_frame([0, 1, 1, 0])
 def gif(
     *blocks: bytes, width_px: int = 2, height_px: int = 2, colours: int = 2, end: bytes = b";"
 ) -> bytes:
-    """Return a GIF of 2 x 2 pixels, or of these blocks instead of its own."""
+    """Return a GIF of 2 x 2 pixels, or of the given blocks."""
     flags = 0x80 | (colours.bit_length() - 2) if colours else 0
     screen = struct.pack("<HHBBB", width_px, height_px, flags, 0, 0)
     return b"GIF89a" + screen + bytes(3 * colours) + b"".join(blocks or (GIF_FRAME,)) + end
@@ -132,15 +132,15 @@ def bmp(
     header_bytes: int = 40,
     palette: bytes = b"",
     colours_used: int = 0,
-    behind_header: bytes = b"",
+    after_header: bytes = b"",
     end: bytes = b"",
 ) -> bytes:
-    """Return a BMP whose pixels are zeros, as long as TensorFlow wants it."""
+    """Return a BMP of zeros, with the length that TensorFlow expects."""
     head = struct.pack(
         "<IiiHHIIiiII",
         *(header_bytes, width_px, height_px, 1, bits, compression, 0, 0, 0, colours_used, 0),
     )
-    head += behind_header + palette
+    head += after_header + palette
     pixels = bytes((bits // 8 * width_px + 3) // 4 * 4 * abs(height_px))
     return b"BM" + struct.pack("<IHHI", 0, 0, 0, 14 + len(head)) + head + pixels + end
 

@@ -1,4 +1,4 @@
-"""Samples of annotated pictures and their images, by hand."""
+"""Build samples of annotated pictures, and their images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ LABELS = {1: Label(1, "person"), 90: Label(90, "Zahnbürste")}
 
 
 def sample_of(width_px: int, height_px: int, *objects: ObjectFields, **fields: Any) -> Sample:
-    """Return the sample of image 42, whose annotations are numbered from 11."""
+    """Return the sample of image 42, with annotations numbered from 11."""
     packed = pack(PictureFields(width_px, height_px, list(objects), image_id=42, **fields))
     ids = tuple(range(11, 11 + len(objects)))
     return Sample("train", "42", 0, (Blob("train", "dir/a.jpg", 3),), packed, ids)
@@ -39,7 +39,7 @@ def built(
     labels: Labels = LABELS,
     found: Sequence[str] = ("boxes",),
 ) -> Built:
-    """Return what a layout makes of a sample, resolved for what its files hold."""
+    """Build a sample with a layout, resolved for the found annotations."""
     made = layout.resolved(found).build(sample, images, labels)
     assert isinstance(made, Built), made
     return made

@@ -1,4 +1,4 @@
-"""A whole run in plain functions, without Beam, whose steps tests can stop, kill and repeat."""
+"""A whole run as plain functions, without Beam. Tests can stop, kill and repeat its steps."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob(DataSetJob):
-    """A job with sources and options that a test gives."""
+    """A job with the sources and options of a test."""
 
     plan_options: Mapping[str, str]
     roots: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -100,7 +100,7 @@ def plan_run(
     seed: int = 0,
     **job: object,
 ) -> SmallRun:
-    """Read, pin, rank and group; splits as the mappings have them, else `train`."""
+    """Read, pin, rank and group samples; without mappings, the only split is `train`."""
     folders = images if isinstance(images, Mapping) else {"train": images}
     roots = {split: str(folder) for split, folder in folders.items()}
     uris = annotations if isinstance(annotations, Mapping) else {"train": annotations}
@@ -151,7 +151,7 @@ def batch_samples(
 
 
 def place_samples(batches: Mapping[Bucket, BucketBatch], table: ShardTable) -> list[ShardPlan]:
-    """Return the shards of samples whose buckets were counted for the table."""
+    """Return the shard plans of batches, whose buckets the table has counted."""
     placed: dict[Shard, list[ShardRun]] = {}
     for bucket, batch in batches.items():
         for shard, run in rank_bucket((bucket, [batch]), table):
@@ -174,7 +174,7 @@ class SmallSet(NamedTuple):
         return self.images / f"a{number:03}.jpg"
 
     def made(self) -> dict[str, bytes]:
-        """Return the output's files, without the plan that claims it."""
+        """Return the output's files, without `_plan.json`."""
         return {name: data for name, data in files_of(self.out).items() if name != PLAN_NAME}
 
     def put(self, names: Iterable[str], data: bytes = b"of the user") -> None:
@@ -185,7 +185,7 @@ class SmallSet(NamedTuple):
 
 
 def make_small(folder: Path, num_images: int, num_shards: int) -> SmallSet:
-    """Write a set `a000.jpg` … with two objects each, and an empty output."""
+    """Write images `a000.jpg` … with two objects each, and make an empty output."""
     (folder / "out").mkdir()
     return SmallSet(*write_set(folder / "data", num_images), folder / "out", num_shards)
 
@@ -197,7 +197,7 @@ def build_shards(run: SmallRun) -> list[ShardInfo]:
 
 
 def write_all(run: SmallRun) -> list[ShardInfo]:
-    """Write every shard into an output that is claimed."""
+    """Write every shard into an output that is already claimed."""
     gate = WorkerGate(LIMITS)
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
@@ -218,9 +218,9 @@ def build_run(run: SmallRun) -> Manifest:
 
 
 def build_and_die(images: Path, annotations: Path, output: Path, nth: int, how: str) -> None:
-    """Run as the target of a child, until its nth call of the disk ends it.
+    """Run in a child process, and end it at its nth disk call.
 
-    `how` is `torn` to let half of a write through, or `named` on a disk without anonymous files.
+    `how` is `torn` to do half of a write first, or `named` to do without anonymous files.
     """
     run = plan_run(images, annotations, output)
     if how == "named":

@@ -1,7 +1,7 @@
-"""Every kind of store that tests run on: a `Storage`, and its files as seen from outside.
+"""Every kind of store for tests: a `Storage`, and its files as another program sees them.
 
-`FAKE_GCS_SERVER` names a fake-gcs-server, which `.ci/run` installs. Without it, that store is left
-out.
+`FAKE_GCS_SERVER` is the path of a fake-gcs-server, which `.ci/run` installs. Without it, that store
+is left out.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ from tests.servers import started
 EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
 LOCAL = ("local", "local, named spools", "local, renames")
 STORES = (*LOCAL, "beam", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
-LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload has a session
+LARGE = bytes(range(256)) * 40_000  # above 8 MB, an upload uses a session
 
 
 class Files(NamedTuple):
     """The files below a root, as another program sees them.
 
     Attributes:
-        put: writes a file, whatever was there, at another time.
-        all: returns the bytes of all files by name, sorted, spools left out.
+        put: writes or replaces a file, with a new modification time.
+        all: returns the bytes of all files by name, sorted, without spools.
         remove: deletes a file.
     """
 
@@ -46,7 +46,7 @@ class Files(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A storage, its files from outside, and the stand-in that it is on, if it is."""
+    """A storage, its files as another program sees them, and its stand-in, if it has one."""
 
     storage: Storage
     files: Files
@@ -100,7 +100,7 @@ def fake_gcs_bucket() -> Iterator[tuple[str, Bucket]]:
     """Run a fake-gcs-server with a new bucket."""
 
     def command(port: int) -> list[str]:
-        # It serves reads of the XML API under its public address alone.
+        # It serves reads of the XML API only under its public address.
         at = ("-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}")
         return [EMULATOR, "-scheme", "http", *at, "-backend", "memory"]
 
@@ -146,7 +146,7 @@ def bucket_files(bucket: Bucket) -> Files:
 
 DISK = LocalFileSystem(None)
 FAULTS: dict[str, list[Exception]] = {}
-"""Errors that the next calls of an operation of `testfs://` raise, by its name."""
+"""Errors that the next calls of `testfs://` raise, by the operation's name."""
 
 
 def _on_disk(path: Any) -> Any:
@@ -172,7 +172,7 @@ def _faulty(operation: str) -> Callable[..., Any]:
 
 
 class DiskFileSystem(FileSystem):
-    """A filesystem of Beam's for `testfs://`: folders on this disk, and errors on request."""
+    """A Beam filesystem for `testfs://`: folders on this disk, with errors on request."""
 
     mkdirs, create, open = _faulty("mkdirs"), _faulty("create"), _faulty("open")
     rename, delete, exists = _faulty("rename"), _faulty("delete"), _faulty("exists")

@@ -54,7 +54,7 @@ def test_arrays_of_several_sizes_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "save"), [("bfloat16", "npy"), ("float64", "npz"), ("bool", "compressed")]
 )
-def test_types_of_values(dtype: str, save: str, tmp_path: Path) -> None:
+def test_each_dtype_is_read_back(dtype: str, save: str, tmp_path: Path) -> None:
     import tensorflow as tf
 
     held = np.dtype("V2" if dtype == "bfloat16" else dtype)
@@ -75,7 +75,7 @@ def test_types_of_values(dtype: str, save: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(row["image"].view(values.dtype), expected)
 
 
-def test_splits_are_given_as_keras_has_them(tmp_path: Path) -> None:
+def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:
     import tensorflow as tf
 
     file, out = tmp_path / "mnist.npz", tmp_path / "out"
@@ -109,7 +109,7 @@ def test_a_finished_data_set_is_recognised(source: Path, tmp_path: Path) -> None
     assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
 
 
-def test_bytes_do_not_depend_on_how_or_where_the_file_is_packed(
+def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = source / "packed.npz"
@@ -138,12 +138,12 @@ def test_bytes_do_not_depend_on_how_or_where_the_file_is_packed(
         ("x.npz --check decode", "unknown argument '--check'"),
     ],
 )
-def test_flags_that_do_not_fit_together(flags: str, message: str) -> None:
+def test_wrong_flags_are_refused(flags: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
 
 
-def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None:
+def test_since_refuses_other_keys(source: Path, tmp_path: Path) -> None:
     """Row 0 of `x.npy` is `0`, and in a folder of several files `x.npy:0`."""
     (source / "y.npy").unlink()
     alone = ("--arrays", source / "x.npy")
@@ -154,11 +154,11 @@ def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None
         "file": ("--arrays", source, "--one_sample_per_file"),
         "array": ("--arrays", source, "--image_array", "x"),
     }
-    for told, arguments in ways.items():
+    for keys, arguments in ways.items():
         since = ("--since", tmp_path / "alone", "--output", tmp_path / "next")
         run = run_arrays(*arguments, *since)
         assert run.ended == (2, "E-ARG")
-        assert f"have other splits or keys: as given; this run's are keys {told};" in run.fault
+        assert f"have other splits or keys: as given; this run's are keys {keys};" in run.fault
     manifest = committed(tmp_path / "more", *alone, "--since", tmp_path / "alone")
     assert manifest["splits"]["train"]["earlier"] == 60
 

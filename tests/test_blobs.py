@@ -42,11 +42,11 @@ def rejected(key: str, name: str, code: str, detail: str) -> Rejected:
     )
 
 
-def test_a_listed_file_is_pinned_and_the_rest_stays() -> None:
+def test_pinning_changes_only_the_blobs() -> None:
     whole = Sample(
         "train", "1", 7, (Blob("train", "a.jpg"),), b"f", (1,), b"payload", b"digest", b"place"
     )
-    assert all(msgspec.structs.asdict(whole).values())  # a new field is to be tried here too
+    assert all(msgspec.structs.asdict(whole).values())  # a new field must be set here too
     for entry in (Entry("a.jpg", 1, "17", crc32c=0), Entry("a.jpg", MAX_IMAGE_BYTES, "")):
         pinned = (Blob("train", "a.jpg", entry.size_bytes, entry.pin, entry.crc32c),)
         assert pin_sample(whole, entry) == msgspec.structs.replace(whole, blobs=pinned)
@@ -66,7 +66,7 @@ def test_a_listed_file_is_pinned_and_the_rest_stays() -> None:
         ),
     ],
 )
-def test_other_files_are_rejects(entry: Entry | None, code: str, detail: str) -> None:
+def test_unusable_files_are_rejects(entry: Entry | None, code: str, detail: str) -> None:
     assert pin_sample(sample("1", "a.jpg"), entry) == rejected("1", "a.jpg", code, detail)
 
 
@@ -89,20 +89,18 @@ WITH_CRC = Entry("a.jpg", 100, "pin", 7, "file")
         (WITH_CRC, msgspec.structs.replace(WITH_CRC, crc32c=8), False),
     ],
 )
-def test_a_listing_s_digest_tells_names_and_contents(one: Entry, other: Entry, same: bool) -> None:
+def test_listing_digest_depends_on_names_and_contents(one: Entry, other: Entry, same: bool) -> None:
     assert (listing_digest([one]) == listing_digest([other])) is same
 
 
-def test_a_listing_s_digest_is_the_same_in_every_run() -> None:
-    """A run that resumes compares it with that of the run before."""
+def test_listing_digest_is_the_same_in_every_run() -> None:
+    """A resumed run compares it with the digest of the run before."""
     digest = "ca7babc771f2e46e412036509a8deac1c9fe1e945fd87143567f980712cf27"
     assert f"{listing_digest([ENTRY, WITH_CRC]):x}" == digest
 
 
 @given(st.permutations(list(range(6))), st.integers(0, 6))
-def test_a_listing_s_digest_is_the_sum_of_its_parts_in_any_order(
-    order: list[int], cut: int
-) -> None:
+def test_listing_digest_is_a_sum_in_any_order(order: list[int], cut: int) -> None:
     entries = [Entry(f"{number % 5}.jpg", 7, "pin") for number in range(6)]  # one name twice
     shuffled = [entries[place] for place in order]
     parts = listing_digest(shuffled[:cut]) + listing_digest(shuffled[cut:])
@@ -173,9 +171,7 @@ def test_tallies_add_up() -> None:
         ),
     ],
 )
-def test_more_than_half_of_the_images_missing_stop_the_run(
-    root: str, tally: PinTally, what: str
-) -> None:
+def test_run_stops_if_most_images_are_missing(root: str, tally: PinTally, what: str) -> None:
     half = [PinTally(), PinTally(named=9), PinTally(2, 1), PinTally(5, 2)]
     refuse_mostly_missing([("train", one) for one in half])
     with pytest.raises(RuntimeError) as raised:
@@ -187,7 +183,7 @@ def test_more_than_half_of_the_images_missing_stop_the_run(
     ("unreferenced", "allowed", "stops"),
     [(0, 9, False), (0, 8, True), (1, 9, True)],  # other files hint at a wrong root
 )
-def test_missing_images_may_be_accepted_where_there_are_no_other_files(
+def test_missing_images_can_be_accepted_without_other_files(
     unreferenced: int, allowed: int, stops: bool
 ) -> None:
     tally = PinTally(10, 9, unreferenced, "0", "a.jpg", "b.jpg" if unreferenced else "")
@@ -198,7 +194,7 @@ def test_missing_images_may_be_accepted_where_there_are_no_other_files(
 # --- pipelines ---
 
 
-def test_lists_every_root_under_its_name(
+def test_every_root_is_listed_under_its_name(
     test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
 ) -> None:
     for name, data in {"train/a.jpg": b"1", "train/b/c.jpg": b"22", "val/a.jpg": b"333"}.items():
@@ -237,7 +233,7 @@ def test_samples_are_joined_with_the_listing(
     entries = [
         Entry("a.jpg", 10, "pin a"),
         Entry("empty.jpg", 0, "pin e"),
-        Entry("folder", 0, "", kind="directory"),  # not counted as a file that nobody names
+        Entry("folder", 0, "", kind="directory"),  # not counted as an unreferenced file
         Entry("spare 2.jpg", 30, "pin s"),
         Entry("spare 1.jpg", 30, "pin s"),
     ]
@@ -284,7 +280,7 @@ def with_panoptic(key: str, name: str, panoptic: str) -> Sample:
     return Sample("train", key, 7, blobs, b"fields", (1, 2), b"payload")
 
 
-def test_each_blob_is_looked_for_in_its_own_root(
+def test_each_blob_is_found_in_its_own_root(
     test_pipeline: Callable[[], beam.Pipeline],
 ) -> None:
     listed = {
@@ -294,7 +290,7 @@ def test_each_blob_is_looked_for_in_its_own_root(
     }
     samples = [
         with_panoptic("1", "a.jpg", "a.png"),
-        sample("2", "b.jpg"),  # has none
+        sample("2", "b.jpg"),  # has no panoptic image
         with_panoptic("3", "b.jpg", "not there.png"),
         with_panoptic("4", "not there.jpg", "spare.png"),
         sample("1", "a.jpg", "val"),

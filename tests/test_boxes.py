@@ -1,4 +1,4 @@
-"""Boxes, points and arrays: faults, clipping, rounding, turning as Pillow turns."""
+"""Boxes, points and arrays: faults, clipping, rounding, and turns as in Pillow."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ THIRDS = PlacedBox(0.3333333432674408, 0.0, 0.6666666865348816, 0.5, False)  # i
         ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, float(np.float32(0.2)), 0.75, 0.5, False)),
         ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
         ((100 / 3, 0.0, 100 / 3, 25.0), THIRDS),
-        (  # of no width in float64
+        (  # no width in float64
             (100.0, 0.0, 1e-300, 5.0),
             ("E-BOX-OUTSIDE", "x 100.0 to 100.0, y 0.0 to 5.0 in 100 x 50"),
         ),
@@ -56,15 +56,15 @@ def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
     assert place_box(bbox_xywh_px, 100, 50) == placed
 
 
-def test_place_box_turns_what_it_clipped() -> None:
-    """It covers the left half, the top fifth, and hangs over the left edge, when upright."""
+def test_place_box_turns_the_clipped_box() -> None:
+    """Upright, the box covers the left half of the top quarter, and exceeds the left edge."""
     placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation=6)
     assert placed == PlacedBox(0.0, 0.5, 0.25, 1.0, clipped=True)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> None:
-    stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # every pixel another value
+    stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # each pixel has its own value
     upright = as_viewed(oriented(png_of(stored), orientation))
     height, width = upright.shape
     for xmin, xmax in itertools.combinations(range(width + 1), 2):
@@ -119,6 +119,6 @@ def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: i
     np.testing.assert_array_equal(back, pixels)
 
 
-def test_place_points_of_several_none_and_outside() -> None:
+def test_place_points_does_not_clip() -> None:
     assert place_points([0.0, 0.0, 100.0, 40.0, 50.0, 10.0], 100, 40) == [0, 0, 1, 1, 0.5, 0.25]
     assert place_points([-25.0, 60.0], 100, 40) == [-0.25, 1.5]  # not clipped

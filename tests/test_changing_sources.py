@@ -1,4 +1,4 @@
-"""Sources that change during a run, or after it: refused, and well again once put back."""
+"""Sources that change during or after a run are refused until they are restored."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("change", [Path.unlink, rewrite, make_fifo])
-def test_source_changed_during_the_run(
+def test_source_changed_during_the_run_is_refused(
     change: Callable[[Path], object],
     make_coco: MakeCoco,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the plan and the first shard."""
+    """The file changes between the plan and the first shard."""
     sources, out = make_coco(6), tmp_path / "out"
     path = sources[0] / "a003.jpg"
     original, publish = path.read_bytes(), publishing.publish_plan
@@ -53,8 +53,8 @@ def test_source_changed_during_the_run(
     assert sorted(source_ids(out)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_source_rewritten_after_its_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Same names and sizes, hence the same plan; the index tells that the bytes are others."""
+def test_source_rewritten_after_its_shard_is_refused(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Equal names and sizes give the same plan; the index shows that the bytes differ."""
     sources, out = make_coco(4), tmp_path / "out"
     committed(sources, out, "--num_shards", 2)
     rewrite(sources[0] / "a002.jpg")
@@ -69,10 +69,10 @@ def test_source_rewritten_after_its_shard(make_coco: MakeCoco, tmp_path: Path) -
     assert run_coco(*command(sources, out, "--num_shards", 2)).ended == (5, "E-OUT-PLAN")
 
 
-def test_labels_rewritten_once_they_were_read_are_not_taken_for_those_of_the_records(
+def test_rerun_notices_labels_that_changed_after_they_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a run notes of its sources was seen before they were read, and never after."""
+    """A run notes the state of its sources before it reads them, never after."""
     np.save(tmp_path / "x.npy", random_images(6))
     np.save(tmp_path / "y.npy", np.arange(6))
     arguments = ("--arrays", tmp_path / "x.npy", "--label_array", "y", "--output", tmp_path / "out")

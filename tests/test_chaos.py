@@ -1,4 +1,4 @@
-"""Runs on the store in memory, killed, failed, doubled and delayed anywhere: see `CHAOS.md`."""
+"""Kill, fail, double and delay runs on the store in memory at any step: see `CHAOS.md`."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ from tests.small_runs import batch_samples, build_shards, place_samples
 
 pytestmark = pytest.mark.thorough
 
-STEPS_OF_A_RUN = 81  # to plan 5, to claim the output 6, a shard 11 and one an image, to commit 14
+STEPS_OF_A_RUN = 81  # plan 5, claim the output 6, each shard 11 and 1 an image, commit 16
 STEPS = range(1, STEPS_OF_A_RUN + 1)
 MOMENTS = list(Moment)
 OTHERS = {"other seed": {"seed": 1}, "fewer shards": {"num_shards": 3}}
@@ -61,7 +61,7 @@ def sources(memory_served: None) -> Sources:
 
 @pytest.fixture(scope="module", params=OTHERS.values(), ids=OTHERS)
 def other(request: pytest.FixtureRequest, memory_served: None) -> tuple[dict[str, int], Sources]:
-    """Another plan for the same output, and what it makes."""
+    """Another plan for the same output, and its undisturbed output."""
     return request.param, make_sources(**request.param)
 
 
@@ -73,7 +73,7 @@ def seeds(few: int, blocks: int) -> list[Any]:
 
 
 def kill_run(store: MemoryStore, number: int, moment: Moment) -> bool:
-    """Run until a step kills; return whether it did, and not the run's end came first."""
+    """Run, and die at a step; return False if the run ended before it."""
     try:
         run_on(store.start(kill_at(number, moment)))
     except Killed:
@@ -86,7 +86,7 @@ def photos_read(process: Process) -> list[str]:
 
 
 def check_resumes(sources: Sources, store: MemoryStore) -> None:
-    """Check what is there, run again, and compare; finished shards are not built again."""
+    """Check the output, run again and compare; finished shards must not be built again."""
     sources.check(store)
     there = data_files(store.files("out/"))
     shards = plan_on(store.start()).shards
@@ -98,13 +98,13 @@ def check_resumes(sources: Sources, store: MemoryStore) -> None:
     assert photos_read(process) == to_read
 
 
-def test_a_run_takes_as_many_steps_as_there_are_kills(sources: Sources) -> None:
+def test_a_run_has_the_expected_number_of_steps(sources: Sources) -> None:
     assert sources.steps == STEPS_OF_A_RUN
     assert len(sources.undisturbed) == NUM_SHARDS * 4 + 10
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_every_step(moment: Moment, sources: Sources) -> None:
+def test_resumes_after_a_kill_at_any_step(moment: Moment, sources: Sources) -> None:
     for number in STEPS:
         store = sources.store.copy()
         assert kill_run(store, number, moment)
@@ -118,7 +118,7 @@ FIRST_KILLS = [
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("first", FIRST_KILLS)
-def test_killed_at_every_pair_of_steps(first: int, moment: Moment, sources: Sources) -> None:
+def test_resumes_after_two_kills_at_any_steps(first: int, moment: Moment, sources: Sources) -> None:
     left = sources.store.copy()
     assert kill_run(left, first, moment)
     for second in itertools.count(1):
@@ -135,7 +135,7 @@ def test_killed_at_every_pair_of_steps(first: int, moment: Moment, sources: Sour
 def test_a_step_that_fails_ends_the_run_with_its_code(
     code: str, moment: Moment, sources: Sources
 ) -> None:
-    """Nothing is rejected for it, and the next run completes."""
+    """It rejects nothing, and the next run completes."""
     for number in STEPS:
         store = sources.store.copy()
         with pytest.raises(RuntimeError) as raised:
@@ -145,7 +145,7 @@ def test_a_step_that_fails_ends_the_run_with_its_code(
         check_resumes(sources, store)
 
 
-def test_a_reply_that_is_lost_changes_nothing(sources: Sources) -> None:
+def test_a_lost_reply_changes_nothing(sources: Sources) -> None:
     for number in STEPS:
         store = sources.store.copy()
         run_on(store.start(lose_reply_of(number)))
@@ -153,7 +153,7 @@ def test_a_reply_that_is_lost_changes_nothing(sources: Sources) -> None:
 
 
 class Turns:
-    """Who may move; every runner is a number from 0."""
+    """Lets one runner move at a time; runners are numbers from 0."""
 
     def __init__(self, choose: random.Random, runners: int) -> None:
         self._choose = choose
@@ -170,7 +170,7 @@ class Turns:
                 raise TimeoutError(f"runner {me} waits for a turn that never comes")
 
     def leave(self, me: int) -> None:
-        """Move no more; let the next one of those that wait move, if no other one does."""
+        """Stop moving; if no other runner moves, let one of the waiting ones move."""
         with self._changed:
             self._moving.discard(me)
             if not self._moving and self._waiting:
@@ -188,17 +188,17 @@ def interleave(
     Args:
         seed: decides the order of their steps.
         jobs: what to run.
-        disturb: what happens to each of them besides.
+        disturb: a further disturbance for each job.
     """
     turns = Turns(random.Random(seed), len(jobs))
 
     def run(me: int) -> Any:
-        besides = disturb[me] if disturb else undisturbed
+        further = disturb[me] if disturb else undisturbed
 
         def at(step: Step, now: Moment) -> None:
             if now is Moment.BEFORE:
                 turns.wait(me)
-            besides(step, now)
+            further(step, now)
 
         try:
             return jobs[me](at)
@@ -216,8 +216,8 @@ def whole_run(store: MemoryStore) -> Callable[[Disturb], Any]:
 
 
 @pytest.mark.parametrize("block", seeds(few=30, blocks=20))
-def test_twins_of_shards(block: range, sources: Sources) -> None:
-    """Processes that hold one plan write all its shards at once."""
+def test_processes_can_write_the_same_shards_at_once(block: range, sources: Sources) -> None:
+    """Processes with the same plan write all its shards at the same time."""
     for seed in block:
         store = sources.store.copy()
 
@@ -231,8 +231,8 @@ def test_twins_of_shards(block: range, sources: Sources) -> None:
 
 
 @pytest.mark.parametrize("block", seeds(few=15, blocks=10))
-def test_a_killed_twin_does_not_stop_the_others(block: range, sources: Sources) -> None:
-    """Of three runs of one plan, one is killed anywhere."""
+def test_a_killed_run_does_not_stop_the_others(block: range, sources: Sources) -> None:
+    """One of three runs of the same plan is killed at any step."""
     for seed in block:
         store = sources.store.copy()
         choose = random.Random(seed)
@@ -244,7 +244,7 @@ def test_a_killed_twin_does_not_stop_the_others(block: range, sources: Sources) 
 
 
 def check_rivals(seed: int, sources: Sources, other: tuple[dict[str, int], Sources]) -> int:
-    """Have two plans claim one output at once; return which of them has won."""
+    """Let two plans claim one output at the same time; return which one wins."""
     store = sources.store.copy()
     processes = [store.start(), store.start()]
     planned, others = other
@@ -260,13 +260,13 @@ def check_rivals(seed: int, sources: Sources, other: tuple[dict[str, int], Sourc
     (loser,) = (place for place in (0, 1) if isinstance(outcomes[place], Exception))
     code, _ = find_fault(str(outcomes[loser]))
     assert (code, FAULTS[code].exit_code) == ("E-OUT-PLAN", 5)
-    assert photos_read(processes[loser]) == [], "it has begun a shard"
+    assert photos_read(processes[loser]) == [], "the loser has begun a shard"
     assert (sources, others)[1 - loser].check(store)
     return 1 - loser
 
 
 @pytest.mark.parametrize("block", seeds(few=15, blocks=5))
-def test_of_two_plans_one_wins(
+def test_one_of_two_plans_wins(
     block: range, sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> None:
     assert {check_rivals(seed, sources, other) for seed in block} == {0, 1}
@@ -274,7 +274,7 @@ def test_of_two_plans_one_wins(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_zombie_changes_nothing(moment: Moment, sources: Sources) -> None:
-    """It wakes when another run of its plan has committed."""
+    """It pauses at a step until another run of its plan has committed."""
     for number in STEPS:
         store = sources.store.copy()
         committed: dict[str, Any] = {}
@@ -285,24 +285,24 @@ def test_a_zombie_changes_nothing(moment: Moment, sources: Sources) -> None:
             committed |= store.objects()
 
         run_on(store.start(meanwhile_at(number, moment, another_run)))
-        assert store.objects() == committed, "an object is another one, if only by generation"
+        assert store.objects() == committed, "an object was replaced, or has another generation"
         assert committed
 
 
 def overwrite(process: Process, **planned: int) -> None:
-    """Do what `--overwrite` does, by another plan."""
+    """Overwrite the output with another plan, as `--overwrite` does."""
     replaces = remove_output(open_storage(f"{process.uri}/out"), ShardNames(), ["train"])
     run_on(process, replaces=replaces, **planned)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_zombie_wakes_in_another_data_set(
+def test_a_zombie_does_not_change_another_data_set(
     moment: Moment, sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> None:
-    """It wakes when `--overwrite` has put another plan in its place.
+    """It pauses at a step until `--overwrite` has replaced its output with another plan's.
 
-    What that run committed stays as it is, and the zombie does not say that it succeeded. It may
-    leave whole files of its own under names that the other plan does not use.
+    The committed files do not change, and the zombie does not report success. It may leave
+    complete files of its own under names that the other plan does not use.
     """
     planned, others = other
     for number in STEPS:
@@ -310,7 +310,7 @@ def test_a_zombie_wakes_in_another_data_set(
         happens = meanwhile_at(number, moment, lambda s=store: overwrite(s.start(), **planned))
         (outcome,) = interleave(0, [lambda _, s=store, d=happens: run_on(s.start(d))])
         if (number, moment) == (STEPS_OF_A_RUN, Moment.AFTER):
-            assert not isinstance(outcome, Exception), "it was done before"
+            assert not isinstance(outcome, Exception), "it had already finished"
         else:
             code, _ = find_fault(str(outcome))
             assert FAULTS[code].exit_code == 5, code
@@ -319,7 +319,7 @@ def test_a_zombie_wakes_in_another_data_set(
         assert committed == others.undisturbed
         check_committed(committed)
         for name in files.keys() - FOREIGN.keys():
-            assert files[name] == sources.undisturbed.get(name), f"{name} is of neither run"
+            assert files[name] == sources.undisturbed.get(name), f"{name} is from neither run"
 
 
 def new(store: MemoryStore) -> None:
@@ -328,26 +328,26 @@ def new(store: MemoryStore) -> None:
     store.put(f"photos/{spec['images'][-1]['file_name']}", jpeg_bytes(color=99))
 
 
-def annotated_otherwise(store: MemoryStore) -> None:
+def other_annotation(store: MemoryStore) -> None:
     spec = json.loads(store.files()["instances.json"])
     spec["annotations"][0]["bbox"][2] += 1
     store.put("instances.json", json.dumps(spec).encode())
 
 
 CHANGES: dict[str, Callable[[MemoryStore], None]] = {
-    "gone": lambda store: store.remove("photos/a004.jpg"),
+    "deleted": lambda store: store.remove("photos/a004.jpg"),
     "new": new,
-    "another": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
-    "annotated otherwise": annotated_otherwise,
+    "other image": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
+    "other annotation": other_annotation,
 }
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["counted, then changed", "changed back"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_samples_that_are_not_those_counted_stop_the_run(
+def test_samples_that_differ_from_the_counted_ones_stop_the_run(
     change: Callable[[MemoryStore], None], is_late: bool, sources: Sources
 ) -> None:
-    """A runner executed a step twice, and the second time it saw other sources."""
+    """A runner executes a step twice, and sees changed sources the second time."""
     store, later = sources.store.copy(), sources.store.copy()
     change(later)
     counted, ranked = plan_on(store.start()), plan_on(later.start())
@@ -383,7 +383,7 @@ def recount(data: bytes) -> bytes:
 BROKEN = [
     (spoil(SHARD, lambda data: data[:-1]), "cut off|4: train"),
     (spoil(SHARD, flip), "checksum of a record"),
-    (spoil(SHARD, lambda data: b""), "4: train"),  # cut at a record
+    (spoil(SHARD, lambda data: b""), "4: train"),  # cut between records
     (drop(RECEIPT), "has no receipt"),
     (spoil(RECEIPT, recount), "1: train-00001"),
     (spoil(RECEIPT, lambda data: data + b" "), "2: _rec"),
@@ -392,17 +392,17 @@ BROKEN = [
     (spoil("notes.txt", lambda data: data + b"!"), "4: notes.txt"),
     (drop(SHARD), "4: shards, receipts"),
     (drop(SHARD, RECEIPT), "4: shards, receipts"),
-    (drop("features.json"), "not all that it commits"),
+    (drop("features.json"), "not all its files"),
     (spoil(f"index/{STEM}-3.idx", lambda data: b"9" + data), f"2: index/{STEM}-3.idx"),
 ]
 
 
-@pytest.mark.parametrize(("breaks", "told"), BROKEN)
-def test_a_broken_promise_is_found(
-    breaks: Callable[[dict[str, bytes]], object], told: str, sources: Sources
+@pytest.mark.parametrize(("breaks", "message"), BROKEN)
+def test_the_checks_find_broken_outputs(
+    breaks: Callable[[dict[str, bytes]], object], message: str, sources: Sources
 ) -> None:
     files = {**sources.undisturbed, **FOREIGN}
     assert check_output(files, sources.undisturbed, FOREIGN)
     breaks(files)
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=message):
         check_output(files, sources.undisturbed, FOREIGN)

@@ -16,10 +16,10 @@ from tests.memory_runs import FOREIGN, make_sources
 REQUESTS_OF_A_RUN = 76
 """Requests of a run of 10 images into 4 shards.
 
-To plan 6, to claim the output 5, a shard 6 and one an image, to commit 9.
+Plan 6, claim the output 6, each shard 9 and 1 an image, commit 18.
 """
 BEFORE, AFTER = What.RESET, What.LOST_REPLY
-"""What becomes of the request at which the client is killed: nothing, or all but its reply."""
+"""Whether the request at which the client is killed has no effect, or only its reply is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def check_killed_and_resumed(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_at_some_requests(
+def test_resumes_after_a_kill_at_some_requests(
     seed: int, running: GcsStandIn, undisturbed: Mapping[str, bytes]
 ) -> None:
     choose = random.Random(seed)
@@ -92,7 +92,7 @@ def test_killed_at_some_requests(
 @pytest.mark.chaos
 @pytest.mark.parametrize("what", [BEFORE, AFTER], ids=["before", "after"])
 @pytest.mark.parametrize("nth", range(1, REQUESTS_OF_A_RUN + 1))
-def test_killed_at_every_request(
+def test_resumes_after_a_kill_at_every_request(
     nth: int, what: What, running: GcsStandIn, undisturbed: Mapping[str, bytes]
 ) -> None:
     check_killed_and_resumed(running, undisturbed, f"{what.name.lower()}-{nth}", nth, what)

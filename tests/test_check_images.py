@@ -1,4 +1,4 @@
-"""Checks of images: accepted with which facts, or refused, and what TensorFlow says of them."""
+"""Image checks: accepted files with their traits, refused files, and TensorFlow's verdicts."""
 
 import os
 import random
@@ -68,7 +68,7 @@ def exif_segment(orientation: int) -> bytes:
     return segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 3, 1, bytes([0, orientation]))))
 
 
-# Each with its format and traits; "gray" and "alpha" say how many channels there are.
+# Each with its format and traits; "gray" and "alpha" decide the number of channels.
 ACCEPTED = [
     (jpeg(), "jpeg gray"),
     (jpeg_of(YCBCR), "jpeg"),
@@ -98,7 +98,7 @@ ACCEPTED = [
     (gray_jpeg_with(b"\xff\xff\xff"), "jpeg gray"),  # fill bytes
     (gray_jpeg_with(segment(0xFE), b"\xff\x00\xff\xff"), "jpeg gray junk_bytes"),
     (jpeg(end=EOI + b"more"), "jpeg gray trailing_bytes"),
-    (jpeg(end=EOI + b"\0" + EOI), "jpeg gray"),  # unnoticed
+    (jpeg(end=EOI + b"\0" + EOI), "jpeg gray"),  # the trailing bytes are not noticed
     (
         gray_jpeg_with(segment(0xE2, b"MPF\0"), end=EOI + jpeg()),
         "jpeg gray multi_picture trailing_bytes",
@@ -140,8 +140,8 @@ ACCEPTED = [
     (bmp(), "bmp"),
     (bmp(height_px=-2), "bmp top_down"),
     (bmp(bits=32), "bmp alpha"),
-    (bmp(bits=32, compression=3, behind_header=BGRA), "bmp alpha"),
-    (bmp(header_bytes=124, behind_header=bytes(84)), "bmp"),  # version 5
+    (bmp(bits=32, compression=3, after_header=BGRA), "bmp alpha"),
+    (bmp(header_bytes=124, after_header=bytes(84)), "bmp"),  # version 5
     (bmp(bits=8, palette=GRAY_PALETTE), "bmp gray"),
     (bmp(bits=8, palette=GRAY_PALETTE[:8], colours_used=2), "bmp gray"),
 ]
@@ -149,7 +149,7 @@ SIZES = {"jpeg": (8, 8), "png": (2, 2), "gif": (2, 2), "bmp": (3, 2)}
 
 
 @pytest.mark.parametrize(("data", "facts"), ACCEPTED)
-def test_accepted(data: bytes, facts: str) -> None:
+def test_good_images_are_accepted_with_their_traits(data: bytes, facts: str) -> None:
     format_, *traits = facts.split()
     channels = 1 if "gray" in traits else 3
     channels += "alpha" in traits and format_ in ("png", "bmp")
@@ -238,7 +238,7 @@ REFUSED = {
     "TYPE: BMP of 1 bits a pixel; TensorFlow reads 8, 24 and 32": bmp(bits=1),
     "TYPE: BMP of compression 1, which TensorFlow takes for pixels": bmp(bits=8, compression=1),
     "TYPE: BMP with channel masks other than BGRA, which TensorFlow ignores": bmp(
-        bits=32, compression=3, behind_header=BGRA[::-1]
+        bits=32, compression=3, after_header=BGRA[::-1]
     ),
     "TYPE: BMP with a palette, whose indices TensorFlow takes for gray values": bmp(
         bits=8, palette=GRAY_PALETTE[::-1]
@@ -249,7 +249,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("fault", REFUSED)
-def test_refused(fault: str) -> None:
+def test_bad_images_are_refused(fault: str) -> None:
     assert verdict(REFUSED[fault]) == fault
 
 
@@ -272,7 +272,7 @@ def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
         end=EOI + b"trailing",
     )
     assert jpeg_for_decoder(data) == gray_jpeg_with(jfif, adobe)
-    with pytest.raises(BadImage, match="second scan"):  # which the header check does not look for
+    with pytest.raises(BadImage, match="second scan"):  # the header check does not look for it
         jpeg_for_decoder(jpeg(end=GRAY_SCAN + EOI))
 
 
@@ -302,7 +302,7 @@ def test_damaged_pixels_of_a_png_are_refused(pixels: bytes, detail: str) -> None
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 4, 8, 16]))
-def test_interlaced_rows_are_those_of_pixels(width_px: int, height_px: int, bits: int) -> None:
+def test_interlaced_rows_need_exact_bytes(width_px: int, height_px: int, bits: int) -> None:
     passes = "1646264677777777565656567777777736463646777777775656565677777777"
     pixels: dict[tuple[str, int], int] = {}
     for y in range(height_px):
@@ -323,9 +323,9 @@ SERIAL = entry(0xA431, 2, 4, b"123\0")
 
 
 def with_exif_directory(entries: bytes, order: str = ">") -> bytes:
-    """Return a block whose second directory, where photos keep most, has these entries."""
+    """Return a block with these entries in the second directory, where photos keep most."""
     link = entry(0x8769, 4, 1, struct.pack(order + "L", 22), order)
-    return exif(link, order, behind=struct.pack(order + "H", len(entries) // 12) + entries)
+    return exif(link, order, values=struct.pack(order + "H", len(entries) // 12) + entries)
 
 
 @pytest.mark.parametrize(
@@ -354,16 +354,16 @@ def test_every_trait_is_explained() -> None:
     assert found | {"exif_gps", "exif_serial"} == set(TRAITS) and list(TRAITS) == sorted(TRAITS)
 
 
-# --- decoded, as TensorFlow does
+# --- decoded as TensorFlow does
 
 Shape = Callable[[bytes], tuple[int, ...] | None]
 
-# Their structure is whole, and their pixels do not decode.
+# Their structure is valid, but their pixels do not decode.
 DAMAGED_INSIDE = {"corrupt.jpg"}
-# TensorFlow decodes this one with gray or noise where its data is damaged.
+# TensorFlow fills the damaged part of this one with gray or noise.
 FILLED_UP_BY_TENSORFLOW = {"bad_huffman.jpg"}
 STRICTER_THAN_TENSORFLOW = {
-    # Formats that the data set is not to hold.
+    # Formats that a data set must not hold.
     *("anim_frame1.webp", "flower.webp", "hopper.webp", "transparent.webp"),
     "decompression_bomb_extents.gif",  # Pillow calls it a bomb
     "unknown_compression_method.png",  # TensorFlow ignores checksums of metadata
@@ -372,7 +372,7 @@ STRICTER_THAN_TENSORFLOW = {
 
 @pytest.fixture(scope="module")
 def tensorflow_shape() -> Shape:
-    """Return the shape of a decoded image, or None where TensorFlow refuses it."""
+    """Return the shape of a decoded image, or None if TensorFlow refuses it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     tensorflow = pytest.importorskip("tensorflow")
 
@@ -386,7 +386,7 @@ def tensorflow_shape() -> Shape:
 
 
 def decodes(data: bytes, tensorflow_shape: Shape) -> bool:
-    """Return whether the decode check accepts a file, which TensorFlow must then read as it is."""
+    """Return whether the decode check accepts a file; if so, TensorFlow must read the same."""
     found = verdict(data, Check.DECODE)
     if isinstance(found, str):
         return False
@@ -395,7 +395,7 @@ def decodes(data: bytes, tensorflow_shape: Shape) -> bool:
     return True
 
 
-def test_odd_files_have_the_verdicts_of_tensorflow_but_for_a_list(tensorflow_shape: Shape) -> None:
+def test_verdicts_equal_tensorflow_but_for_listed_files(tensorflow_shape: Shape) -> None:
     files, damaged, stricter = odd_files(), set(), set()
     for name, data in files.items():
         accepted, shape = isinstance(verdict(data), ImageInfo), tensorflow_shape(data)
@@ -414,7 +414,7 @@ def noise(mode: str = "RGB", size: tuple[int, int] = (33, 21)) -> Image.Image:
     return Image.frombytes("RGB", size, pixels).convert(mode)
 
 
-# Small files of every kind, for the tests that go through all of their bytes.
+# Small files of every kind, for tests that try every byte.
 WHOLE = {
     "jpeg": saved(noise(), "JPEG"),
     "jpeg by hand": jpeg(),
@@ -446,7 +446,7 @@ WHOLE = {
         (b"text\0", "TYPE: unknown, starts with 7465787400"),
     ],
 )
-def test_other_bytes_are_refused(data: bytes, fault: str) -> None:
+def test_files_that_are_not_images_are_refused(data: bytes, fault: str) -> None:
     assert [verdict(data, check) for check in Check] == [fault, fault]
 
 
@@ -487,7 +487,7 @@ DECODED = [
 ]
 
 
-def test_channels_are_those_that_tensorflow_decodes(tensorflow_shape: Shape) -> None:
+def test_channels_are_those_of_tensorflow(tensorflow_shape: Shape) -> None:
     for data in DECODED:
         assert decodes(data, tensorflow_shape), data
 
@@ -515,10 +515,10 @@ FIRST_BLOCK = WHOLE["jpeg"].index(b"\xff\xda") + 14
         (gif(GIF_FRAME, gif_frame([3], 1, 1)), "colour 3 of 2 in a frame"),
     ],
 )
-def test_damage_inside_is_found(data: bytes, detail: str, tensorflow_shape: Shape) -> None:
+def test_damaged_pixels_are_found(data: bytes, detail: str, tensorflow_shape: Shape) -> None:
     assert isinstance(verdict(data), ImageInfo)
     assert verdict(data, Check.DECODE) == f"DAMAGED: {detail}"
-    if detail != OUT_OF_DATA:  # which TensorFlow fills up with gray
+    if detail != OUT_OF_DATA:  # TensorFlow fills up with gray
         assert tensorflow_shape(data) is None
 
 
@@ -530,7 +530,7 @@ def test_damage_inside_is_found(data: bytes, detail: str, tensorflow_shape: Shap
         *(("L", {}), ("CMYK", {})),
     ],
 )
-def test_data_that_runs_out_is_found(mode: str, options: dict[str, Any]) -> None:
+def test_missing_pixel_data_is_found(mode: str, options: dict[str, Any]) -> None:
     for picture in (Image.new(mode, (33, 21), "gray"), noise(mode)):  # libjpeg goes on with gray
         data = saved(picture, "JPEG", **options)
         assert check_image(data, Check.DECODE) == check_image(data)
@@ -541,7 +541,7 @@ def test_data_that_runs_out_is_found(mode: str, options: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     "error", [MemoryError(), RecursionError(), OSError(24, "Too many open files")]
 )
-def test_what_is_wrong_with_the_machine_is_no_fault_of_the_image(
+def test_errors_of_the_machine_are_not_faults_of_the_image(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""`.ci/run` with programs that do nothing: every step runs once, and a failure ends it."""
+"""`.ci/run` with fake programs: every step runs once, and a failure stops the run."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ esac
         ("VENV=.venv-3.13", "newest_python could not be fetched"),
     ],
 )
-def test_every_step_is_done_once_and_what_fails_ends_it(
+def test_every_step_runs_once_and_a_failure_stops_the_run(
     fails: str, said: str, tmp_path: Path
 ) -> None:
     for folder in (".ci", ".venv/bin", "bin"):

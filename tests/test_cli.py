@@ -1,4 +1,4 @@
-"""The console command `beam-tfrec`, and that `python -m pipelines.coco` is the same."""
+"""The command `beam-tfrec`; `python -m beam_tfrec.pipelines.coco` must do the same."""
 
 import os
 import subprocess
@@ -19,10 +19,10 @@ SCRIPT = Path(sys.executable).parent / "beam-tfrec"
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not SCRIPT.exists(), reason=f"beam-tfrec is not next to {sys.executable}")
-def test_the_console_script_is_the_module_from_any_folder(
+def test_console_script_and_module_do_the_same_in_any_folder(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    """With relative paths, and where rejects are accepted by the printed command."""
+    """Paths are relative, and the first run prints the command that accepts the reject."""
     images, annotations = make_coco(4)
     (images / "a001.jpg").write_bytes(b"")
 
@@ -61,10 +61,10 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (["plan"], cli.PIPELINES, 2),
     ],
 )
-def test_commands_are_listed_with_a_line_each(
+def test_commands_are_listed_one_per_line(
     words: list[str], names: dict[str, str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On standard output where the list was asked for."""
+    """The list is on standard output only if it was asked for."""
     with pytest.raises(SystemExit) as ended:
         cli.run_command(words)
     assert ended.value.code == code
@@ -98,7 +98,7 @@ LISTED = [f"{', '.join(names)}; see --help" for names in (cli.COMMANDS, cli.PIPE
         (["version"], "unknown command 'version'; did you mean --version?"),
     ],
 )
-def test_a_command_that_is_none(words: list[str], line: str) -> None:
+def test_unknown_commands_are_refused(words: list[str], line: str) -> None:
     assert run_pipeline(cli.run_command, *words) == (2, "", f"E-ARG command line: {line}\n")
 
 
@@ -141,7 +141,7 @@ def test_only_a_full_output_says_how_much_is_needed(planned: int, line: str, exp
 
 @pytest.mark.thorough
 def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Containers often have LC_ALL=C and no HOME; names are UTF-8 all the same."""
+    """Containers often have LC_ALL=C and no HOME; names must still be UTF-8."""
     images, annotations = make_coco(1)
     (images / "a000.jpg").rename(images / "caf\u00e9.jpg")
     annotations.write_bytes(annotations.read_bytes().replace(b"a000", "caf\u00e9".encode()))
@@ -150,8 +150,8 @@ def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.code == 0, run.err
 
 
-def test_path_that_is_no_unicode(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """A folder's name is bytes, which need be no UTF-8: it works, or one line refuses it."""
+def test_path_that_is_not_unicode(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A folder's name may be any bytes: the run works, or one line refuses the name."""
     images, annotations = make_coco(2)
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
     images.rename(odd)

@@ -1,4 +1,4 @@
-"""COCO files: what is accepted, what is mended or set aside, and what is refused in one line."""
+"""COCO files: what is accepted, repaired, set aside, or refused with one line."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ ACCEPTED = {
         b'{"images":[{', b'{"info":{"images":[]},"images":[{"x":[1],'
     ),
     "an unread number beyond float64": small(b'"area"', b'"score":1e999,"area"'),
-    "unread text that is no UTF-8": small(b'"area"', b'"note":"\xe9","area"'),
+    "unread text that is not UTF-8": small(b'"area"', b'"note":"\xe9","area"'),
     "floats in the bbox": small(b"[1,2,3,4]", b"[1.0,2e0,30e-1,4.000]"),
     "the same category twice": small(b'[{"id":3', b'[{"id":3,"name":"cat"},{"id":3'),
     "null in unread fields, as in TACO": small(
@@ -47,7 +47,7 @@ REPAIR = "repair the file"
 COCO_FILE = "give a COCO annotation file"
 URL = {"id": 1, "width": 64, "height": 48, "coco_url": "http://host/a/../c.jpg"}
 LABELS_REMEDY = "give each class one id and one name in all files and data sets"
-# A file, and the line that refuses it, but for the file's name.
+# A file, and the line that refuses it, without the file's name.
 REFUSED = {
     "empty": (b"", f"JSON: Input data was truncated; {REPAIR}"),
     "NaN": (
@@ -98,7 +98,7 @@ REFUSED = {
         coco([image(width=0)], []),
         "TYPE: Expected `int` >= 1 - at `$.images[0].width`; correct the file",
     ),
-    "a URL that climbs": (
+    "a URL out of the root": (
         coco([URL], []),
         "PATH: $.images[0] (id 1): file_name '../c.jpg' climbs out of the image root;"
         " give names relative to --images",
@@ -158,7 +158,7 @@ def test_string_ids_sort_after_numbers() -> None:
     assert [found[0] for found in objects] == [9, 10, "10", "a", "b"]
 
 
-def test_a_number_and_its_text_are_different_images_to_annotations() -> None:
+def test_a_number_and_its_text_are_different_image_ids() -> None:
     files = join(coco([image(1)], [annotation(5, image_id="1")]), string_ids=True)
     ((file, orphan),) = files.orphans
     assert (file.path_of(orphan), orphan.id, orphan.image_id) == ("$.annotations[0]", 5, "1")
@@ -177,7 +177,7 @@ DUPLICATES = {
 
 
 @pytest.mark.parametrize(("images", "what"), DUPLICATES.values(), ids=DUPLICATES)
-def test_duplicate_images(images: list, what: str) -> None:
+def test_duplicate_images_are_refused(images: list, what: str) -> None:
     line = f"E-ANN-DUPLICATE f.json: $.images[0] and $.images[2] have {what}; remove one"
     refused(coco(images, []), line, string_ids=True)
 
@@ -188,7 +188,7 @@ NOT_FINITE = "bbox holds a number that is not finite"
 BAD_BOXES = {
     "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
     "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
-    "text that is no UTF-8": (b'["\xff",1,2,3]', "E-BOX-SHAPE", "bbox is not four numbers"),
+    "text that is not UTF-8": (b'["\xff",1,2,3]', "E-BOX-SHAPE", "bbox is not four numbers"),
     "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "an integer beyond float64": (b"[1,2,3,1" + b"0" * 400 + b"]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "a width below float64": (b"[1,2,1e-999,4]", "E-BOX-EMPTY", "width 0.0 and height 4"),
@@ -202,7 +202,7 @@ def test_bad_boxes_are_set_aside(bbox: bytes, code: str, detail: str) -> None:
 
 SQUARE = [0, 0, 4, 0, 4, 4, 0, 4]
 RLE = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
-# Fields of an annotation, the area and the crowd flag that are written.
+# Fields of an annotation, then the area and crowd flag that are written.
 AREAS = {
     "area 0 is data": ({"area": 0}, 0.0, 0),
     "crowd": ({"area": 7, "iscrowd": True}, 7.0, 1),
@@ -214,13 +214,13 @@ AREAS = {
     "a polygon without area": ({"segmentation": [[1, 1, 2, 2, 3, 3]]}, 12.0, 0),
     "an RLE": ({"segmentation": RLE}, 5.0, 0),
     "an RLE of the wrong sum": ({"segmentation": {**RLE, "counts": [10, 5]}}, 12.0, 0),
-    "neither": ({"segmentation": "x"}, 12.0, 0),
+    "text": ({"segmentation": "x"}, 12.0, 0),
 }
 
 
 @pytest.mark.parametrize(("fields", "area_px2", "is_crowd"), AREAS.values(), ids=AREAS)
 def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
-    """A missing area is computed: by the segmentation where that is valid, else by the box."""
+    """A missing area is computed from a valid segmentation, else from the box."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     found = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd)
     assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
@@ -242,7 +242,7 @@ SHUFFLED = [
 
 
 @given(st.permutations(SHUFFLED))
-def test_objects_have_one_order(annotations: list[dict]) -> None:
+def test_objects_are_sorted_in_one_way(annotations: list[dict]) -> None:
     def found(annotation_id: int, x: float = 1.0, area: float = 9.5, crowd: int = 0) -> tuple:
         return annotation_id, ObjectFields(3, (x, 2.0, 3.0, 4.0), area, crowd), Segmentation()
 
@@ -272,7 +272,7 @@ BAD_NAMES = {
 
 
 @pytest.mark.parametrize(("file_name", "what"), BAD_NAMES.values(), ids=BAD_NAMES)
-def test_names_that_leave_the_root(file_name: str, what: str) -> None:
+def test_names_outside_the_root_are_refused(file_name: str, what: str) -> None:
     with pytest.raises(ValueError, match=f"^{what}$"):
         blob_name(file_name)
 

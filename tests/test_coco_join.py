@@ -1,4 +1,4 @@
-"""Several annotation files: which kind each is, and what they make of an image together."""
+"""Several annotation files: the kind of each, and how their contents are joined."""
 
 import json
 import re
@@ -46,8 +46,8 @@ def segments(*segments: dict) -> bytes:
 KINDS = {
     "instances": (coco([image()], [annotation()]), Kind.INSTANCES),
     "instances without annotations": (coco([image()], []), Kind.INSTANCES),
-    "instances by their box": (coco([image()], [annotation(caption="x")]), Kind.INSTANCES),
-    "keypoints of a later one": (
+    "instances, because of the box": (coco([image()], [annotation(caption="x")]), Kind.INSTANCES),
+    "keypoints, in the second annotation": (
         keypoints(annotation(), annotation(6, keypoints=POINTS)),
         Kind.KEYPOINTS,
     ),
@@ -73,7 +73,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize(("instance", "person"), ALONE.values(), ids=ALONE)
-def test_keypoints_of_no_instance_are_objects_of_their_own(instance: dict, person: dict) -> None:
+def test_keypoints_without_an_instance_are_separate_objects(instance: dict, person: dict) -> None:
     images = [image(), image(2, "b.jpg")]
     cats = [{"id": 3, "name": "cat"}, {"id": 4, "name": "dog"}]
     joined = join(coco(images, [instance], cats), keypoints(person, images=images))
@@ -82,8 +82,8 @@ def test_keypoints_of_no_instance_are_objects_of_their_own(instance: dict, perso
     assert not any(file.joined_annotations for file in joined.sources())
 
 
-def test_keypoints_that_could_be_of_two_instances_are_objects_of_their_own() -> None:
-    """Otherwise the order of the files would decide whose they are."""
+def test_keypoints_with_two_possible_instances_are_a_separate_object() -> None:
+    """Otherwise the order of the files would decide which instance gets them."""
     twins = coco([image()], [annotation(area=1), annotation(area=2)])
     joined = join(twins, keypoints(annotation(keypoints=POINTS, area=3)))
     (found,) = joined.annotated_images()
@@ -95,7 +95,7 @@ def test_keypoints_that_could_be_of_two_instances_are_objects_of_their_own() -> 
     assert num_first_ids(joined) == 1
 
 
-def test_two_files_of_a_kind_unite() -> None:
+def test_two_files_of_a_kind_are_merged() -> None:
     one = coco([image(), image(2, "b.jpg")], [annotation(5), annotation(6, image_id=2)])
     other = coco(
         [image(3, "c.jpg"), image(2, "b.jpg")],
@@ -126,7 +126,7 @@ def test_later_files_add_images_and_their_fields() -> None:
 LABELS_REMEDY = "give each class one id and one name in all files and data sets"
 # Files, and the line that refuses them.
 STOPPED = {
-    "no kind": (
+    "an unknown kind": (
         (coco([image()], [{"id": 5, "text": "x"}]),),
         "E-ANN-SECTION f0.json: section 'annotations' is of no known kind: its first has id, text;"
         " give instances, person_keypoints, captions or panoptic files",
@@ -136,7 +136,7 @@ STOPPED = {
         "E-ANN-SECTION f0.json: section 'categories' is missing (found images, annotations);"
         " give a COCO annotation file",
     ),
-    "a caption that is no text": (
+    "a caption that is not text": (
         (captions({**CAPTION, "caption": None}),),
         "E-ANN-TYPE f0.json: Expected `str`, got `null` - at `$.annotations[0].caption`;"
         " correct the file",
@@ -178,7 +178,7 @@ STOPPED = {
         (segments(SEGMENT, SEGMENT),),
         "E-ANN-DUPLICATE f0.json: $.annotations[0] (image 1) has segment 9 twice; remove one",
     ),
-    "climbing name": (
+    "a name outside the root": (
         (panoptic({**PANOPTIC, "file_name": "../a.png"}),),
         "E-ANN-PATH f0.json: $.annotations[0]: file_name '../a.png' climbs out of the image root;"
         " give names relative to --panoptic_images",
@@ -213,16 +213,16 @@ def test_segments_keep_their_order_and_default_to_the_box_area() -> None:
 # Keypoints, and how often they are counted as dropped.
 NO_POINTS = {
     "too few for the names": ([1, 2, 2], 1),
-    "no multiple of three": ([1, 2, 2, 0], 1),
+    "not a multiple of three": ([1, 2, 2, 0], 1),
     "a visibility of 3": ([1, 2, 3, 0, 0, 0], 1),
-    "no list": ("1,2,2", 1),
+    "not a list": ("1,2,2", 1),
     "null": (None, 0),
     "none": ([], 0),
 }
 
 
 @pytest.mark.parametrize(("points", "dropped"), NO_POINTS.values(), ids=NO_POINTS)
-def test_an_object_stays_without_its_keypoints(points: Any, dropped: int) -> None:
+def test_an_object_with_bad_keypoints_is_kept_without_them(points: Any, dropped: int) -> None:
     joined = join(keypoints(annotation(keypoints=points)))
     assert [found.objects for found in joined.annotated_images()] == [[SMALL_OBJECT]]
     assert joined.repairs == ({"keypoints_dropped": 1} if dropped else {})

@@ -1,4 +1,4 @@
-"""COCO to records: every run writes the same bytes, and faults of files end it."""
+"""COCO to records: every run writes the same bytes, and faults in files stop it."""
 
 import json
 import os
@@ -38,11 +38,11 @@ MakeCoco = Callable[..., tuple[Path, Path]]
 MakePipeline = Callable[[], beam.Pipeline]
 
 
-# Determinism: whatever differs between two runs but the content, the bytes are the same.
+# Determinism: equal contents give equal bytes, whatever else differs between runs.
 
 
 class Given(NamedTuple):
-    """A data set of two splits with something to mend, drop and reject in it."""
+    """A data set of two splits, with something to repair, drop and reject."""
 
     folder: Path
 
@@ -78,7 +78,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
 
 @pytest.fixture(scope="module")
 def reference(given: Given) -> dict[str, str]:
-    """SHA-256 of what every run must make of it."""
+    """SHA-256 of the files that every run must write."""
     out = given.folder / "reference"
     run = run_coco(*given.arguments(out))
     assert run.code == 0, run.err
@@ -95,7 +95,7 @@ def reference(given: Given) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_same_bytes_in_processes_of_any_hash_seed(
+def test_same_bytes_with_any_hash_seed(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:
     started = [
@@ -107,13 +107,13 @@ def test_same_bytes_in_processes_of_any_hash_seed(
         assert run.code == 0, run.err
         assert digests(tmp_path / seed, *DATA) == reference
     whole = [digests(tmp_path / seed) for seed in ("0", "random")]
-    assert whole[0] == whole[1]  # equal sources, mtimes too: every last file
+    assert whole[0] == whole[1]  # the sources have equal mtimes, so all files are equal
 
 
 def test_same_bytes_from_a_shuffled_copy_elsewhere(
     given: Given, reference: dict[str, str], tmp_path: Path
 ) -> None:
-    """Written in another order, so that the folder lists in another, with other mtimes."""
+    """The copy is written in another order, so it is listed in another; its mtimes differ."""
     copy = tmp_path / "a copy, elsewhere"
     for split in SPLITS:
         (copy / split).mkdir(parents=True)
@@ -153,8 +153,8 @@ NAMES = [
 ]
 
 
-def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Globs, line breaks, dashes, hidden files: a name is a name."""
+def test_file_names_are_taken_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Globs, line breaks, dashes and leading dots have no special meaning."""
 
     def rename(spec: dict) -> None:
         for image, name in zip(spec["images"], NAMES, strict=True):

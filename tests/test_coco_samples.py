@@ -45,7 +45,7 @@ def keys(samples: Sequence[Sample]) -> list[str]:
     return [sample.key for sample in samples]
 
 
-def test_a_sample_of_all_kinds() -> None:
+def test_a_sample_joins_all_kinds_of_annotations() -> None:
     entry = image(license=4, neg_category_ids=[3], not_exhaustive_category_ids=[])
     instances = coco([entry, image(2, "b.jpg")], [annotation()])
     person = {"id": 3, "name": "cat", "keypoints": ["nose"]}
@@ -83,7 +83,7 @@ def test_a_sample_of_all_kinds() -> None:
     ]
 
 
-def test_segmentations_travel_in_the_payload() -> None:
+def test_segmentations_are_in_the_payload() -> None:
     square = [0, 0, 4, 0, 4, 4, 0, 4]
     rle = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
     entries = [
@@ -142,7 +142,7 @@ def test_orphans_stop_the_run_unless_they_are_dropped(
     assert (found.code, found.key, found.annotation_ids, found.detail) == reject
 
 
-def test_an_unknown_category_of_lvis_s_lists() -> None:
+def test_unknown_categories_in_lvis_lists_stop_the_run_or_are_dropped() -> None:
     data = coco([image(neg_category_ids=[4, 3], not_exhaustive_category_ids=[9])], [])
     with pytest.raises(RuntimeError) as raised:
         read(data)
@@ -182,7 +182,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("files", "given", "what"), REFUSED.values(), ids=REFUSED)
-def test_files_that_do_not_fit_the_options(files: tuple, given: dict, what: str) -> None:
+def test_files_must_fit_the_options(files: tuple, given: dict, what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(*files, **given)
     assert str(raised.value) == what
@@ -225,7 +225,7 @@ def test_filters_are_counted(rules: dict, left: list, images: dict, annotations:
     assert (keys(samples), file.skipped, file.skipped_annotations) == (left, images, annotations)
 
 
-def test_an_image_is_unannotated_by_its_objects_where_there_are_any() -> None:
+def test_captions_annotate_an_image_only_without_object_files() -> None:
     captions = coco(IMAGES, [{**CAPTION, "image_id": 4}])
     samples, _, file = read(FILTERED, captions, skip_unannotated=True)
     assert keys(samples) == ["1", "2", "3"]
@@ -234,7 +234,7 @@ def test_an_image_is_unannotated_by_its_objects_where_there_are_any() -> None:
     assert keys(samples) == ["4"]
 
 
-def test_the_options_of_the_plan() -> None:
+def test_options_in_the_plan() -> None:
     rules = CocoRules(licenses=(5, 4, 5), skip_crowd=True, min_box_px=2.5, skip_unannotated=True)
     assert rules.options() == {
         "orphans": "stop",
@@ -247,17 +247,17 @@ def test_the_options_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize("side_px", [-1.0, float("inf"), float("nan")])
-def test_a_side_is_a_length(side_px: float) -> None:
+def test_min_box_px_must_be_a_length(side_px: float) -> None:
     with pytest.raises(
         ValueError, match=f"^min_box_px must be at least 0, got {side_px}: give 0 or more$"
     ):
         CocoRules(min_box_px=side_px)
 
 
-# --- a sample an object ---
+# --- one sample per object ---
 
 
-def test_a_sample_of_every_object() -> None:
+def test_one_sample_per_object() -> None:
     data = coco(
         [image(1), image(2, "b.jpg"), image(3, "c.jpg")],
         [
@@ -284,7 +284,7 @@ def test_a_sample_of_every_object() -> None:
 
 
 def test_objects_outside_do_not_annotate_an_image() -> None:
-    """Unless only the image tells its size."""
+    """Unless only the image file knows its size."""
     data = coco(
         [image(), image(2, "b.jpg")],
         [annotation(bbox=[64, 0, 5, 5]), annotation(6, image_id=2, bbox=[63, 0, 5, 5])],
@@ -299,8 +299,8 @@ def test_objects_outside_do_not_annotate_an_image() -> None:
 
 
 @pytest.mark.parametrize(("per_annotation", "name"), [(False, "a.jpg"), (True, "b.jpg")])
-def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool, name: str) -> None:
-    """Key 5 is an annotation in one layout and an image in the other, of other files."""
+def test_rejects_of_another_layout_are_refused(per_annotation: bool, name: str) -> None:
+    """Key 5 is an annotation in one layout, and an image in the other, with another file."""
     data = coco([image(), image(5, "b.jpg")], [annotation()])
     rules = CocoRules(per_annotation=per_annotation)
     with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{name}'"):

@@ -1,4 +1,4 @@
-"""Each block of Python on a page is run: here, or by the test that `ELSEWHERE` names."""
+"""Run each Python block of the pages, here or in the test that `ELSEWHERE` names."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ MODEL = "from unittest.mock import Mock; model = Mock(); my_inputs = lambda r: r
 RECORD = "import glob; record = open(glob.glob('out/*.tfrec')[0], 'rb').read()[12:-4]"
 JAX = Mock(process_index=lambda: 0, process_count=lambda: 1)
 ROWS = "rows = {'clip': ['a', 'b', 'a'], 'frame': [2, 1, 1], 'token': [5, 6, 7]}"
-HERE = {  # page and words of a block: folder, what stands before it, what then is true
+HERE = {  # page and words of a block: folder, code before it, condition after it
     ("docs/api.md", "build("): ("", "", "manifest"),
     ("docs/readers.md", "model.fit"): ("demo-out", MODEL, "len([*model.fit.call_args[0][0]]) == 1"),
     ("docs/readers.md", "per_host"): ("demo-out", HOSTS, "len(list(per_host)) == steps == 6"),
@@ -34,13 +34,13 @@ HERE = {  # page and words of a block: folder, what stands before it, what then 
     ("docs/tables.md", "rows"): ("", ROWS, "clips['token_list'].to_pylist() == [[6], [7, 5]]"),
 }
 KERAS = "test_examples.py the_keras_tutorial_trains"
-WITHOUT_TENSORFLOW = "test_examples.py pytorch_and_grain_read_by_the_documents"
+WITHOUT_TENSORFLOW = "test_examples.py loaders_of_the_documents_read"
 ELSEWHERE = {
     ("README.md", "steps"): "test_load.py keras_trains_as_many_steps_in_each_epoch",
     ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py a_layout_of_the_users_own",
     ("docs/readers.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "make(context)"): "test_load.py a_mirrored_strategy_takes_it",
-    ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_tells_what_to_do",
+    ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/start-keras.md", "to_pair(record)"): KERAS,
     ("docs/start-keras.md", "import keras"): KERAS,
@@ -63,7 +63,7 @@ def test_each_block_is_in_one_of_the_tables(page: str) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of sources, in it folders with a data set `out`, one of them also in a bucket."""
+    """A folder with sources, and folders with a data set `out`; one is also in a bucket."""
     root = tmp_path_factory.mktemp("folders")
     draw_classes(root / "classes" / "photos", 10)
     images, annotations = draw_coco(root, 48)
@@ -85,9 +85,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("page", "words"), HERE)
-def test_it_runs(page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_runs(page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, before, true_then = HERE[page, words]
-    if "jax" in page:  # which no environment has
+    if "jax" in page:  # not installed anywhere
         monkeypatch.setitem(sys.modules, "jax", JAX)
     monkeypatch.chdir(folders / folder)
     names: dict[str, Any] = {}

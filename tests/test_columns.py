@@ -1,4 +1,4 @@
-"""Types of columns: what cells are, what follows for all of them, and the values of one."""
+"""Types of columns: kinds of cells, the type that follows from all cells, and their values."""
 
 import re
 
@@ -28,7 +28,7 @@ from beam_tfrec.schemas.features import Kind
 
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])
-def test_other_types_are_refused(text: str) -> None:
+def test_unknown_types_are_refused(text: str) -> None:
     message = (
         rf"^types must be int64, float or bytes, .* got {re.escape(repr(text))} of 'age': give"
     )
@@ -38,7 +38,7 @@ def test_other_types_are_refused(text: str) -> None:
 
 TEXTS = {
     "0": INT,
-    "+4915112345678": TEXT,  # a telephone's number
+    "+4915112345678": TEXT,  # a telephone number
     "1" * 5000: BIG_INT,
     "9223372036854775807": INT,
     "-9223372036854775808": INT,
@@ -79,7 +79,7 @@ RULES = [
     (INT | FLOAT, "float"),
     (BIG_INT, "bytes"),  # ids beyond int64 would lose their digits as floats
     (TEXT | BOOL | FLOAT, "bytes"),
-    (LIST, "bytes[]"),  # empty lists alone
+    (LIST, "bytes[]"),  # only empty lists
     (LIST | TEXT, "bytes[]"),
 ]
 
@@ -90,7 +90,7 @@ def test_types_follow_from_all_cells(kinds: int, wanted: str) -> None:
     assert str(type_of(ColumnFacts("a", kinds, 4), rows=5)) == f"{wanted}?"
 
 
-def test_a_plan_keeps_types_with_any_name() -> None:
+def test_a_plan_keeps_the_types_of_columns_with_any_name() -> None:
     facts = [ColumnFacts("home town?", TEXT, 2), ColumnFacts(" x[] ", LIST | INT, 3)]
 
     found = found_of_columns(facts, rows=3)
@@ -141,7 +141,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("cell", "wanted", "what"), MISFITS)
-def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
+def test_cells_that_do_not_fit_are_refused(cell: object, wanted: str, what: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
         values_of(cell, parse_type("a", wanted))
 
@@ -158,7 +158,7 @@ def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
         ("gs://b/t/2024-??/part-[0].csv", False, "gs://b/t", "2024-??/part-[0].csv"),
     ],
 )
-def test_what_a_path_names(uri: str, is_file: bool, root: str, pattern: str) -> None:
+def test_paths_have_a_root_and_a_pattern(uri: str, is_file: bool, root: str, pattern: str) -> None:
     assert is_table_file(uri) is is_file
     assert root_and_pattern(uri) == (root, pattern)
 

@@ -39,7 +39,7 @@ STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
 
 @pytest.fixture
 def small(tmp_path: Path) -> SmallSet:
-    """Six images, which are two shards."""
+    """Six images in two shards."""
     return make_small(tmp_path, 6, num_shards=2)
 
 
@@ -75,7 +75,7 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     rejects = [reject(str(number)) for number in range(10, 35)]
     with pytest.raises(RuntimeError, match=r"^E-BUDGET gs://b/out: 25 of 10 samples") as raised:
         make_job_plan(NO_SHARDS, [summary()], rejects[::-1], JOB)
-    assert str(raised.value).endswith("; correct them")  # no split would be left to accept
+    assert str(raised.value).endswith("; correct them")  # accepting them would leave an empty split
     assert caplog.messages == [
         f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected" for n in range(10, 20)
     ]
@@ -87,7 +87,7 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
         (RejectBudget(), 1000, 0),
         (RejectBudget(5), 3, 5),
         (RejectBudget(percent=1), 199, 1),  # rounded down
-        (RejectBudget(count=5, percent=0), 1000, 0),  # the percentage, where there is one
+        (RejectBudget(count=5, percent=0), 1000, 0),  # the percentage, if there is one
     ],
 )
 def test_a_budget_is_a_count_or_a_share(budget: RejectBudget, listed: int, allowed: int) -> None:
@@ -112,12 +112,12 @@ TWO_SPLITS = [summary(), summary("val")]
         ([reject("1"), reject("2"), IN_VAL], TWO_SPLITS, RejectBudget(2), "3 of 20"),
         ([reject("1"), OTHERWISE], [summary()], RejectBudget(1), ""),  # one sample
         ([reject("1"), OTHERWISE], [summary()], RejectBudget(0), "1 of 10"),
-        # New samples alone: else a percentage would in the end allow all that is new.
+        # Only new samples count: with earlier ones, all new ones could in time be rejected.
         ([reject()], GROWN, RejectBudget(percent=5), ""),
         ([reject()], GROWN, RejectBudget(percent=4), "1 of 20"),
     ],
 )
-def test_samples_are_counted_once(
+def test_rejected_samples_are_counted_once(
     rejects: list[Rejected], files: list[SplitSource], budget: RejectBudget, over: str
 ) -> None:
     job = dataclasses.replace(JOB, budget=budget)
@@ -135,7 +135,7 @@ def test_samples_are_counted_once(
         (4, RejectBudget(count=0), 0),
     ],
 )
-def test_the_budget_of_dropped_annotations(
+def test_dropped_annotations_have_a_budget(
     listed: int, budget: RejectBudget | None, accepted: int
 ) -> None:
     left_out = {
@@ -167,7 +167,7 @@ CHANGES = [
     ),
     ({"labels": LABELS[:1]}, "the output was made with other labels"),
     ({"samples": "fe"}, "the output was made from other images or annotations"),
-    # The first difference is what the user can act on.
+    # The message names the difference that the user can act on.
     ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options seed was '1', is '0' now"),
     ({"options": {"a": "1", "layout": "x"}}, "options layout was 'x', is not there now"),
 ]
@@ -253,7 +253,7 @@ ONE_LOST = {"records": 2, "rejected": [LOST]}
         ([0, 1], {}, {"excluded_annotations": 2}, "listed annotations of split train are 14 "),
     ],
 )
-def test_a_sum_that_does_not_hold_means_no_manifest(
+def test_a_wrong_sum_prevents_the_manifest(
     small: SmallSet, places: list[int], of_shard: dict, of_file: dict, wrong: str
 ) -> None:
     run = small.plan(budget=RejectBudget(10))
@@ -286,7 +286,7 @@ OTHER_RECEIPT = "_receipts/train-00002-of-00003.json"
         ("test-00000-of-00001.tfrec", add, "is not a shard of this plan"),
     ],
 )
-def test_without_exactly_the_planned_files_there_is_no_manifest(
+def test_missing_or_foreign_files_prevent_the_manifest(
     small: SmallSet, name: str, edit: Callable[[Path], None], what: str
 ) -> None:
     run = small.plan()
@@ -296,7 +296,7 @@ def test_without_exactly_the_planned_files_there_is_no_manifest(
 
 
 @pytest.mark.parametrize("name", ["rejected.jsonl", "features.json", "manifest.json"])
-def test_another_file_at_a_name_of_ours_is_a_conflict(small: SmallSet, name: str) -> None:
+def test_another_file_with_a_name_of_ours_is_a_conflict(small: SmallSet, name: str) -> None:
     run = small.plan()
     infos = build_shards(run)
     small.put([name])
@@ -305,7 +305,7 @@ def test_another_file_at_a_name_of_ours_is_a_conflict(small: SmallSet, name: str
     assert (small.out / name).read_bytes() == b"of the user"
 
 
-def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
+def test_data_sets_do_not_depend_on_paths_or_clocks(tmp_path: Path) -> None:
     here = make_small(tmp_path, 6, num_shards=2)
     here.image(2).write_bytes(b"<html>")
     (tmp_path / "far away").mkdir()
@@ -318,7 +318,7 @@ def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
     for small in (here, there):
         build_run(small.plan(budget=RejectBudget(1)))
         made.append(files_of(small.out))
-    # Pins are in the Parquet index, and in the name of the note of what was listed.
+    # Pins are in the Parquet index, and in the name of the note on the sources.
     one, other = (
         {name: sha for name, sha in files.items() if not name.startswith("_sources/")}
         for files in made
@@ -344,7 +344,7 @@ def add_a_space(small: SmallSet) -> None:
 
 
 @pytest.mark.parametrize("edit", [lambda small: touch(small.image(0)), add_an_image, add_a_space])
-def test_changed_sources_are_not_found_complete(
+def test_a_data_set_of_changed_sources_is_incomplete(
     small: SmallSet, edit: Callable[[SmallSet], None]
 ) -> None:
     run = small.plan()
@@ -360,7 +360,7 @@ def test_changed_sources_are_not_found_complete(
 @pytest.mark.parametrize(
     "name", [f"{STEMS[1]}-3.tfrec", f"index/{STEMS[0]}-3.idx", f"_receipts/{STEMS[0]}.json"]
 )
-def test_without_one_of_its_files_a_data_set_is_incomplete(small: SmallSet, name: str) -> None:
+def test_a_data_set_with_a_missing_file_is_incomplete(small: SmallSet, name: str) -> None:
     manifest = build_run(small.plan())
     before = files_of(small.out)
     (small.out / name).unlink()
@@ -370,7 +370,7 @@ def test_without_one_of_its_files_a_data_set_is_incomplete(small: SmallSet, name
     assert files_of(small.out) == before
 
 
-def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(small: SmallSet) -> None:
+def test_a_data_set_without_records_needs_permission(small: SmallSet) -> None:
     for image in small.images.iterdir():
         image.write_bytes(b"<html>")
     given = {"budget": RejectBudget(percent=100)}

@@ -25,12 +25,12 @@ PINS, WORKER_PINS = (
 )
 
 
-def test_image_has_the_beam_that_is_tested() -> None:
+def test_image_has_the_tested_beam_version() -> None:
     assert FROM[0] == f"apache/beam_python3.11_sdk:{PINS['apache-beam']}"
     assert WORKER_PINS["apache-beam"] == PINS["apache-beam"]
 
 
-def test_image_names_versions_that_do_not_move() -> None:
+def test_base_images_have_fixed_versions() -> None:
     bases = [base for base in FROM if base != "packages"]
     assert [
         base for base in bases if not re.search(r":[0-9]{8}_RC[0-9]+|:[0-9.]+[0-9]$", base)
@@ -42,10 +42,10 @@ def test_lock_pins_every_requirement_with_hashes_and_names_no_host() -> None:
     assert len(blocks) > 50
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
     assert "://" not in LOCK
-    assert int(PINS["pillow"].partition(".")[0]) >= 13  # CVE-2026-112403, against Beam's pin
+    assert int(PINS["pillow"].partition(".")[0]) >= 13  # CVE-2026-112403, despite Beam's pin
 
 
-def test_worker_lock_holds_what_the_package_needs_and_dataflows_client_alone() -> None:
+def test_worker_lock_has_all_requirements_and_no_test_packages() -> None:
     (needed,) = re.findall(r"install_requires=\[(.*?)\]", (PROJECT / "setup.py").read_text(), re.S)
     names = set(re.findall(r'"([a-z0-9-]+)', needed)) | {"google-cloud-dataflow-client"}
     assert len(names) > 8 and names - set(WORKER_PINS) == set()
@@ -53,7 +53,7 @@ def test_worker_lock_holds_what_the_package_needs_and_dataflows_client_alone() -
     assert [name for name in WORKER_PINS if re.search(barred, name)] == []
 
 
-def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
+def test_copied_files_exist_and_are_sent_to_the_builder() -> None:
     copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     sources = {Path(source).parts[0] for line in copies for source in line.split()}
     sent = set(re.findall(r"^!(\S+)", (PROJECT / ".dockerignore").read_text(), re.MULTILINE))
@@ -63,7 +63,7 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """Return a folder with modules of a user's own that have the names of our folders."""
+    """Return a user's folder with modules that have the names of our folders."""
     folder = tmp_path / "vision project"
     (folder / "pipelines").mkdir(parents=True)
     for name in ("transforms.py", "schemas.py", "readers.py", "pipelines/__init__.py"):
@@ -94,10 +94,8 @@ def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> N
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_beam_stages_a_package_that_works_from_what_the_image_copies(
-    hostile: Path, tmp_path: Path
-) -> None:
-    """The way of `--setup_file ./setup.py`; links to the four folders become files."""
+def test_the_package_that_beam_stages_works(hostile: Path, tmp_path: Path) -> None:
+    """As with `--setup_file ./setup.py`; links to the four folders become files."""
     checkout, staged, unpacked = (tmp_path / name for name in ("checkout", "staged", "unpacked"))
     for folder in (checkout, staged):
         folder.mkdir()
@@ -129,8 +127,8 @@ def test_beam_stages_a_package_that_works_from_what_the_image_copies(
     assert run.stdout == f"{package}/beam_tfrec/__init__.py\n"
 
 
-def test_a_wheel_leaves_out_what_an_older_checkout_built(tmp_path: Path) -> None:
-    """It built `transforms` as a package of its own, into the folder that setuptools packs."""
+def test_a_wheel_has_no_packages_of_older_builds(tmp_path: Path) -> None:
+    """Older versions left a package `transforms` in the folder that setuptools packs."""
     for name in ("setup.py", "README.md", "pyproject.toml"):
         shutil.copy(PROJECT / name, tmp_path)
     for name in ("beam_tfrec", "build/lib/transforms"):
@@ -151,7 +149,7 @@ TEMPLATE = [
 ]
 
 
-def test_the_image_is_built_and_pushed_and_the_template_after_it(tmp_path: Path) -> None:
+def test_the_image_is_built_and_pushed_before_the_template(tmp_path: Path) -> None:
     programs = FakePrograms(tmp_path / "bin", real=("make", "sh", "bash", "sed"))
     programs.add("docker", "gcloud")
     words = ("flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/beam-tfrec.json")

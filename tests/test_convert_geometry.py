@@ -1,4 +1,4 @@
-"""Annotations of converted images match their pixels: squares are found by colour."""
+"""Annotations of converted images match the pixels: coloured squares show where they are."""
 
 import itertools
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
 SQUARES = {  # channel: left, top, right, bottom as stored
-    RED: (4, 6, 16, 30),  # cuts to the middle remove it, or a part of it
+    RED: (4, 6, 16, 30),  # crops to the middle remove it, or a part of it
     GREEN: (50, 20, 90, 61),
     BLUE: (12, 50, 44, 74),
 }
@@ -52,7 +52,7 @@ TURNS = [
     for upright in (False, True)
 ]
 PAIRS = list(itertools.product(TURNS, CONVERSIONS))
-# 7 is prime to both lengths: every turn and every conversion is met.
+# 7 is coprime to both lengths: every turn and every conversion occurs.
 PAIRS = [*PAIRS[::7], *itertools.product(TURNS, [NO_CONVERSION])]
 some = pytest.mark.parametrize(("turn", "conversion"), PAIRS)
 
@@ -80,7 +80,7 @@ def extent(mask: np.ndarray) -> tuple[int, int, int, int] | None:
 
 
 def grown(mask: np.ndarray) -> np.ndarray:
-    """Return a mask with its neighbours."""
+    """Return a mask with all neighbouring pixels added."""
     padded = np.pad(mask, 1)
     height, width = mask.shape
     steps = itertools.product(range(3), range(3))
@@ -96,7 +96,7 @@ BLOBS = (Blob("train", "a.png"), Blob(panoptic_root("train"), "b.png"))
 
 
 class Scene:
-    """Squares on a photo, on its panoptic image and in its annotations, converted."""
+    """Converted squares: on a photo, on its panoptic image, and in its annotations."""
 
     def __init__(self, turn: tuple[int, bool, bool], conversion: Conversion) -> None:
         orientation, in_upright, upright = turn
@@ -158,7 +158,7 @@ def values(built: Built, key: str) -> list:
 
 
 def written_squares(scene: Scene, built: Built) -> list[int]:
-    """Return the squares that have an object, after a look at those that have none."""
+    """Return the squares that have an object; check that the others have hardly a pixel left."""
     dropped = {found.annotation_id: found.code for found in built.dropped}
     assert set(dropped.values()) <= {"E-BOX-OUTSIDE", "E-BOX-EMPTY"}
     kept = [channel for channel in SQUARES if channel not in dropped]
@@ -175,7 +175,9 @@ def near(found: Sequence[float], scene: Scene, channel: int) -> bool:
 
 
 @some
-def test_detection_and_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_detection_and_keras_match_the_pixels(
+    turn: tuple[int, bool, bool], conversion: Conversion
+) -> None:
     scene = Scene(turn, conversion)
     width_px, height_px = scene.size_px
     for channel in SQUARES:
@@ -210,12 +212,14 @@ def test_detection_and_keras(turn: tuple[int, bool, bool], conversion: Conversio
                 assert found[int(y), int(x)]
         points = np.reshape(values(built, "image/object/polygon"), (-1, 4, 2)) * scene.size_px
         for channel, corners in zip(kept, points, strict=outlines == "polygons"):
-            clipped = corners.clip(0, scene.size_px)  # they are not
+            clipped = corners.clip(0, scene.size_px)  # polygons are not clipped
             assert near([*clipped.min(axis=0), *clipped.max(axis=0)], scene, channel)
 
 
 @some
-def test_panoptic_images(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_panoptic_images_match_the_pixels(
+    turn: tuple[int, bool, bool], conversion: Conversion
+) -> None:
     scene = Scene(turn, conversion)
     masks = scene.built(DetectionLayout(features=("boxes", "panoptic")))
     instances = as_stored(values(masks, "image/panoptic/instance_mask")[0])
@@ -224,7 +228,7 @@ def test_panoptic_images(turn: tuple[int, bool, bool], conversion: Conversion) -
     layout = TfdsLayout(features=("boxes", "panoptic"))
     built = scene.build(layout, list(SQUARES))
     _, in_upright, upright = turn
-    if in_upright and not upright:  # as without conversion: it lies on other pixels
+    if in_upright and not upright:  # refused as without conversion: the pixels do not match
         assert isinstance(built, Unfit) and built.code == "E-IMG-SIZE"
         return
     assert isinstance(built, Built), built
@@ -243,7 +247,7 @@ def test_panoptic_images(turn: tuple[int, bool, bool], conversion: Conversion) -
 
 def test_areas_shrink_with_clipped_boxes() -> None:
     scene = Scene((1, False, False), Conversion(Resize(80, 80), ResizeMode.FILL))
-    built = scene.built(DetectionLayout())  # shows x from 20 to 100
+    built = scene.built(DetectionLayout())  # keeps x from 20 to 100
     assert values(built, "image/object/area") == pytest.approx([40 * 41, 24 * 24])
     assert [found.code for found in built.dropped] == ["E-BOX-OUTSIDE"]
     assert "of which the rest is cut off" in built.dropped[0].detail

@@ -80,7 +80,7 @@ def decoded_by_tensorflow(data: bytes, file_format: str, channels: int) -> np.nd
 
 
 def test_odd_files_have_the_pixels_that_tensorflow_reads() -> None:
-    """All that pass the check, CMYK and YCCK to one level; alpha as a channel."""
+    """All that pass the check. CMYK and YCCK may differ by one level; alpha is a channel."""
     compared = set[str]()
     for name, data in {**odd_files(), "noise.bmp": saved(NOISE, "BMP")}.items():
         info = small.verdict(data)
@@ -88,9 +88,9 @@ def test_odd_files_have_the_pixels_that_tensorflow_reads() -> None:
             continue  # decoders differ on where its data ends
         found = pixels(data)
         channels = found.shape[2]
-        if channels == 2:  # which TensorFlow has no name for, unless the file has two
+        if channels == 2:  # TensorFlow cannot ask for two channels unless the file has them
             channels, found = 1, found[:, :, :1]
-        if info.format == "gif":  # whose holes TensorFlow paints black
+        if info.format == "gif":  # TensorFlow paints transparent pixels black
             channels, opaque = 3, found[:, :, 3:] if found.shape[2] == 4 else 255
             found = np.where(opaque, found[:, :, :3], 0).astype(np.uint8)
         expected = decoded_by_tensorflow(data, info.format, channels)
@@ -103,7 +103,7 @@ def inks(*levels: int) -> Image.Image:
     return Image.fromarray(np.full((8, 8, 4), levels, np.uint8), "CMYK")
 
 
-def test_inks_without_adobe_s_segment_are_not_inverted() -> None:
+def test_cmyk_without_an_adobe_segment_is_not_inverted() -> None:
     data = saved(inks(10, 60, 120, 30), "JPEG")
     start = data.index(b"\xff\xee")
     bare = data[:start] + data[start + 2 + int.from_bytes(data[start + 2 : start + 4], "big") :]
@@ -112,7 +112,7 @@ def test_inks_without_adobe_s_segment_are_not_inverted() -> None:
 
 
 def ink_profile(colours: dict[int, tuple[int, int, int]]) -> bytes:
-    """Return an ICC profile of inks: Lab in 8 bits where each ink is none or all (lut8, ICC.1)."""
+    """Return an ICC profile (lut8, ICC.1) with 8-bit Lab for each ink at 0 and at 100 %."""
     identity = bytes(range(256))
     nodes = b"".join(bytes(colours.get(inks, (0, 128, 128))) for inks in range(16))
     matrix = struct.pack(">9l", *(65536 * (i % 4 == 0) for i in range(9)))
@@ -125,8 +125,8 @@ def ink_profile(colours: dict[int, tuple[int, int, int]]) -> bytes:
     return head.ljust(128, b"\0") + directory + table
 
 
-def test_inks_with_a_profile_have_its_colours() -> None:
-    """Of full cyan the profile says L* 50, neutral: by CIE's formula sRGB 119; without it, cyan."""
+def test_cmyk_with_a_profile_has_its_colours() -> None:
+    """The profile maps full cyan to L* 50, which is sRGB 119; without a profile it stays cyan."""
     profile = ink_profile({0b1000: (128, 128, 128), 0: (255, 128, 128)})
     for icc, rgb in ((profile, [119] * 3), (b"", [0, 255, 255]), (profile[:200], [0, 255, 255])):
         data = saved(inks(255, 0, 0, 0), "JPEG", icc_profile=icc, quality=100)
@@ -134,7 +134,7 @@ def test_inks_with_a_profile_have_its_colours() -> None:
 
 
 @pytest.mark.parametrize("dtype", PIXEL_DTYPES)
-def test_types_are_those_of_convert_image_dtype(dtype: str) -> None:
+def test_dtypes_are_converted_as_by_convert_image_dtype(dtype: str) -> None:
     wide = np.random.default_rng(1).integers(0, 65536, (9, 7, 1), np.uint16)
     for array in (NOISE, wide):
         data = png_of(array[:, :, 0] if array is wide else array)
@@ -149,7 +149,7 @@ def test_types_are_those_of_convert_image_dtype(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(16, 16), (224, 160), (90, 301), (1000, 700)])
-def test_resampling_is_that_of_tensorflow_with_antialias(size: tuple[int, int]) -> None:
+def test_resampling_equals_tensorflow_with_antialias(size: tuple[int, int]) -> None:
     photos = Path(__file__).parent / "data" / "coco_train" / "images"
     for path in sorted(photos.iterdir())[:4]:
         data = path.read_bytes()
@@ -177,7 +177,7 @@ def test_resampling_is_that_of_tensorflow_with_antialias(size: tuple[int, int]) 
         ("max:100", None, (99, 100), (99, 100)),
     ],
 )
-def test_sizes(
+def test_size_after_resize(
     text: str, mode: ResizeMode | None, size: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     image = converted(saved(Image.new("L", size), "PNG"), Conversion(Resize.parse(text), mode))
@@ -225,7 +225,7 @@ def test_an_image_that_no_option_changes_is_passed_on(data: bytes, conversion: C
         (jpeg_of(SMOOTH, progressive=True), TO_JPEG, "jpeg"),
     ],
 )
-def test_formats(source: bytes, conversion: Conversion, file_format: str) -> None:
+def test_format_after_conversion(source: bytes, conversion: Conversion, file_format: str) -> None:
     image = converted(source, conversion)
     assert image.info.format == file_format and image.data != source
     assert image.source_sha256 == encoded(source).sha256
@@ -233,7 +233,7 @@ def test_formats(source: bytes, conversion: Conversion, file_format: str) -> Non
     assert "progressive" not in image.info.traits
 
 
-def test_alpha_is_laid_on_white_where_it_is_left_out() -> None:
+def test_dropped_alpha_is_blended_with_white() -> None:
     rgba = np.array([[[200, 100, 0, 255], [200, 100, 0, 0], [200, 100, 0, 51]]], np.uint8)
     on_white = [[200, 100, 0], [255, 255, 255], [244, 224, 204]]  # 0.2 of it, 0.8 of white
     assert difference(repainted(png_of(rgba), TO_RGB)[0], on_white) <= 1
@@ -242,12 +242,12 @@ def test_alpha_is_laid_on_white_where_it_is_left_out() -> None:
     assert repainted(png_of(rgba), Conversion(Resize(6, 2))).shape == (2, 6, 4)
 
 
-def test_gray_is_rec_601_s() -> None:
+def test_gray_follows_rec_601() -> None:
     expected = tf.image.rgb_to_grayscale(NOISE).numpy()[:, :, 0]
     assert difference(repainted(DRAWING, TO_GRAY), expected) <= 1
 
 
-def test_gray_of_16_bits_stays_where_only_its_size_changes() -> None:
+def test_resize_keeps_16_bit_gray() -> None:
     wide = np.linspace(0, 65535, 80).reshape(8, 10).astype(np.uint16)
     image = converted(png_of(wide), Conversion(Resize(5, 4), ResizeMode.STRETCH))
     expected = tf.image.resize(wide[:, :, np.newaxis], (4, 5), antialias=True).numpy()[:, :, 0]
@@ -257,12 +257,12 @@ def test_gray_of_16_bits_stays_where_only_its_size_changes() -> None:
     assert (again == wide >> 8).all() and again.dtype == np.uint8
 
 
-def test_a_transparent_gray_of_16_bits_is_that_one_alone() -> None:
+def test_only_one_16_bit_gray_value_is_transparent() -> None:
     gray = np.full((8, 8), 0x1234, "<u2")
     gray[0, 0], gray[1, 1] = 0x12FF, 0x5600
     plain = png_of(gray)
-    behind = plain.index(b"IDAT") - 4
-    data = plain[:behind] + small.chunk(b"tRNS", b"\x12\xff") + plain[behind:]
+    start = plain.index(b"IDAT") - 4
+    data = plain[:start] + small.chunk(b"tRNS", b"\x12\xff") + plain[start:]
     expected = tf.io.decode_png(data, 4).numpy()
     assert expected[:2, :2, 3].tolist() == [[0, 255], [255, 255]]
     assert difference(pixels(data), expected[:, :, [0, 3]]) == 0
@@ -272,7 +272,7 @@ def test_a_transparent_gray_of_16_bits_is_that_one_alone() -> None:
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
-def test_profiles_of_the_same_colours_are_kept(file_format: str) -> None:
+def test_profiles_are_kept_if_the_colours_stay(file_format: str) -> None:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     source = saved(SMOOTH, file_format, icc_profile=profile)
     to_jpeg = converted(source, Conversion(Resize(20, 20), reencode=Encoding.JPEG))
@@ -281,7 +281,7 @@ def test_profiles_of_the_same_colours_are_kept(file_format: str) -> None:
     assert traits == [("icc_profile",), ("gray",)]
 
 
-def test_a_profile_that_inflates_without_end_is_left_out() -> None:
+def test_a_profile_that_inflates_to_megabytes_is_left_out() -> None:
     bomb = small.chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 24)))
     image = converted(DRAWING[:33] + bomb + DRAWING[33:], Conversion(Resize(8, 8)))
     assert b"iCCP" not in image.data
@@ -294,11 +294,11 @@ def test_a_profile_that_inflates_without_end_is_left_out() -> None:
     ("file_format", "limit", "save", "orientation"),
     [
         ("WEBP", 0, {"lossless": True}, 6),
-        ("TIFF", 0, {}, 1),  # which Pillow turns itself
+        ("TIFF", 0, {}, 1),  # Pillow turns it when it decodes
         ("AVIF", 6, {"quality": 100}, 6),
     ],
 )
-def test_foreign_formats(
+def test_formats_that_only_conversion_reads(
     file_format: str, limit: int, save: dict[str, Any], orientation: int
 ) -> None:
     data = saved(SMOOTH, file_format, **save)
@@ -328,7 +328,7 @@ def psnr(pixels: np.ndarray, others: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("orientation", TURNING)
-def test_a_turned_image_says_what_it_was_made_of(orientation: int) -> None:
+def test_a_turned_image_records_its_source(orientation: int) -> None:
     image = encoded(oriented(png_of(every_pixel_another(5, 3)), orientation), "folder/a.png")
     turned = convert_image(image, UPRIGHT)
     size = (3, 5) if orientation >= 5 else (5, 3)
@@ -358,20 +358,20 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_png_is_turned_without_loss(kind: tuple[int, int, int, bytes]) -> None:
-    """The bits of 5 x 3 pixels are noise."""
+    """The image has 5 x 3 pixels of noise."""
     bits, colour_type, samples, chunks = kind
     row_bytes = -(-5 * bits * samples // 8)
     noise = np.random.default_rng(0).bytes(3 * row_bytes)
     raw = b"".join(b"\0" + noise[row_bytes * row :][:row_bytes] for row in range(3))
     data = small.png(small.ihdr(5, 3, bits, colour_type), chunks, small.idat(raw))
-    expected = tf.io.decode_png(data, dtype=tf.uint16).numpy()  # of 8 bits and fewer too
+    expected = tf.io.decode_png(data, dtype=tf.uint16).numpy()  # also for 8 bits and fewer
     for orientation in TURNING:
         turned = upright(oriented(data, orientation))
         found = tf.io.decode_png(turned, dtype=tf.uint16).numpy()
         np.testing.assert_array_equal(found, turn_array(expected, orientation))
 
 
-def test_exif_stays_but_for_the_orientation() -> None:
+def test_exif_is_kept_but_for_the_orientation() -> None:
     copyright_by = small.entry(0x8298, 2, 4, b"Ann\0")
     block = small.exif(small.entry(0x0112, 3, 1, b"\0\6") + copyright_by)
     upright_block = small.exif(small.entry(0x0112, 3, 1, b"\0\1") + copyright_by)
@@ -381,7 +381,7 @@ def test_exif_stays_but_for_the_orientation() -> None:
     assert small.segment(0xE1, b"Exif\0\0" + upright_block) in upright(jpeg)
 
 
-# Chroma subsampling of the file, as Pillow numbers it, and of what is turned by each orientation.
+# Chroma subsampling of the file, then Pillow's number of it after a turn without and with a swap.
 @pytest.mark.parametrize(
     ("subsampling", "mirrored", "swapped"),
     [("4:4:4", 0, 0), ("4:2:2", 1, 0), ("4:2:0", 2, 2)],  # Pillow writes no 4:4:0
@@ -427,7 +427,7 @@ def test_an_image_too_long_for_a_jpeg_is_rejected(size_px: tuple[int, int]) -> N
     assert max(converted(data, resized).info.size_px) == 65_500
 
 
-def test_results_that_are_too_large_are_refused_before_they_are_made() -> None:
+def test_too_large_results_are_refused_before_conversion() -> None:
     code, _ = refused(encoded(DRAWING), Conversion(Resize(65_500, 65_500)))
     assert code == "E-IMG-PIXELS"
     info = replace(encoded(DRAWING).info, width_px=10_000, height_px=9_000)
@@ -451,7 +451,7 @@ RUN_OUT = "ValueError: Corrupt JPEG data: premature end of data segment"
         (oriented(CUT_JPEG, 6), UPRIGHT, RUN_OUT),
         (DAMAGED_SECOND_FRAME, PLAIN, "ValueError: not enough image data"),
         (NO_PIXELS, TO_RGB, "compressed pixels end at byte 0 of 6"),
-        # Nothing is decoded of an image that stays as it is.
+        # An image that does not change is not decoded.
         (CUT_JPEG, Conversion(reencode=Encoding.JPEG, turns=True), ""),
     ],
 )

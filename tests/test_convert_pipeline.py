@@ -1,4 +1,4 @@
-"""Conversion in whole runs: of `coco` and `folder`, counted, indexed, the same bytes every time."""
+"""Conversion in whole runs: counted, indexed, rejected, and named in the plan."""
 
 import hashlib
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.turned_images import as_stored, oriented, saved
 
 
 @pytest.mark.thorough
-def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_converted_images_are_counted_and_indexed(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(4, objects=2), tmp_path / "out"
     turned = oriented(jpeg_bytes(64, 48), 6)
     (sources[0] / "a001.jpg").write_bytes(turned)
@@ -61,13 +61,13 @@ def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_
 
 
 @pytest.mark.thorough
-def test_a_run_that_decodes_warns_once_of_an_old_pillow(
+def test_decoding_with_an_old_pillow_warns_once(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = tmp_path / "site" / "pillow-12.1.0.dist-info"
     old.mkdir(parents=True)
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: pillow\nVersion: 12.1.0\n")
-    monkeypatch.syspath_prepend(str(old.parent))  # where Python finds versions first
+    monkeypatch.syspath_prepend(str(old.parent))  # searched first for versions
     run = run_coco(*command(make_coco(2), tmp_path / "out"), "--check", "decode")
     assert run.code == 0, run.err
     warning = (
@@ -77,7 +77,7 @@ def test_a_run_that_decodes_warns_once_of_an_old_pillow(
     assert run.err.splitlines().count(warning) == 1
 
 
-def test_options_name_all_that_decides_bytes() -> None:
+def test_options_name_everything_that_decides_bytes() -> None:
     versions = codec_versions()
     names = ("libjpeg_turbo", "zlib_ng", "webp", "avif", "libtiff", "littlecms2")
     for version in (Image.__version__, *map(features.version, names)):

@@ -1,4 +1,4 @@
-"""`croissant.json`: what it says; and, where it is installed, what MLCommons' own reader loads.
+"""`croissant.json`: its content, and what MLCommons' reader loads from it, if installed.
 
 `.ci/run` installs `mlcroissant` in an environment of its own and names its Python in
 MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.
@@ -36,7 +36,7 @@ def described(manifest: Any = MANIFEST) -> dict[str, Any]:
 
 
 def loaded(out: Path) -> dict[str, Any]:
-    """Return what mlcroissant makes of an output."""
+    """Return what mlcroissant loads from an output."""
     done = subprocess.run(
         [PYTHON, str(LOAD), str(out / "croissant.json")],
         capture_output=True,
@@ -48,7 +48,7 @@ def loaded(out: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_it_describes_the_data_set() -> None:
+def test_croissant_describes_the_data_set() -> None:
     found = described()
     assert is_sealed(croissant_json(MANIFEST).encode()) and croissant_json(MANIFEST).isascii()
     assert found["@context"]["cr"] == "http://mlcommons.org/croissant/"
@@ -91,7 +91,7 @@ def test_empty_parts_are_left_out() -> None:
     assert [record_set["@id"] for record_set in found["recordSet"]] == ["splits", "features"]
 
 
-def test_licenses_are_listed_once_with_links_that_are_links() -> None:
+def test_licenses_are_listed_once_with_valid_links() -> None:
     licenses = [
         LicenseCount(1, 5, "CC BY", "https://creativecommons.org/licenses/by/4.0/"),
         LicenseCount(2, 1, "", "javascript:alert(1)"),
@@ -132,7 +132,7 @@ def test_mlcroissant_loads_several_splits_and_tables_without_labels(
 
 
 def check_loaded(out: Path, licenses: list[list[str]]) -> None:
-    """Compare what was loaded with indexes and manifest."""
+    """Compare what mlcroissant loads with the indexes and the manifest."""
     found, manifest = loaded(out), manifest_of(out)
     assert (found["errors"], found["licenses"]) == ([], licenses)
     expected = [said for said in found["warnings"] if any(name in said for name in RECOMMENDED)]

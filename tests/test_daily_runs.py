@@ -1,4 +1,4 @@
-"""The command run day by day over sources that grow, and what `docs/scheduled-runs.md` shows."""
+"""Daily runs of the command over growing sources, and the code in `docs/scheduled-runs.md`."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def spec_of(images: int) -> dict[str, Any]:
 
 
 class Source:
-    """A folder of images and its annotation file, which grow; and the data sets of days."""
+    """A growing folder of images with its annotation file, and the data set of each day."""
 
     def __init__(self, folder: Path) -> None:
         self.images, self.annotations = folder / "photos", folder / "instances.json"
@@ -58,7 +58,7 @@ class Source:
         self.write(spec_of(images))
 
     def write(self, spec: dict[str, Any]) -> None:
-        """Write an annotation file, and the images that are new."""
+        """Write an annotation file, and the new images."""
         for image in spec["images"]:
             path = self.images / image["file_name"]
             if not path.exists():
@@ -87,8 +87,8 @@ def keys_of(out: Path) -> list[int]:
     return sorted(int(key) for _, key in keyed_records(files_of(out)))
 
 
-def test_three_days_are_one_conversion_in_three_parts(source: Source, tmp_path: Path) -> None:
-    """Whatever becomes of sources once they are converted, and of classes that are not used."""
+def test_three_days_equal_one_conversion_of_everything(source: Source, tmp_path: Path) -> None:
+    """Sources may change once they are converted, and unused classes may disappear."""
     whole = Source(tmp_path / "whole")
     whole.grow(SIZES[2])
     everything = whole.made(DAYS[2])
@@ -118,7 +118,7 @@ def test_three_days_are_one_conversion_in_three_parts(source: Source, tmp_path: 
     assert days[2]["label_map.pbtxt"] == files_of(everything)["label_map.pbtxt"]
 
 
-def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
+def test_a_day_with_nothing_new_gives_an_empty_data_set(source: Source) -> None:
     source.grow(SIZES[0])
     source.made(DAYS[0])
     run = source.run(DAYS[1])
@@ -132,19 +132,19 @@ def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
     assert source.run(DAYS[2]).out.startswith("already complete")
 
 
-def test_two_days_that_begin_at_once_see_each_other(
+def test_two_days_that_begin_at_once_are_refused(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither was there when the other one looked for what is earlier."""
+    """Each day's output appears after the other run has looked for earlier data sets."""
     source.grow(3)
     publish = publish_plan.publish_plan
 
-    def publish_beside_another(*given: Any, **options: Any) -> int:
+    def publish_while_another_begins(*given: Any, **options: Any) -> int:
         publish(*given, **options)
         source.of(DAYS[1]).mkdir()
         (source.of(DAYS[1]) / "_plan.json").write_bytes(b"{}")
 
-    monkeypatch.setattr(publish_plan, "publish_plan", publish_beside_another)
+    monkeypatch.setattr(publish_plan, "publish_plan", publish_while_another_begins)
     assert source.run(DAYS[0]).ended == (5, "E-OUT-DATES")
     assert not list(source.of(DAYS[0]).glob("*.tfrec"))
 
@@ -162,12 +162,12 @@ def convert(day: str) -> Run:
 
 
 def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
-    """A worker reads earlier indexes and nothing else of earlier data sets."""
+    """Of earlier data sets, a run reads only manifests and indexes."""
     bucket.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
     for day, images in zip(DAYS, SIZES, strict=True):
         source.grow(images)
         put_sources(bucket, (source.images, source.annotations))
-        if day == DAYS[2]:  # converted, and gone
+        if day == DAYS[2]:  # deleted after its conversion
             bucket.remove("in", "photos/a000.jpg")
         bucket.forget_requests()
         run = convert(day)
@@ -191,7 +191,7 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
 
 
 def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of the day, with the command that a checkout has."""
+    """Run the daily script, with this checkout's command."""
     script = block("case $code", "bash").replace("gs://my-bucket", str(bucket))
     assert script.count("beam-tfrec coco") == 1
     script = script.replace("beam-tfrec coco", f"{sys.executable} -m beam_tfrec.pipelines.coco")
@@ -199,7 +199,7 @@ def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
 
 
-def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
+def test_the_script_names_the_next_step_and_the_reader_reads_all_days(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     images, annotations = make_coco(6)
@@ -229,7 +229,7 @@ def test_the_script_tells_what_to_do_and_the_reader_reads_all_days(
     ],
 )
 def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, line: str) -> None:
-    """With programs that play Python and gcloud: the night's command, its code and its line."""
+    """Fake Python and gcloud: check the command, its exit code and its line."""
     home = tmp_path / "beam-tfrec"
     home.mkdir()
     shutil.copy(PROJECT / "run_dataflow.sh", home)
@@ -290,7 +290,7 @@ def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
     policy = json.loads(path.read_text())
     check_fields(policy)
     (condition,) = policy["conditions"]
-    if "conditionMatchedLog" in condition:  # needs the one, and may be the only condition
+    if "conditionMatchedLog" in condition:  # needs a rate limit, and must be the only condition
         assert policy["alertStrategy"]["notificationRateLimit"]["period"] == "3600s"
     else:
         assert "notificationRateLimit" not in policy["alertStrategy"]
@@ -330,7 +330,7 @@ def test_gcloud_knows_every_field_and_value_of_the_policies(path: Path) -> None:
     assert (run.stdout, run.returncode) == ("OR\n", 0), run.stderr
 
 
-def test_the_request_s_parameters_are_flags() -> None:
+def test_parameters_of_the_request_are_flags() -> None:
     launch = json.loads(block("launchParameter", "json"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
     pipeline, flags = flex_template.command_of(given)

@@ -1,4 +1,4 @@
-"""Damage of every kind to shards and indexes, read by `open`: always a code and a place."""
+"""Damaged shards and indexes: `open` reports each damage with a code and a place."""
 
 import functools
 import operator
@@ -30,7 +30,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def fault_of(read: Callable[[], Any]) -> tuple[str, str]:
-    """Return code and line of what a read ends with."""
+    """Return code and line of the fault that a read raises."""
     with pytest.raises(RuntimeError) as caught:
         read()
     found = find_fault(str(caught.value))
@@ -55,14 +55,14 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
         file.seek(0)
         file.write(flipped)
         file.flush()
-        # As a disk does it: size and time of change are those of the whole file.
+        # As after a fault of a disk: size and modification time stay the same.
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         code, line = fault_of(functools.partial(operator.getitem, records, number))
         in_header = at - begins[number] < 12
         assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), bit
         where = f"{code} {path}: record {number} (key k{number}) at byte {begins[number]}: "
         assert line.startswith(where)
-        if bit % 8 != at % 8:  # by each way of reading some bit of every byte
+        if bit % 8 != at % 8:  # try the other ways of reading for one bit a byte
             continue
         assert fault_of(lambda: list(records))[1] == line
         assert fault_of(lambda: records.__getitems__([0, 1, 2]))[1] == line
@@ -88,7 +88,7 @@ def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
     assert line.startswith(f"E-VER-MISSING {path}: a directory, not a file; ")
 
 
-def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
+def test_a_shard_that_changes_while_it_is_open_is_reported(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     assert int(records[0]["id"]) == 0
     data = (output / SHARD).read_bytes()
@@ -106,7 +106,7 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
         (output / INDEX).write_bytes(index.read_bytes())
         _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
         assert line.startswith(f"E-VER-INDEX {output}/{INDEX}: ")
-    rows = index_from_parquet(whole)  # of other lengths, but the same sum
+    rows = index_from_parquet(whole)  # other lengths, but the same sum
     changed = [
         replace(rows[0], size=rows[0].size + 1),
         replace(rows[1], offset=rows[1].offset + 1, size=rows[1].size - 1),
@@ -116,14 +116,14 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
     opened = beam_tfrec.open(str(output), "train")
     _, line = fault_of(lambda: opened[0])
     assert line.startswith(f"E-VER-FRAME {output}/{SHARD}: record 0 (key k0) at byte 0: ")
-    assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # nothing begins there
+    assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # no record begins there
     (output / INDEX).unlink()
     _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
     assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
 
 
 def read_all(root: str) -> list:
-    """Return all values and the keys, each apart, or the codes of what they end with."""
+    """Return all values and all keys; instead of each the code of the fault, if there is one."""
     records = beam_tfrec.open(root, "train")
     found: list = []
     for read in (
@@ -138,7 +138,7 @@ def read_all(root: str) -> list:
 
 
 def damaged_indexes(data: bytes) -> Iterator[bytes]:
-    """Yield an index with one bit flipped, or cut off: some of all ways, evenly spread."""
+    """Yield an index with one bit flipped, or cut off, at evenly spread places."""
     for bit in range(0, 8 * len(data), 19):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -159,7 +159,7 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
         assert found in (values, "E-VER-INDEX")
         assert found_keys == "E-VER-INDEX" or len(found_keys) == 3
         reported += found == "E-VER-INDEX"
-    assert reported > len(data) / 17  # all that were cut off, and more
+    assert reported > len(data) / 17  # all truncated ones, and more
 
 
 def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,5 +181,5 @@ def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
         data[20] ^= 1
         bucket.put("b", f"out/{shard}", bytes(data))
         assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-        _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # by the listing alone
+        _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
         assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")

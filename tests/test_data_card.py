@@ -1,4 +1,4 @@
-"""The data card: what it says, that no text of the data does anything in it, that its code runs."""
+"""The data card: its content, that texts of the data are never markup, that its code runs."""
 
 import importlib.util
 import itertools
@@ -94,7 +94,7 @@ The sources name no licenses.
 
 
 def convert(sources: Sources, out: Path, *flags: object) -> Run:
-    """Run the command, which must succeed, whatever its shards are called."""
+    """Run the command, which must succeed; shards may have any names."""
     run = run_coco(*command(sources, out, *flags))
     assert run.code == 0, run.err
     return run
@@ -105,7 +105,7 @@ def card_of(out: Path) -> str:
 
 
 def section(card: str, title: str) -> str:
-    """Return what stands below a heading of the second level."""
+    """Return the text below a heading of the second level."""
     return card.partition(f"\n## {title}\n\n")[2].partition("\n## ")[0]
 
 
@@ -126,14 +126,14 @@ def changed(**changes: Any) -> Manifest:
     return msgspec.structs.replace(MANIFEST, **changes)
 
 
-def test_a_card_as_a_whole() -> None:
+def test_the_text_of_a_card() -> None:
     marker, _, card = data_card(MANIFEST).partition("\n")
     assert re.fullmatch(r"<!-- beam-tfrec-sha256:[0-9a-f]{64}: made by beam-tfrec; .* -->", marker)
     assert card[: len(GOLDEN)] == GOLDEN
     assert is_sealed(data_card(MANIFEST).encode())
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
+def test_long_lists_are_cut_with_a_remark() -> None:
     labels = [Label(number, f"class {number}") for number in range(1234)]
     features = [Feature(f"f{n:04}", Kind.FLOAT, True, "x") for n in range(1234)]
     plan = msgspec.structs.replace(MANIFEST.plan, labels=labels)
@@ -160,8 +160,8 @@ def test_the_kind_of_source_is_named(options: Mapping[str, str], layout: str, ki
     assert "empty" not in made
 
 
-def test_no_text_of_the_data_is_markup() -> None:
-    """Every place that a stranger's text can reach, with every text that could do something."""
+def test_texts_of_the_data_are_never_markup() -> None:
+    """Put every hostile text into every field that can hold text of the data."""
     source = SourceFile("instances", 1, 2, 3)
     for text in HOSTILE:
         manifest = Manifest(
@@ -192,12 +192,12 @@ def test_no_text_of_the_data_is_markup() -> None:
 
 
 def key_of(text: str) -> str:
-    """Return text as the key of a feature may be."""
+    """Return the text as a valid key of a feature."""
     return "/".join(filter(None, text.split("/"))) or "x"
 
 
 def check_harmless(card: str, text: str) -> None:
-    """Check that a card's structure is ours, and that it links where a license may alone."""
+    """Check that the text does not change the card's structure, and that only licenses link."""
     tokens = PARSER.parse(card)
     assert [token.content for token in tokens if token.type == "html_block"] == [
         card.partition("\n")[0] + "\n"
@@ -229,17 +229,17 @@ def check_harmless(card: str, text: str) -> None:
 
 
 def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run a block in the folder of the data set, as a user does, and return its names."""
+    """Run a block in the folder of the data set, as a user does, and return its variables."""
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)
     return names
 
 
-def test_its_code_reads_every_record(
+def test_code_of_the_card_reads_every_record(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch is large; where it is missing its own lines are left out, not ours."""
+    """Without PyTorch, which is large, only the lines that do not need it are run."""
     out = tmp_path / "out"
     names = "a b%{split}#{index}.tfrec"
     convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
@@ -311,12 +311,12 @@ def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert found == [(1, 0.5, [5, 6]), (2, 0.0, [])]
 
 
-# --- files of the user's at its name ---
+# --- files of the user's with its name ---
 
 DOCUMENTS = ["README.md", "croissant.json", "report.html"]
 
 
-def test_files_of_the_user_s_are_left(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_files_of_the_user_are_kept(make_coco: MakeCoco, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     for name in ("README.md", "report.html"):
@@ -330,7 +330,7 @@ def test_files_of_the_user_s_are_left(make_coco: MakeCoco, tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
-def test_overwrite_makes_new_ones_unless_they_were_edited(
+def test_overwrite_replaces_documents_unless_they_were_edited(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     sources, out, fresh = make_coco(3), tmp_path / "out", tmp_path / "fresh/out"

@@ -1,4 +1,4 @@
-"""Data sets by their manifests: what is found, what cannot be read as one, what is refused."""
+"""Find data sets by their manifests; refuse those that differ, contradict themselves or are new."""
 
 import datetime
 import json
@@ -44,8 +44,8 @@ def refusal(*roots: str) -> str:
     return str(refused.value)
 
 
-def test_several_are_one(tmp_path: Path) -> None:
-    """One of them may lack a split; labels are those of all."""
+def test_several_data_sets_are_read_as_one(tmp_path: Path) -> None:
+    """One of them may lack a split; the labels of all are united."""
     one = write(tmp_path / "one", 3, 0)
     two = write(tmp_path / "two", 1, labels=(CAT, DOG), splits=("train", "val"))
     found = find_data_sets([one, two])
@@ -56,8 +56,8 @@ def test_several_are_one(tmp_path: Path) -> None:
     assert (found.labels, found.spec) == ((CAT, DOG), SPEC)
 
 
-def test_a_split_that_there_is_not(tmp_path: Path) -> None:
-    """None at all, as `--allow_empty` writes it, or others."""
+def test_a_missing_split_is_refused(tmp_path: Path) -> None:
+    """The data set has other splits, or none, as `--allow_empty` writes it."""
     empty = str(write_values(tmp_path / "empty", SPEC, {"train": []}))
     for root, names in (
         (write(tmp_path / "a", splits=("train", "val")), "train, val"),
@@ -68,7 +68,7 @@ def test_a_split_that_there_is_not(tmp_path: Path) -> None:
             find_data_sets(root).shards("test")
 
 
-def test_relative_paths_outlive_a_change_of_directory(
+def test_relative_paths_survive_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(write(tmp_path / "a", 2))
@@ -81,8 +81,8 @@ def test_relative_paths_outlive_a_change_of_directory(
     assert len(list(records)) == len(list(dataset)) == 2
 
 
-def test_an_output_without_a_manifest(tmp_path: Path) -> None:
-    """Shards alone are none: the run is not over."""
+def test_an_output_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    """Shards alone are not a data set: the run has not finished."""
     root = write(tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
     assert refusal(root) == (
@@ -99,7 +99,7 @@ def test_an_output_without_a_manifest(tmp_path: Path) -> None:
         ([N, Feature("x", Kind.INT64, False, "more")], "x"),
     ],
 )
-def test_other_features(tmp_path: Path, features: list[Feature], what: str) -> None:
+def test_other_features_are_refused(tmp_path: Path, features: list[Feature], what: str) -> None:
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", 0, spec=FeatureSpec("small", (*features, LABEL)))
     assert refusal(one, two) == (
@@ -107,7 +107,7 @@ def test_other_features(tmp_path: Path, features: list[Feature], what: str) -> N
     )
 
 
-def test_one_number_for_two_classes(tmp_path: Path) -> None:
+def test_one_label_for_two_classes_is_refused(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
     assert refusal(one, two) == (
         f"data_sets must have one label map, label 0 is 'cat' and, in {two!r}, 'cow':"
@@ -115,7 +115,7 @@ def test_one_number_for_two_classes(tmp_path: Path) -> None:
     )
 
 
-def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_newer_format_version_is_refused(tmp_path: Path) -> None:
     root = write(tmp_path)
     edit(root, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, features=7))
     what = f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}; upgrade"
@@ -152,11 +152,11 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
         lambda m: (m["splits"].clear(), m["shards"].clear()),
         "its plan or shards have a split train, but it has no summary of it",
     ),
-    "a name template is none": (
+    "a name template is invalid": (
         lambda m: m["plan"]["options"].update(shard_names="{other}"),
         "shard_names must be counted, plain or a template",
     ),
-    "its version is an older one's": (
+    "its version is older than its plan's": (
         lambda m: m.update(format_version=1),
         "its format version is 1, its plan has",
     ),
@@ -164,7 +164,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "what"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_manifest_that_contradicts_itself(change: Change, what: str, tmp_path: Path) -> None:
+def test_contradictory_manifests_are_refused(change: Change, what: str, tmp_path: Path) -> None:
     """Readers and `--since` refuse it before any record is read."""
     root = write(tmp_path, 3, 2, 1)
     edit(root, change)
@@ -190,6 +190,8 @@ def test_a_manifest_that_contradicts_itself(change: Change, what: str, tmp_path:
         ("all=input train=shuffled", False),
     ],
 )
-def test_the_order_of_a_split(tmp_path: Path, order: str, is_in_order: bool) -> None:
+def test_order_of_a_split_comes_from_the_options(
+    tmp_path: Path, order: str, is_in_order: bool
+) -> None:
     found = find_data_sets(write(tmp_path, options={"order": order}))
     assert found.is_in_input_order("train") == is_in_order

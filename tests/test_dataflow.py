@@ -1,4 +1,4 @@
-"""The command on Dataflow: what is refused, submitted and said, and that the staged job does it.
+"""The command on Dataflow: what it refuses, submits and prints, and that the staged job works.
 
 The service is a stand-in, which runs each job from its staged files alone.
 """
@@ -39,7 +39,7 @@ WANTED = ("--max_rejected", "1", "--features", "boxes,masks,polygons")
 
 @pytest.fixture
 def gcs(thirty_images: Sources) -> Iterator[GcsStandIn]:
-    """A store with the sources, and buckets for what is staged and made."""
+    """A store with the sources, and buckets for staged files and the output."""
     with GcsStandIn() as store:
         put_sources(store, thirty_images)
         store.make_bucket("staging")
@@ -56,7 +56,7 @@ def dataflow(gcs: GcsStandIn, tmp_path: Path) -> Iterator[DataflowStandIn]:
 def run_staged(
     gcs: GcsStandIn, python: str | Path, folder: Path, job: Mapping[str, Any]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a job by the graph that its description names, where the project is installed."""
+    """Run the graph that a job's description names, with a Python that has the project."""
     graph = folder / "pipeline.pb"
     graph.write_bytes(graph_of(gcs, job))
     return subprocess.run(
@@ -95,7 +95,7 @@ def described(gcs: GcsStandIn, *flags: str) -> dict[str, Any]:
 
 
 def check_same(gcs: GcsStandIn) -> None:
-    """Check that the job has made what a run here makes."""
+    """Check that the job has written the same files as a run here."""
     run = coco(gcs, "--output", "gs://out/here", *WANTED)
     assert run.code == 0, run.err
     objects = gcs.objects("out")
@@ -133,7 +133,7 @@ def test_mistakes_are_refused_before_any_request(flags: list[str], said: str) ->
 
 
 @pytest.mark.thorough
-def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
+def test_a_dry_run_sends_no_request_to_a_store(gcs: GcsStandIn) -> None:
     before = len(gcs.requests)
     run = coco(gcs, "--output", "gs://out/coco", *JOB, "--dry_run=True")
     assert run == (0, "valid; nothing was submitted\n", "")
@@ -141,7 +141,7 @@ def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
 
 
 @pytest.mark.thorough
-def test_the_graph_holds_nothing_of_the_data(
+def test_the_graph_does_not_grow_with_the_data(
     gcs: GcsStandIn, make_coco: Callable[..., Sources]
 ) -> None:
     job = described(gcs, *JOB)
@@ -149,14 +149,14 @@ def test_the_graph_holds_nothing_of_the_data(
     put_sources(gcs, make_coco(300, "larger"))
     large = graph_of(gcs, described(gcs, *JOB))
 
-    assert abs(len(small) - len(large)) < 100  # of names that are drawn anew
+    assert abs(len(small) - len(large)) < 100  # for random names
     assert len(large) < MAX_GRAPH_BYTES
     assert len(json.dumps(job)) < MAX_GRAPH_BYTES
     assert b"a007" not in small
 
 
 @pytest.mark.slow
-def test_the_job_makes_what_a_run_here_makes_and_a_repeat_is_no_job(
+def test_the_job_writes_the_same_files_and_a_repeat_starts_no_job(
     gcs: GcsStandIn, dataflow: DataflowStandIn
 ) -> None:
     there = submit(gcs, dataflow, *WANTED)
@@ -173,8 +173,8 @@ def test_the_job_makes_what_a_run_here_makes_and_a_repeat_is_no_job(
 
 
 @pytest.mark.slow
-def test_the_staged_package_is_all_that_a_worker_needs(gcs: GcsStandIn, tmp_path: Path) -> None:
-    """The job runs where nothing was installed but the package, by pip, with what it declares."""
+def test_a_worker_needs_only_the_staged_package(gcs: GcsStandIn, tmp_path: Path) -> None:
+    """The job runs in an environment with only the package and its declared requirements."""
     job = described(gcs, *without("--sdk_container_image"), "--setup_file", "./setup.py")
     python = install(gcs, job, tmp_path)
     with serving_dataflow(functools.partial(run_staged, gcs, python, tmp_path)) as dataflow:
@@ -184,13 +184,13 @@ def test_the_staged_package_is_all_that_a_worker_needs(gcs: GcsStandIn, tmp_path
 
 
 def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
-    """Return the Python of a new environment that holds the staged package and what it needs."""
+    """Return the Python of a new environment with the staged package and its requirements."""
     (pool,) = job["environment"]["workerPools"]
     (url,) = (p["location"] for p in pool["packages"] if p["name"] == "workflow.tar.gz")
     package = folder / "workflow.tar.gz"
     staged = url.removeprefix("storage.googleapis.com/staging/")
     package.write_bytes(gcs.objects("staging")[staged])
-    versions = folder / "versions.txt"  # those of the lock, which alone overrides Beam's pin
+    versions = folder / "versions.txt"  # the lock's, without Pillow: pip keeps to Beam's pin
     pins = re.findall(r"^[\w.-]+==\S+", (PROJECT / "requirements.lock").read_text(), re.MULTILINE)
     versions.write_text("\n".join(pin for pin in pins if not pin.startswith("pillow")))
     venv.create(folder / "worker", with_pip=True)
@@ -218,7 +218,7 @@ def test_faults_of_the_job_end_with_their_exit_code(
 
 
 @pytest.mark.slow
-def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
+def test_a_verifying_job_reports_the_same_damage(
     gcs: GcsStandIn, dataflow: DataflowStandIn
 ) -> None:
     assert coco(gcs, "--output", "gs://out/coco", "--max_rejected", 1).code == 0
@@ -241,19 +241,19 @@ def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
 
 @pytest.fixture
 def held_dataflow() -> Iterator[DataflowStandIn]:
-    """The service, whose jobs run until the test has ended."""
-    let_go = threading.Event()
+    """The service; its jobs run until the test has ended."""
+    released = threading.Event()
 
     def wait(_: object) -> "subprocess.CompletedProcess[str]":
-        return subprocess.CompletedProcess([], int(not let_go.wait(120)), "", "")
+        return subprocess.CompletedProcess([], int(not released.wait(120)), "", "")
 
     with serving_dataflow(wait) as service:
         yield service
-        let_go.set()
+        released.set()
 
 
 @pytest.mark.slow
-def test_without_waiting_the_command_ends_once_the_job_is_taken(
+def test_no_wait_ends_once_the_job_is_submitted(
     gcs: GcsStandIn, held_dataflow: DataflowStandIn
 ) -> None:
     run = submit(gcs, held_dataflow, "--no_wait")
@@ -261,7 +261,7 @@ def test_without_waiting_the_command_ends_once_the_job_is_taken(
 
 
 @pytest.mark.slow
-def test_an_interruption_leaves_the_job_and_tells_how_to_end_it(
+def test_an_interrupted_command_leaves_the_job_and_prints_how_to_cancel_it(
     gcs: GcsStandIn, held_dataflow: DataflowStandIn
 ) -> None:
     waiting = submitting(gcs, held_dataflow)

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, or lack what others have: one line, and the same bytes later."""
+"""Disks that are full, read-only or lack features: one line, and the same bytes afterwards."""
 
 import hashlib
 import math
@@ -13,7 +13,7 @@ import pytest
 
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from tests import children
-from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
+from tests.children import make_read_only, make_roomy, mount_private_disk
 from tests.coco_command import Run, check_committed, check_visible, digests, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.refused_calls import (
@@ -31,12 +31,12 @@ PAGE_BYTES = 4096
 
 
 class Job(NamedTuple):
-    """A conversion of 24 images, one shard after the other, with a reject of each kind.
+    """A conversion of 24 images with two rejects, which writes one shard after the other.
 
     Attributes:
         arguments: without the output.
         undisturbed: digests of all files.
-        file_bytes: what the largest and all files take of a tmpfs.
+        file_bytes: size on a tmpfs of the largest file, and of all files.
     """
 
     arguments: list[str]
@@ -52,7 +52,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     images, annotations = write_set(folder, 24)
     for path in images.iterdir():
-        path.write_bytes(path.read_bytes() + bytes(2000))  # after the end: kept
+        path.write_bytes(path.read_bytes() + bytes(2000))  # bytes after the end marker are kept
     (images / "a003.jpg").write_bytes(b"")
     (images / "a004.jpg").write_bytes((images / "a004.jpg").read_bytes()[:300])
     arguments = [
@@ -80,11 +80,11 @@ def disk(own_disks: None, tmp_path: Path) -> Path:
     return tmp_path / "disk"
 
 
-# Run in children: into trouble, and once more without it.
+# Run in child processes: once on a bad disk, then on a good one.
 
 
 class Ended(NamedTuple):
-    """How the command ended in trouble and after it, with the digests of all files each time."""
+    """Both ends of the command, on the bad and the good disk, with digests of all files."""
 
     first: Run
     there: dict[str, str]
@@ -99,18 +99,18 @@ def end(arguments: list[str], disk: Path, look: Callable[[], dict[str, str]]) ->
 
 
 def checked(disk: Path) -> dict[str, str]:
-    """Return the output's files, every shard of which must be whole."""
+    """Return digests of the output's files; every shard must be complete."""
     check_visible(disk / "out")
     return digests(disk / "out")
 
 
 def convert_on_small_disk(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
-    mount_disk_of_my_own(disk, size_bytes)
+    mount_private_disk(disk, size_bytes)
     return end(arguments, disk, lambda: checked(disk))
 
 
 def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
-    mount_disk_of_my_own(disk, 1 << 20)
+    mount_private_disk(disk, 1 << 20)
     add = PROGRESS.add
 
     def add_then_close(counts: Counts) -> None:
@@ -125,8 +125,8 @@ def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> En
 
 
 def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
-    """Run into a bucket with the spools on a disk of so many bytes; 0: a read-only one."""
-    mount_disk_of_my_own(disk, size_bytes or 1 << 20)
+    """Run into a bucket, with spools on a disk of this size; 0 for a read-only disk."""
+    mount_private_disk(disk, size_bytes or 1 << 20)
     if not size_bytes:
         make_read_only(disk)
     with GcsStandIn() as gcs:
@@ -138,8 +138,8 @@ def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) ->
 
 
 def convert_with_small_temporary_folder(arguments: list[str], disk: Path, output: Path) -> Ended:
-    """Run with a temporary folder in which a file can be made, but no folder next to it."""
-    mount_disk_of_my_own(disk, 1 << 20, num_files=2)
+    """Run with a temporary folder that has no room for another file or folder."""
+    mount_private_disk(disk, 1 << 20, num_files=2)
     tempfile.tempdir = str(disk)
     (disk / "another").touch()
     return end(arguments, disk, lambda: digests(output))
@@ -151,7 +151,7 @@ def convert_without(refused: list[list], arguments: list[str], output: Path) -> 
 
 
 def check_full(ended: Ended, job: Job) -> None:
-    """Check the one line, and that the same command completes once there is room."""
+    """Check the line, and that the same command completes once there is room."""
     assert ended.first.ended == (6, "E-IO-NOSPACE"), ended.first
     assert "run again" in ended.first.fault
     check_completes(ended, job)
@@ -165,8 +165,8 @@ def check_completes(ended: Ended, job: Job) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95, 1])
-def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
-    """From the first shard on; a disk of all pages but one is full in the last file."""
+def test_full_disk(share: float, job: Job, disk: Path) -> None:
+    """The disk is full in the first shard, or later; with one page too few, in the last file."""
     size_bytes = int(share * job.file_bytes[1]) // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES
     given = job.into(disk / "out"), disk, size_bytes
     ended = children.outcome_of(convert_on_small_disk, *given)
@@ -177,8 +177,8 @@ def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
-def test_spool_that_is_full(more_pages: int, job: Job, disk: Path) -> None:
-    """The disk holds spools only: one after the other, or one next to a shard."""
+def test_full_spool_disk(more_pages: int, job: Job, disk: Path) -> None:
+    """The disk holds only spools: of a shard, and of its receipt at the same time."""
     size_bytes = job.file_bytes[0] + more_pages * PAGE_BYTES
     ended = children.outcome_of(convert_by_small_spool, job.arguments, disk, size_bytes)
     check_full(ended, job)
@@ -186,7 +186,7 @@ def test_spool_that_is_full(more_pages: int, job: Job, disk: Path) -> None:
     assert "--spool_dir" in ended.first.fault
 
 
-def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
+def test_read_only_spool_disk(job: Job, disk: Path) -> None:
     ended = children.outcome_of(convert_by_small_spool, job.arguments, disk, 0)
     assert ended.first.ended == (6, "E-IO-READONLY")
     assert ended.first.fault == (
@@ -198,7 +198,7 @@ def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
 
 
 def test_full_temporary_folder(job: Job, disk: Path) -> None:
-    """One that took a file's name and its first bytes, but takes no folder."""
+    """It holds a file, but has no room for another file or folder."""
     out = disk.parent / "out"
     ended = children.outcome_of(convert_with_small_temporary_folder, job.into(out), disk, out)
     check_full(ended, job)
@@ -228,10 +228,10 @@ LESSER = {
 
 @pytest.mark.usefixtures("refusing_kernel")
 @pytest.mark.parametrize("lacks", LESSER)
-def test_lesser_filesystem_holds_the_same_or_is_refused(
+def test_filesystem_without_features_holds_the_same_or_is_refused(
     lacks: str, job: Job, tmp_path: Path
 ) -> None:
-    """Before the first shard: without exclusive names, two runs could overwrite each other."""
+    """Without exclusive names, two runs could overwrite each other: refused before any shard."""
     out = tmp_path / "out"
     run, found = children.outcome_of(convert_without, LESSER[lacks], job.into(out), out)
     if "renames" in lacks:

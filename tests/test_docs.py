@@ -1,4 +1,4 @@
-"""README, docs and examples: commands parse, links lead somewhere. See also test_code_blocks.py."""
+"""README, docs and examples: commands parse, links work. See also test_code_blocks.py."""
 
 import importlib
 import re
@@ -31,7 +31,7 @@ def code_blocks(text: str, language: str = "python") -> list[str]:
 
 
 def block_of(page: str, words: str, language: str = "python") -> str:
-    """Return the page's one block that has the words."""
+    """Return the only block of the page that contains the words."""
     blocks = code_blocks((PROJECT / page).read_text(), language)
     (block,) = (block for block in blocks if words in block)
     return block
@@ -58,7 +58,7 @@ def test_commands_parse(page: Path) -> None:
 
 
 def check_command(name: str, arguments: list[str]) -> None:
-    """Parse a command; of a part of one, look at the names of its flags."""
+    """Parse a command; if it is only a part of one, check the names of its flags."""
     module = importlib.import_module(f"beam_tfrec.pipelines.{name}")
     source = module.COMMAND if name in PIPELINES else module
     if ELISIONS & {*arguments} or (name in PIPELINES and "--output" not in arguments):
@@ -72,7 +72,7 @@ def check_command(name: str, arguments: list[str]) -> None:
         source.parser().parse_args(given)
 
 
-def test_there_are_commands() -> None:
+def test_the_readme_has_a_command_for_each_source() -> None:
     readme = (PROJECT / "README.md").read_text()
     assert len({name for name, *_ in commands(readme)} & {*PIPELINES}) == len(PIPELINES)
 

@@ -1,4 +1,4 @@
-"""Pictures of records: boxes are where they are, and nothing that a record holds is a failure."""
+"""Pictures of records: boxes are in the right place, and no record makes drawing fail."""
 
 import io
 import math
@@ -56,13 +56,13 @@ def is_red(pixels: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("layout", "exif", "orientation"), [("detection", 6, "keep"), ("tfds", 5, "upright")]
 )
-def test_a_box_of_a_turned_photo_is_where_it_is(
+def test_a_box_of_a_turned_photo_is_in_the_right_place(
     layout: str, exif: int, orientation: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    """The annotations are of the picture as viewed, the file is as the camera wrote it."""
+    """The annotations refer to the upright picture; the file is stored as the camera wrote it."""
     stored = turn_array(rectangle(), inverse_orientation(exif))
     data = oriented(jpeg_of(stored, quality=95, subsampling=0), exif)
-    assert is_red(as_viewed(data))[20:36, 30:78].mean() > 0.9  # Pillow sees it there too
+    assert is_red(as_viewed(data))[20:36, 30:78].mean() > 0.9  # in Pillow's view too
 
     def edit(spec: dict) -> None:
         spec["annotations"][0]["bbox"] = BOX_XYWH_PX
@@ -139,7 +139,7 @@ COLORED = {
 def test_pictures_of_every_kind_show_the_rectangle(kind: str) -> None:
     if kind in COLORED:
         made = drawn_image(COLORED[kind])
-    else:  # their record says the size
+    else:  # the record has the size
         size = {"height": (Kind.INT64, [HEIGHT]), "width": (Kind.INT64, [WIDTH])}
         features = {"raw_image": (Kind.BYTES, [rectangle().tobytes()]), **size}
         made = drawn(features, roles_of_spec(ArraysLayout(Encoding.RAW, "uint8").spec))
@@ -150,7 +150,7 @@ def test_pictures_of_every_kind_show_the_rectangle(kind: str) -> None:
     assert made.pictures[0].stored_size_px == (WIDTH, HEIGHT)
 
 
-def test_a_picture_has_nothing_but_its_pixels() -> None:
+def test_a_picture_has_no_metadata() -> None:
     profile = b"\0" * 36 + b"acsp" + b"\0" * 88
     exif = Image.Exif()
     exif[0x010E] = "secret place"
@@ -162,14 +162,14 @@ def test_a_picture_has_nothing_but_its_pixels() -> None:
         assert set(shown.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
 
 
-def test_a_picture_takes_no_more_bytes_than_it_may() -> None:
+def test_a_picture_keeps_the_limit_of_bytes() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3)).astype(np.uint8)
     (picture,) = drawn_image(png_of(noise)).pictures
     assert len(picture.jpeg) <= MOST_BYTES
     assert pixels_of(picture.jpeg).shape == (*picture.size_px[::-1], 3)
 
 
-# --- what is drawn on them ---
+# --- masks, outlines and captions ---
 
 TRIANGLE = np.tril(np.ones((HEIGHT, WIDTH), np.uint8))
 SEGMENTS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
@@ -185,7 +185,7 @@ MASKS: dict[str, tuple[Features, Roles, dict[tuple[int, int], int | None], set[s
         {(10, 60): 1, (100, 20): None},
         {"square"},
     ),
-    "polygons, where there are no masks": (
+    "polygons, without masks": (
         {
             **IMAGE,
             **BOXES,
@@ -219,7 +219,7 @@ MASKS: dict[str, tuple[Features, Roles, dict[tuple[int, int], int | None], set[s
 
 
 @pytest.mark.parametrize(("features", "roles", "labels", "texts"), MASKS.values(), ids=MASKS)
-def test_masks_are_a_layer_of_their_own(
+def test_masks_are_a_separate_layer(
     features: Features, roles: Roles, labels: dict[tuple[int, int], int | None], texts: set[str]
 ) -> None:
     """The picture stays as it is."""
@@ -238,7 +238,7 @@ def test_masks_are_a_layer_of_their_own(
             assert colors[y, x].tolist() == [*bytes.fromhex(class_color(label)[1:]), 128]
 
 
-def test_keypoints_are_each_objects_own() -> None:
+def test_each_object_has_its_own_keypoints() -> None:
     edges = {key: (kind, list(values) * 2) for key, (kind, values) in BOXES.items()}
     keypoints = {
         "image/object/keypoint/x": (Kind.FLOAT, [0.25, 0.0, 0.5, 0.75]),
@@ -254,7 +254,7 @@ def test_keypoints_are_each_objects_own() -> None:
     ("xmin", "box"),
     [(math.nan, None), (math.inf, None), (0.9, None), (-5.0, (0.0, 0.25, 0.65, 0.2))],
 )
-def test_boxes_of_strangers(xmin: float, box: Any) -> None:
+def test_odd_boxes_are_clipped_or_left_out(xmin: float, box: Any) -> None:
     made = drawn({**IMAGE, **BOXES, "image/object/bbox/xmin": (Kind.FLOAT, [xmin])})
     (outline,) = made.pictures[0].outlines
     assert outline == Outline(1, "square", box and pytest.approx(box))
@@ -269,7 +269,7 @@ def test_pairs_are_two_pictures_with_captions() -> None:
     assert made.pictures[0].captions == ("a <b>", "\ufffd")
 
 
-# --- what is no failure ---
+# --- bad pictures are notes, not failures ---
 
 BOMB = saved(Image.new("1", (10_000, 10_000)), "PNG")
 NO_PICTURES = {
@@ -284,7 +284,7 @@ NO_PICTURES = {
 
 
 @pytest.mark.parametrize(("value", "what"), NO_PICTURES.values(), ids=NO_PICTURES)
-def test_what_is_no_picture_is_a_note(value: bytes, what: str) -> None:
+def test_a_value_that_is_not_a_picture_is_a_note(value: bytes, what: str) -> None:
     made = drawn_image(value)
     assert made.pictures == []
     (note,) = made.notes
@@ -308,6 +308,6 @@ def test_damaged_objects_are_a_note(
     assert what in made.notes[0]
 
 
-def test_other_bytes_are_a_note() -> None:
+def test_a_record_that_is_not_an_example_is_a_note() -> None:
     made = draw_record(b"no Example at all", PICKED, DETECTION, LEGEND, MOST_BYTES)
     assert made.pictures == [] and made.notes[0].endswith(" is not shown: it is not an Example")

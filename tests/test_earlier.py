@@ -1,4 +1,4 @@
-"""Adding to earlier data sets: which are found, what their classes are, what is left out."""
+"""`--since`: which earlier data sets are found, their classes, and which samples are left out."""
 
 import datetime
 import re
@@ -82,7 +82,7 @@ def refused(*names: str, **options: Any) -> str:
 @pytest.mark.parametrize(
     "text", ["20261120", "2026-W47-5", "2026-11-31", "2026-1-2", " 2026-11-20", "\u0662026-11-20"]
 )
-def test_other_forms_of_a_day_are_refused(text: str) -> None:
+def test_other_date_formats_are_refused(text: str) -> None:
     line = rf"^date must be a day as YYYY-MM-DD, got {text!r}: give one such as 2026-11-20$"
     with pytest.raises(ValueError, match=line):
         parse_date(text)
@@ -128,7 +128,7 @@ def test_other_data_sets_are_refused(tmp_path: Path, content: Manifest | str, li
 def test_a_data_set_with_a_missing_or_other_shard_is_refused(
     tmp_path: Path, data: bytes | None
 ) -> None:
-    """Its records would be left out, and be in no data set at all."""
+    """Otherwise its records would be in neither data set."""
     spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
     record = encode_example({"n": (Kind.INT64, [7])})
     one = write_data_set(tmp_path / "one", spec, {"train": [{"1": record}]})
@@ -152,16 +152,16 @@ DONE = {day: manifest(day) for day in ("18", "19", "20")}
     [
         ({**DONE, "17": "notes.txt"}, "out", ["18", "19"]),
         (DONE, "19/./", ["18"]),  # never itself
-        # Until a day is finished, any of today's samples may belong to it.
+        # Samples of an unfinished day may be among today's.
         ({"18": manifest(), "19": "_plan.json"}, "out", BEGUN),
         ({"18": manifest(), "19": "_plan.json"}, "19", ["18"]),
-        # Later days may hold what an earlier one would write.
+        # Later days may hold samples that an earlier one would write.
         ({"19": manifest(), "21": manifest(), "22": "_plan.json"}, "20", LATER),
         ({"19": manifest(), "21": "_plan.json", "22": "_plan.json"}, "20", LATER),
         ({"19": manifest(), "20": manifest("1"), "21": manifest("2")}, "20", ["19"]),  # finished
     ],
 )
-def test_which_days_are_found(
+def test_earlier_days_are_found(
     tmp_path: Path,
     there: dict[str, Manifest | str],
     output: str,
@@ -175,7 +175,7 @@ def test_which_days_are_found(
         assert found(pattern, **given) == [f"{day}-{each}" for each in expected]
 
 
-def test_the_output_is_not_among_names(tmp_path: Path) -> None:
+def test_the_output_must_not_be_an_earlier_data_set(tmp_path: Path) -> None:
     name = put(tmp_path / "one", manifest())
     line = f"E-ARG {name}: is given as --output and as --since; remove it from --since"
     assert refused(name, output=f"{tmp_path}/./one/") == line
@@ -188,7 +188,7 @@ def test_the_output_is_not_among_names(tmp_path: Path) -> None:
         ("19", manifest("19"), "coco-2026-11-20: 2 data sets of earlier days now, 1 when"),
     ],
 )
-def test_a_day_that_came_since_the_run_began_stops_it(
+def test_a_day_that_appears_during_the_run_stops_it(
     tmp_path: Path, day: str, content: Manifest | str, what: str
 ) -> None:
     pattern, output = days(tmp_path, {"18": manifest("18")}), f"{tmp_path}/coco-2026-11-20"
@@ -207,22 +207,22 @@ def test_a_finished_day_is_replaced_only_as_the_last(tmp_path: Path) -> None:
     assert len(found(pattern, **given)) == 2
 
 
-def test_the_option_says_which_data_sets_and_not_where(tmp_path: Path) -> None:
+def test_the_option_depends_on_the_data_sets_and_not_on_their_paths(tmp_path: Path) -> None:
     one, two = put(tmp_path / "one", manifest("1")), put(tmp_path / "two", manifest("2"))
     copy = put(tmp_path / "far" / "away", manifest("1"))
     assert find(one, two).options() == find(two, copy, one, f"{one}/").options()
     assert len({str(found.options()) for found in (find(one), find(two), find(one, two))}) == 3
 
 
-def test_the_option_stays_the_same_for_ever(tmp_path: Path) -> None:
-    """Another one would be another plan, and no older run could be resumed."""
+def test_the_option_never_changes(tmp_path: Path) -> None:
+    """A change would be another plan, so that older runs could not be resumed."""
     sets = (EarlierSet("ab" * 16, "gs://b/1"), EarlierSet("cd" * 16, "gs://b/2"))
     assert EarlierSets(sets).options() == {"since": "2 data sets 73f03305f891920bddf573a3a54e12d4"}
     (earlier,) = find(put(tmp_path / "one", manifest())).sets
     assert earlier.digest == "3942dcf0eb15e0f8d504980cd3635e22"
 
 
-def test_a_manifest_that_has_changed_since_stops_the_run(tmp_path: Path) -> None:
+def test_a_manifest_that_changes_during_the_run_stops_it(tmp_path: Path) -> None:
     uri = put(tmp_path / "one", manifest("1"))
     (earlier,) = find(uri).sets
     assert list_indexes(earlier, ["train"]) == []
@@ -253,7 +253,7 @@ def test_number_labels(earlier: list[Label], first_id: int | None, numbered: lis
     assert [label.annotated_id for label in numbered].count(90) == 1
 
 
-def test_category_ids_that_label_maps_refuse_need_other_numbers() -> None:
+def test_category_ids_beyond_int32_must_be_renumbered() -> None:
     label = Label(2**31, "dog")
     line = "^E-ANN-LABELS all annotation files: category id 2147483648 of 'dog' is not from 0 to 21"
     with pytest.raises(RuntimeError, match=line):
@@ -281,7 +281,7 @@ def test_another_numbering_is_refused(earlier: list[Label], first_id: int | None
         number_labels(earlier, [CAT], first_id)
 
 
-def test_names_keep_their_numbers() -> None:
+def test_class_names_keep_their_labels() -> None:
     numbered = [Label(1, "ant"), Label(2, "cat"), Label(0, "dog")]
     assert number_names([Label(0, "dog")], ["cat", "dog", "ant"], 0) == numbered
     with pytest.raises(RuntimeError, match=r"^E-ARG --since: .* not numbered from 1"):
@@ -289,7 +289,7 @@ def test_names_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("change", [{"text": "house cat"}, {"keypoints": ("nose",)}])
-def test_details_of_a_class_may_come_later_and_stay(change: dict[str, Any]) -> None:
+def test_details_of_a_class_can_be_added_later(change: dict[str, Any]) -> None:
     detailed = msgspec.structs.replace(CAT, **change)
     labels = unite_labels([CAT, DOG, detailed], "second")
     assert labels == [detailed, DOG] == unite_labels([*labels, CAT], "third")
@@ -319,7 +319,7 @@ def test_a_changed_class_stops_the_run(label: Label, what: str) -> None:
 
 def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)) -> Sample:
     is_written = key.isascii() and key.isdecimal() and int(key) > 0
-    name = f"a{int(key) - 1:03}.jpg" if is_written else f"{key}.jpg"  # as `write_set` has it
+    name = f"a{int(key) - 1:03}.jpg" if is_written else f"{key}.jpg"  # as in `write_set`
     return Sample(split, key, 0, (Blob(split, name),), b"fields", annotations)
 
 
@@ -338,7 +338,7 @@ def file_of(split: str) -> SplitSource:
 
 
 def leave_out(samples: list[Sample], rejected: list[Rejected], sources: dict[str, str]) -> list:
-    """Return what is left of a split, samples first, and the tally of what is not."""
+    """Return the samples and rejects that are kept of a split, then the tally of the others."""
     batches = [JoinBatch(samples, rejected), JoinBatch(sources=sources)]
     return [getattr(left, "value", left) for left in leave_out_earlier((("train", 0), batches))]
 
@@ -354,7 +354,7 @@ def test_earlier_samples_are_left_out_with_their_annotations() -> None:
 
 
 def test_a_key_with_another_file_stops_the_run() -> None:
-    """Ids that begin again each day would leave new images out, and all sums would hold."""
+    """Ids that start again each day would silently leave out new images."""
     line = (
         "^E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', but 'b.jpg' in an earlier"
         " data set; give new images new ids, and keep the names of old ones$"
@@ -378,7 +378,7 @@ def earlier(tmp_path: Path) -> EarlierSet:
 def test_an_index_that_differs_from_the_manifest_stops_the_run(
     earlier: EarlierSet, tmp_path: Path, damaged: bool
 ) -> None:
-    """A key that is missing would be a sample that is written twice."""
+    """A sample whose key is missing would be written again."""
     (shard,) = (tmp_path / "out").glob("train-00001-of-00002-*.tfrec")
     path = tmp_path / "out" / "index" / f"{shard.stem}.parquet"
     path.write_bytes(b"no index" if damaged else index_to_parquet([IndexRow("4", 0, 20, [], [])]))
@@ -395,7 +395,7 @@ def test_an_index_that_differs_from_the_manifest_stops_the_run(
 def test_samples_are_joined_with_earlier_data_sets(
     earlier: EarlierSet, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
-    """Each split with its own keys, and one without any, of two copies."""
+    """Each split has its own keys, and one has none; the earlier data set is given twice."""
     splits = ("train", "val", "other")
     samples = [sample(str(number), split) for split in splits for number in range(3, 9)]
     rejected = [dropped(key, int(key) * 10, split) for split in splits for key in ("3", "8")]

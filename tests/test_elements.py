@@ -1,4 +1,4 @@
-"""How elements travel: coders of structs, and batches in a spool or between workers."""
+"""Elements between steps: coders of structs, and batches in a spool or between workers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,11 +43,11 @@ def test_beam_finds_a_coder_for_every_struct(value: msgspec.Struct) -> None:
     assert encoded.startswith(b"x") is isinstance(value, Batch)  # compressed by zlib
 
 
-def test_other_types_keep_beam_s_coders() -> None:
+def test_other_types_keep_the_coders_of_beam() -> None:
     assert isinstance(coders.registry.get_coder(Path), coders.FastPrimitivesCoder)
 
 
-def test_equal_values_have_equal_bytes_whatever_a_mapping_s_order() -> None:
+def test_equal_values_have_equal_bytes_in_any_order_of_a_mapping() -> None:
     one, other = (JobPlan(1, options, [], {}, "ff") for options in ({"a": "1", "b": "2"}, {}))
     other.options.update({"b": "2", "a": "1"})
     assert one == other

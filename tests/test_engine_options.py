@@ -1,4 +1,4 @@
-"""What is asked of a runner before it gets a job, and how its end is said."""
+"""Which runner is used, where its workers run, and how its failures are reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.servers import free_port
         (["--runner", "dataflow"], "dataflow"),
     ],
 )
-def test_in_process_the_runner_that_downloads_nothing_is_named(
+def test_in_process_runs_use_the_runner_that_downloads_nothing(
     runner: list[str], named: str
 ) -> None:
     assert runner_of(PipelineOptions(runner)) == named
@@ -34,16 +34,14 @@ def test_in_process_the_runner_that_downloads_nothing_is_named(
     ("flags", "here"),
     [
         ([], True),
-        (["--runner", "PrismRunner"], True),  # whose workers are threads here unless told else
+        (["--runner", "PrismRunner"], True),  # its workers are threads here by default
         (["--runner", "PrismRunner", "--environment_type", "DOCKER"], False),
         (["--runner", "PortableRunner", "--environment_type", "LOOPBACK"], True),
         (["--runner", "PortableRunner"], False),
         (["--runner", "DataflowRunner"], False),
     ],
 )
-def test_progress_is_known_where_workers_are_threads_of_the_command(
-    flags: list[str], here: bool
-) -> None:
+def test_workers_in_threads_of_the_command_are_recognised(flags: list[str], here: bool) -> None:
     assert runs_workers_here(PipelineOptions(flags)) is here
 
 
@@ -71,7 +69,7 @@ LOST = f"{FAILED}Error running pipeline.\n{TRACEBACK}RuntimeError: Channel close
         (RuntimeError("x" * 5000), "x" * 300),
     ],
 )
-def test_an_engine_that_ended_is_one_line(error: Exception, what: str) -> None:
+def test_a_failed_engine_is_one_line(error: Exception, what: str) -> None:
     line = f"E-JOB engine: {what}; see its log, then run again to resume"
     assert str(engine_fault(error)) == line
 
@@ -85,5 +83,5 @@ def test_an_engine_that_ended_is_one_line(error: Exception, what: str) -> None:
         ValueError("region must be given: add it"),
     ],
 )
-def test_a_fault_or_bug_of_ours_stays_one(error: Exception) -> None:
+def test_faults_and_bugs_of_ours_are_not_blamed_on_the_engine(error: Exception) -> None:
     assert engine_fault(error) is error

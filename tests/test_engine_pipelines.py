@@ -1,6 +1,6 @@
-"""Every pipeline on Prism, whose workers get all that they hold as bytes: the files are the same.
+"""Every pipeline writes the same files on Prism, where all elements are encoded to bytes.
 
-Two splits each, so that contents are compared between them; `tests/test_engines.py` has COCO.
+Each has two splits, so that duplicates between them are found. COCO is in `test_engines.py`.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", CASES)
-def test_the_files_of_a_run_in_process_come_from_prism(pipeline: str, tmp_path: Path) -> None:
+def test_prism_writes_the_files_of_a_run_in_process(pipeline: str, tmp_path: Path) -> None:
     if not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
     oracle.make_sources(tmp_path)

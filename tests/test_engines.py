@@ -1,4 +1,4 @@
-"""Other engines than the one in process: the same command, bytes, rejects and exit codes.
+"""Engines outside this process: the same command, bytes, rejects and exit codes.
 
 `make engines` builds Prism; Beam's portable job service comes with Beam.
 """
@@ -73,7 +73,7 @@ def arguments(sources: Sources, out: Path | str, *flags: object, shards: int = 4
     return [*given, "--num_shards", shards, *flags]
 
 
-def test_the_bytes_are_those_of_a_run_in_process(
+def test_bytes_equal_those_of_a_run_in_process(
     engine: list[str], thirty_images: Sources, tmp_path: Path
 ) -> None:
     accepted = ("--max_rejected", "1")
@@ -109,7 +109,7 @@ def test_faults_are_one_line_with_their_exit_code(
 def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
     engine: list[str], thirty_images: Sources
 ) -> None:
-    """On engines whose workers have the environment of the command, hence its stand-in."""
+    """On engines whose workers share the command's environment, and so its stand-in."""
     shutil.copy(thirty_images[0] / "a008.jpg", thirty_images[0] / "a007.jpg")
     with GcsStandIn() as gcs:
         gcs.make_bucket("out")
@@ -128,7 +128,7 @@ def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
         assert len(shards) == 4
 
 
-def some_shards_made(process: "subprocess.Popen[str]", out: Path) -> None:
+def wait_for_some_shards(process: "subprocess.Popen[str]", out: Path) -> None:
     while process.poll() is None and len(shard_paths(out)) < 20:
         time.sleep(0.002)
 
@@ -140,7 +140,7 @@ def test_a_killed_worker_of_a_job_service_is_one_line(
     with started(service) as (port, server):
         endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}", *workers)
         process = start_coco(*arguments(make_coco(600), tmp_path / "out", *endpoint, shards=300))
-        some_shards_made(process, tmp_path / "out")
+        wait_for_some_shards(process, tmp_path / "out")
         for pid in children_of(server):
             for worker in (*children_of(pid), pid):
                 os.kill(worker, signal.SIGKILL)
@@ -154,13 +154,13 @@ def test_a_killed_worker_of_a_job_service_is_one_line(
 def test_a_killed_engine_or_worker_ends_the_run_and_the_next_resumes(
     victim: str, engine: list[str], make_coco: Callable[..., Sources], tmp_path: Path
 ) -> None:
-    """Prism tries nothing again: its end, or that of its only worker, is the end of the run."""
+    """Prism retries nothing: if it or its only worker dies, the run ends."""
     sources, out = make_coco(600), tmp_path / "out"
     job = arguments(sources, out, *engine, shards=300)
     with started(worker_pool) as (port, pool):
         away = ("--environment_type", "EXTERNAL", "--environment_config", f"localhost:{port}")
         process = start_coco(*job, *(away if victim == "its worker" else ()))
-        some_shards_made(process, out)
+        wait_for_some_shards(process, out)
         (pid,) = children_of(pool if victim == "its worker" else process.pid)
         os.kill(pid, signal.SIGKILL)
         ended = finish(process)

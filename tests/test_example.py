@@ -1,4 +1,4 @@
-"""`tf.train.Example` without TensorFlow: its bytes."""
+"""`tf.train.Example` without TensorFlow: writing and reading its bytes."""
 
 import hashlib
 import re
@@ -70,9 +70,7 @@ STEPS: FeatureListValues = {
         (STEPS, 10399, "4e88dbf64eed12ee68f910d8f06b9f71bdf2645f6af114afe2579ab2eb9d3ce6"),
     ],
 )
-def test_the_bytes_are_these_for_ever(
-    steps: FeatureListValues | None, size: int, digest: str
-) -> None:
+def test_the_bytes_never_change(steps: FeatureListValues | None, size: int, digest: str) -> None:
     encoded = encode_example(LITERAL, steps)
     assert (len(encoded), hashlib.sha256(encoded).hexdigest()) == (size, digest)
 
@@ -80,7 +78,7 @@ def test_the_bytes_are_these_for_ever(
 # Features, the message in hex: by hand from the encoding's specification.
 MESSAGES = {
     "an empty string is a value": ({"a": (Kind.BYTES, [b""])}, "0a0b0a090a016112040a020a00"),
-    "-1 takes ten": ({"a": (Kind.INT64, [-1])}, "0a150a130a0161120e1a0c0a0affffffffffffffffff01"),
+    "-1 in 10 B": ({"a": (Kind.INT64, [-1])}, "0a150a130a0161120e1a0c0a0affffffffffffffffff01"),
     "astral keys after the rest of Unicode": (  # UTF-16 would sort them before
         {"\U00010000": (Kind.INT64, []), "\uffff": (Kind.INT64, [])},
         "0a170a090a03efbfbf12021a000a0a0a04f090808012021a00",
@@ -93,7 +91,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize(("features", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_messages_by_hand(features: FeatureValues, message: str) -> None:
+def test_messages_equal_hand_made_bytes(features: FeatureValues, message: str) -> None:
     assert encode_example(features).hex() == message
 
 
@@ -150,14 +148,14 @@ FEATURE_LISTS = st.dictionaries(
 
 @draw(1_500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(FEATURES, st.none() | FEATURE_LISTS)
-def test_random_records_equal_tensorflow_s(
+def test_random_records_equal_those_of_tensorflow(
     features: FeatureValues, feature_lists: FeatureListValues | None
 ) -> None:
     assert encode_example(features, feature_lists) == from_tensorflow(features, feature_lists)
 
 
 @pytest.mark.parametrize("size_bytes", [4096, 200_000])
-def test_large_values_are_handed_on_uncopied(size_bytes: int) -> None:
+def test_large_values_are_not_copied(size_bytes: int) -> None:
     first, second = bytes(size_bytes), b"\1" * size_bytes
     features = {"a": (Kind.BYTES, [first, b"small", second]), "b": (Kind.INT64, [1])}
     parts = encode_example_parts(features)
@@ -175,7 +173,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("kind", "values", "error", "message"), WRONG.values(), ids=WRONG)
-def test_values_that_do_not_fit_their_kind(
+def test_values_of_a_wrong_kind_are_refused(
     kind: Kind, values: Sequence, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
@@ -196,7 +194,7 @@ def example(*parts: bytes, key: bytes = b"a") -> bytes:
 
 INT64S = message(3, b"\x08\xac\x02" + message(1, b"\x01\x02"))
 A_300_1_2 = {"a": (Kind.INT64, [300, 1, 2])}
-# Remark, message, features: what our encoder never writes, but other writers may.
+# Messages that our encoder never writes, but other writers may, and their features.
 OTHER_WRITERS = {
     "nothing at all": (b"", {}),
     "unpacked numbers": (example(INT64S), A_300_1_2),
@@ -209,7 +207,7 @@ OTHER_WRITERS = {
 
 
 @pytest.mark.parametrize(("data", "features"), OTHER_WRITERS.values(), ids=OTHER_WRITERS)
-def test_other_writers_examples_are_read(data: bytes, features: dict) -> None:
+def test_examples_of_other_writers_are_read(data: bytes, features: dict) -> None:
     assert parse_record(data) == (features, {})
 
 
@@ -231,7 +229,7 @@ NO_MESSAGES = {
 
 
 @pytest.mark.parametrize("data", NO_MESSAGES.values(), ids=NO_MESSAGES)
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_damaged_messages_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=f"^protobuf cannot parse its {len(data)} bytes$"):
         read_sequence(data)
     assert parse_record(data) is None

@@ -1,4 +1,4 @@
-"""What a manifest demands of every record."""
+"""Rules that each record must follow, from the manifest."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ VALUES: dict[str, tuple[Kind, list[Any]]] = {
     "h/optional": (Kind.INT64, [0]),
 }
 INT = Kind.INT64
-# Remark, changed values or None for no such key, labels of the index, what is wrong.
+# Changed values, or None for a missing key; labels of the index; what is wrong.
 CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
     "all is right": ({}, [1, 90], []),
     "a record that the index lacks": ({}, None, []),
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
         {"e/int": None, "z": (INT, [1])},
         *(None, ["'e/int' is missing", "'z' is not in the manifest"]),
     ),
-    "no integer": ({"e/int": (INT, [])}, None, ["'e/int' has 0 values, not one"]),
+    "a missing integer": ({"e/int": (INT, [])}, None, ["'e/int' has 0 values, not one"]),
     "another kind": ({"e/int": (Kind.FLOAT, [1])}, None, ["'e/int' is of float, not of int64"]),
     "an empty list of another kind": (
         {"f/ints": (Kind.BYTES, [])},
@@ -64,20 +64,22 @@ CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "row_labels", "wrong"), CASES.values(), ids=CASES)
-def test_examples(changes: dict[str, Any], row_labels: list[int] | None, wrong: list[str]) -> None:
+def test_wrong_features_are_reported(
+    changes: dict[str, Any], row_labels: list[int] | None, wrong: list[str]
+) -> None:
     values = {key: values for key, values in (VALUES | changes).items() if values is not None}
     found = RULES.find_wrong(encode_example(values), row_labels=row_labels)
     assert found == [f"feature {what}" for what in wrong]
 
 
-def test_bytes_that_are_no_example() -> None:
+def test_damaged_examples_are_reported() -> None:
     data = encode_example(VALUES)
     for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
         what = f"not an Example: protobuf cannot parse its {len(changed)} bytes"
         assert RULES.find_wrong(changed) == [what]
 
 
-def test_steps_of_a_sequence_example() -> None:
+def test_steps_of_a_sequence_example_are_checked() -> None:
     features = (
         Feature("id", Kind.INT64, False, "d"),
         Feature("one", Kind.FLOAT, False, "d", per_step=True),

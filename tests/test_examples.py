@@ -1,4 +1,4 @@
-"""The examples and the tutorials, run as a user would, on drawn pictures."""
+"""Run the examples and tutorials as a user would, on drawn pictures."""
 
 import os
 import re
@@ -48,12 +48,12 @@ def convert_pairs(tmp_path: Path) -> Path:
 
 
 def said_by(example: str, out: Path, *arguments: str, python: str = sys.executable) -> str:
-    """Return what an example prints, when it ends well."""
+    """Run an example, which must succeed, and return its output."""
     return run_program(out.parent, python, str(EXAMPLES / f"{example}.py"), str(out), *arguments)
 
 
 def run_program(folder: Path, *command: str) -> str:
-    """Return what a command prints that is run in a folder, when it ends well."""
+    """Run a command in a folder; it must succeed. Return its output."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -66,7 +66,7 @@ def run_program(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-# Example, its data set, what it says first, and how much of its loss may be left.
+# Example, its data set, start of its output, and the largest share of loss that may be left.
 TRAINED: list[tuple[str, Callable[[Path], Path], str, float]] = [
     ("train_keras_classifier", convert_classes, "3 classes", 0.5),
     ("keras_recipe_classifier", convert_keras, "", 1),
@@ -77,7 +77,7 @@ TRAINED: list[tuple[str, Callable[[Path], Path], str, float]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("example", "convert", "start", "left"), TRAINED)
-def test_what_is_trained_learns(
+def test_training_reduces_the_loss(
     example: str, convert: Callable[[Path], Path], start: str, left: float, tmp_path: Path
 ) -> None:
     said = said_by(example, convert(tmp_path))
@@ -114,7 +114,7 @@ WITHOUT_TENSORFLOW = {
 
 @in_torch_reader
 @pytest.mark.parametrize("program", WITHOUT_TENSORFLOW, ids=["PyTorch", "Grain", "readers.md"])
-def test_pytorch_and_grain_read_by_the_documents(program: str, tmp_path: Path) -> None:
+def test_loaders_of_the_documents_read(program: str, tmp_path: Path) -> None:
     convert_coco(tmp_path)
     said = run_program(tmp_path, TORCH_READER_PYTHON, "-c", program)
     assert said == f"{WITHOUT_TENSORFLOW[program]}\n"
@@ -135,7 +135,7 @@ def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
 
 
 @in_torch_reader
-def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_grain_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
     assert said.startswith("images (8, 64, 64, 3), ")
     assert said.endswith("restored after the first batch: same rest\n")

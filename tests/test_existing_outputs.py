@@ -1,4 +1,4 @@
-"""What a run meets in its output: files of others, its own, spoilt ones, and a twin at work."""
+"""Outputs that are not empty: foreign files, finished data sets, and another run at work."""
 
 import json
 import os
@@ -37,8 +37,8 @@ def test_foreign_files_are_refused_untouched(
 
 
 @pytest.mark.thorough
-def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """A slip of the pen in --annotations must not cost the data set that is there."""
+def test_overwrite_checks_arguments_before_it_deletes(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A typing mistake in --annotations must not delete the existing data set."""
     (images, annotations), out = make_coco(3), tmp_path / "out"
     committed((images, annotations), out)
     run = run_coco(*command((images, tmp_path / "typo.json"), out, "--overwrite"))
@@ -46,16 +46,16 @@ def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path:
     check_committed(out)
 
 
-def test_already_complete(
+def test_a_complete_output_is_not_written_again(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a touch equal contents are accepted: nothing that is there is written again."""
+    """After a touch, equal contents are accepted, and no existing file is written again."""
     sources, out = make_coco(5), tmp_path / "out"
     committed(sources, out)
-    before, told = snapshot(out), f"already complete: {out}/manifest.json\n"
+    before, line = snapshot(out), f"already complete: {out}/manifest.json\n"
     with monkeypatch.context() as patch:
         forbid_image_reads(patch)
-        assert run_coco(*command(sources, out)) == (0, told, "")
+        assert run_coco(*command(sources, out)) == (0, line, "")
         assert run_coco(*command(sources, out, "--max_rejected", "5%", "--readers", 1)).code == 0
     assert snapshot(out) == before
     for path in (*sources[0].iterdir(), sources[1]):
@@ -66,13 +66,13 @@ def test_already_complete(
     assert "wrote" not in touched.err
     after = snapshot(out)
     assert {name: after.get(name) for name in before} == before
-    assert run_coco(*command(sources, out)).out == told
+    assert run_coco(*command(sources, out)).out == line
     assert snapshot(out) == after
 
 
 @pytest.mark.thorough
-def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """It ends before it deletes anything, and the run at work does not notice."""
+def test_overwrite_is_refused_while_another_run_writes(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """It ends before it deletes anything, and does not disturb the other run."""
     sources, out = make_coco(200), tmp_path / "out"
     process = start_coco(*command(sources, out, "--num_shards", 100))
     while process.poll() is None and len(shard_paths(out)) < 3:
@@ -101,7 +101,7 @@ def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_a_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     committed(sources, out)
     before = snapshot(out)

@@ -26,7 +26,7 @@ DOC = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"
 
 
-def test_exit_codes_are_these() -> None:
+def test_exit_codes_never_change() -> None:
     usage_to_damage = (EXIT_USAGE, EXIT_INVALID_INPUT, EXIT_BUDGET, EXIT_CONFLICT, EXIT_STORAGE)
     assert (EXIT_BUG, *usage_to_damage, EXIT_DAMAGE) == (1, 2, 3, 4, 5, 6, 7)
     assert {fault.exit_code for fault in FAULTS.values() if fault.scope is Scope.SAMPLE} == {0}
@@ -36,10 +36,10 @@ def test_exit_codes_are_these() -> None:
 @pytest.mark.parametrize(
     ("text", "escaped"),
     [
-        ("a b~'\"\\", "a b~'\"\\"),  # what is printable ASCII stays, backslashes too
+        ("a b~'\"\\", "a b~'\"\\"),  # printable ASCII is kept, with backslashes
         ("\x1b[31m\n", "\\x1b[31m\\n"),  # colours a terminal
-        ("a\u202egpj.exe", "a\\u202egpj.exe"),  # shown backwards
-        ("\ud800", "\\ud800"),  # what Python makes of undecodable file names
+        ("a\u202egpj.exe", "a\\u202egpj.exe"),  # would be shown backwards
+        ("\ud800", "\\ud800"),  # Python's form of undecodable file names
     ],
 )
 def test_printable(text: str, escaped: str) -> None:
@@ -82,7 +82,7 @@ NOT_FOUND = [
     "E-NONE gs://b: refused; log in",
     "RE-BUDGET 3: more than 2; accept them",
     'raise RuntimeError(fault_line("E-IO-AUTH", "a", "b: c; d", "log in"))',
-    "E-ARG a: " * 50_000,  # hours, if each were tried with each colon
+    "E-ARG a: " * 50_000,  # would take hours if each were tried with each colon
 ]
 
 
@@ -100,7 +100,7 @@ def reject(code: str, key: str, ids: tuple = (), detail: str = "", split: str = 
 def test_rejects_sort_by_split_key_and_code() -> None:
     in_order = [
         reject("E-BOX-EMPTY", "1", (10,)),
-        reject("E-BOX-EMPTY", "1", (9,)),  # ids sort as text, since some are text
+        reject("E-BOX-EMPTY", "1", (9,)),  # ids are sorted as text, since some are text
         reject("E-BOX-EMPTY", "1", ("x",)),
         reject("E-BOX-SHAPE", "1", (1,), "bbox is 2 values, not four numbers"),
         reject("E-BOX-SHAPE", "1", (1,), "bbox is 3 values, not four numbers"),

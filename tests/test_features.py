@@ -1,4 +1,4 @@
-"""Feature specs and their parse specs."""
+"""Feature specs, their parse specs, and roles of features."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -43,7 +43,7 @@ SPEC = FeatureSpec(
 
 
 @pytest.mark.parametrize("repeated_as", RepeatedAs)
-def test_parse_spec_gives_back_all_values(repeated_as: RepeatedAs) -> None:
+def test_parse_spec_reads_all_values(repeated_as: RepeatedAs) -> None:
     import tensorflow as tf
 
     lists = {"bytess": ["Fußgänger".encode(), b""], "floats": [0.5, 3e38], "int64s": [1, 2**62]}
@@ -63,7 +63,7 @@ def test_parse_spec_gives_back_all_values(repeated_as: RepeatedAs) -> None:
         assert tensor.to_list() == [pytest.approx(values) if key == "floats" else values, []]
 
 
-def test_sorted_features_follow_the_keys_bytes() -> None:
+def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
     keys = ["b", "a/b", "é", "a", "Z", "a-b", "\U0001f600", "\uffff"]
     spec = FeatureSpec("x", tuple(Feature(key, Kind.BYTES, False, "any") for key in keys))
     assert [feature.key for feature in spec.sorted_features] == sorted(keys, key=str.encode)
@@ -79,7 +79,7 @@ def test_sorted_features_follow_the_keys_bytes() -> None:
         ({"repeated": True, "optional": True}, "optional must be a feature of one value, got a of"),
     ],
 )
-def test_feature_refuses(overrides, message):
+def test_invalid_features_are_refused(overrides, message):
     fields = {"key": "a", "kind": Kind.BYTES, "repeated": False, "doc": "px"}
     with pytest.raises(ValueError, match=message):
         Feature(**fields | overrides)
@@ -93,7 +93,7 @@ def test_feature_refuses(overrides, message):
         ("x", ["a", "b", "a", "b", "c"], r"keys of x must differ, got \['a', 'b'\] twice"),
     ],
 )
-def test_feature_spec_refuses(name, keys, message):
+def test_invalid_feature_specs_are_refused(name, keys, message):
     features = tuple(Feature(key, Kind.INT64, False, "px") for key in keys)
     with pytest.raises(ValueError, match=message):
         FeatureSpec(name, features)
@@ -201,7 +201,7 @@ def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
         (dict.fromkeys(BOX_KEYS[:3], F), [], Roles()),
     ],
 )
-def test_roles_of_what_others_write(
+def test_roles_in_data_sets_of_other_programs(
     kinds: dict[str, Kind], images: list[str], roles: Roles
 ) -> None:
     assert roles_of_keys(kinds, images) == roles

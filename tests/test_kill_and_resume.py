@@ -82,7 +82,7 @@ def wait_for_shards(process: subprocess.Popen[str], out: Path, least: int) -> No
 
 def kill(process: subprocess.Popen[str]) -> Run:
     """Kill a run, and wait until its builder processes have ended, too."""
-    beside = children.builders_beside(process.pid)
+    beside = children.builders_of(process.pid)
     process.kill()
     run = finish(process)
     children.wait_until_gone(beside)
@@ -106,7 +106,7 @@ def check_resumes(job: Job, out: Path) -> None:
 def test_a_builder_process_is_killed(job: Job, tmp_path: Path) -> None:
     process = start_coco(*job.into(tmp_path / "out"))
     wait_for_shards(process, tmp_path / "out", 1)
-    (builder,) = children.builders_beside(process.pid)
+    (builder,) = children.builders_of(process.pid)
     os.kill(builder, signal.SIGKILL)
     run = finish(process)
     assert run.ended == (6, "E-IO-LIMIT"), run.err

@@ -13,7 +13,7 @@ from beam_tfrec.pipelines import coco
 from beam_tfrec.pipelines import run as runner
 from beam_tfrec.transforms import builders
 from beam_tfrec.transforms.progress import PROGRESS
-from tests.children import builders_beside
+from tests.children import builders_of
 from tests.coco_command import (
     MakeCoco,
     check_committed,
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_one_process(
     assert 0 < len(built_here) < 12
     assert (PROGRESS.done, PROGRESS.planned, PROGRESS.rejected) == (24, 24, 1)
     assert PROGRESS.shards_done == PROGRESS.shards_planned == 12
-    assert builders_beside(os.getpid()) == []
+    assert builders_of(os.getpid()) == []
     built_here.clear()
     monkeypatch.setattr(runner, "builder_processes", lambda *_: contextlib.nullcontext())
     committed(sources, tmp_path / "alone", *flags)
@@ -73,7 +73,7 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
         os.truncate(path, 10)
     run = run_coco(*command(sources, out, "--num_shards", 8, *TWO))
     assert run.ended == (5, "E-OUT-CONFLICT"), run.err
-    assert builders_beside(os.getpid()) == []
+    assert builders_of(os.getpid()) == []
 
 
 def test_where_none_can_start_a_run_builds_alone(

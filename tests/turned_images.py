@@ -20,7 +20,7 @@ _HEAD_END = len(PNG_SIGNATURE) + 25
 
 def oriented(data: bytes, orientation: int) -> bytes:
     """Return a JPEG or PNG with an EXIF block before all that it has."""
-    block = exif(entry(0x0112, 3, 1, struct.pack(">H", orientation)), behind=bytes(4))
+    block = exif(entry(0x0112, 3, 1, struct.pack(">H", orientation)), values=bytes(4))
     if data.startswith(PNG_SIGNATURE):
         return data[:_HEAD_END] + chunk(b"eXIf", block) + data[_HEAD_END:]
     return data[:2] + segment(0xE1, b"Exif\0\0" + block) + data[2:]

@@ -1,1 +1,1 @@
-"""Hostile inputs for everything that reads bytes of strangers; see README.md."""
+"""Hostile inputs for all code that reads foreign bytes; see README.md."""

@@ -1,6 +1,6 @@
 """Fuzz targets one after the other: `make fuzz`, or `python -m tests.fuzz [TARGET …]`.
 
-What breaks a property lies in `.fuzz/TARGET/`, and the exit code is 1.
+If an input breaks a property, it is kept in `.fuzz/TARGET/`, and the exit code is 1.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> int:
     """Fuzz, print the figures of each target, and return whether a property broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
-    parser.add_argument("--seconds", type=int, default=600, help="a target (default 600)")
+    parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach something new")
     flags = parser.parse_args()
     targets = [TARGETS[name] for name in flags.targets or TARGETS]
@@ -53,7 +53,7 @@ def fuzz(target: Target, seconds: int, *, keep: bool) -> bool:
 
 
 def _libfuzzer(target: Target, arguments: list[str], log: Path, most_s: int) -> bool:
-    """Run libFuzzer on a target in a process of its own; return whether it ended well."""
+    """Run libFuzzer on a target in a new process; return whether it succeeded."""
     command = ["timeout", "-s", "KILL", f"{most_s}", sys.executable, "-m", "tests.fuzz.one"]
     with log.open("w") as out:
         return (

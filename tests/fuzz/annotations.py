@@ -1,4 +1,4 @@
-"""The annotation parser: files are samples and rejects whose sums hold, or one `E-ANN-…` line."""
+"""The annotation parser gives samples and rejects with right sums, or one `E-ANN-…` line."""
 
 import json
 import math
@@ -42,7 +42,7 @@ _WIDTH_PX, _HEIGHT_PX = 40, 30
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation]).decode
 
-# What may stand where a number, a name or a list is meant.
+# Values to put in the place of a number, a name or a list.
 _ODD: Sequence[Any] = (
     *(0, 1, 2, 3, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400),
     *(0.5, -0.0, 5e-324, 1e-46, 3.5e38, 1e308, math.nan, math.inf, True, None),
@@ -58,19 +58,19 @@ _ODD: Sequence[Any] = (
 
 
 def run_bytes(data: bytes) -> None:
-    """Read bytes as an annotation file, by all kinds of rules."""
+    """Read bytes as an annotation file, with each set of rules."""
     for rules in _RULES:
         if _read([data], rules) is not None:
             assert not data.startswith(b"\x1f\x8b")
 
 
 def run_built(data: bytes) -> None:
-    """Read a COCO file that is one by its syntax, its values chosen by the bytes."""
+    """Read a COCO file with valid syntax, and values chosen by the bytes."""
     run_bytes(json.dumps(_build(Choices(data), "instances")).encode())
 
 
 def run_joined(data: bytes) -> None:
-    """Read files of chosen kinds as those of one split, in two orders, which must not matter."""
+    """Read files of chosen kinds as one split; the order of the files must not matter."""
     choices = Choices(data)
     rules = choices.one_of(_RULES)
     kinds = [choices.one_of(_KINDS) for _ in range(1 + choices.below(4))]
@@ -82,7 +82,7 @@ def run_joined(data: bytes) -> None:
 
 
 def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | SplitSource] | None:
-    """Return what files hold; None where one line refuses them."""
+    """Return the contents of the files, or None if one line refuses them."""
     sources = [("a.json", data) for data in files]
     panoptic = any(b"segments_info" in data for data in files)
     try:
@@ -140,7 +140,7 @@ _KINDS = ("instances", "keypoints", "captions", "panoptic")
 
 
 def _examples(kind: str) -> dict[str, dict[str, Any]]:
-    """Return an entry of every section of a kind of file, all keys that are read in them."""
+    """Return one entry for each section of a kind of file, with all keys that are read."""
     coco = coco_dict(1, objects=1)
     image = {**coco["images"][0], "license": 1, "coco_url": "http://a/b/c.jpg"}
     image |= {"neg_category_ids": [1], "not_exhaustive_category_ids": []}

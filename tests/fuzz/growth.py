@@ -1,7 +1,7 @@
-"""Long inputs of a repeated piece: what takes more than linear time takes longer than allowed.
+"""Long inputs with a repeated piece: code of more than linear time exceeds the time limit.
 
-Small inputs show no quadratic time. So the bytes choose a head, a piece and a tail, and a reader
-gets the piece as often as fits into 256 kB; a run's limit of seconds is the property.
+Small inputs do not show quadratic time. So the bytes choose a head, a piece and a tail, and a
+reader gets the piece as often as fits into 256 kB. The property is the time limit of an input.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Image walkers: bytes are an image or a fault, and a decoder sees what the header check saw."""
+"""Image walkers: bytes are an image or a fault, and the decoder agrees with the header check."""
 
 import struct
 import zlib
@@ -17,11 +17,11 @@ from tests.fuzz.target import Target
 from tests.small_images import verdict
 
 _FEW_PIXELS = 2**14
-"""What a decode may take, so that thousands of inputs a second can be decoded."""
+"""Limit for decoding, so that thousands of inputs can be decoded each second."""
 
 
 def check_any(data: bytes) -> None:
-    """Look at bytes in every way that `check_image` has; compare what it says."""
+    """Check bytes with and without decoding, and compare the verdicts."""
     found = verdict(data)
     _require_form(found)
     if isinstance(found, str):
@@ -48,7 +48,7 @@ def _require_form(found: ImageInfo | str) -> None:
 
 
 def _require_upright(data: bytes, info: ImageInfo) -> None:
-    """Require that a decodable image is turned, or that it is said why not."""
+    """Require that a decodable image is turned upright, or refused with a fault."""
     image, upright = EncodedImage("a", data, "", info), Conversion(turns=True)
     try:
         turned = convert_image(image, upright)
@@ -60,18 +60,18 @@ def _require_upright(data: bytes, info: ImageInfo) -> None:
 
 
 def _require_last_byte_matters(data: bytes, info: ImageInfo) -> None:
-    """Require that an image without trailing bytes is none, or another, without its last byte."""
+    """Require that an image without its last byte is refused, or has trailing bytes."""
     if "trailing_bytes" in info.traits:
         return
     shorter = verdict(data[:-1])
-    if info.format == "jpeg":  # what looked like data of the scan may hold an end marker
+    if info.format == "jpeg":  # the data of the scan may contain an end marker
         assert isinstance(shorter, str) or "trailing_bytes" in shorter.traits
     else:
         assert str(shorter).startswith("TRUNCATED"), shorter
 
 
 def walker(signature: bytes) -> Callable[[bytes], None]:
-    """Return a run that checks bytes as they are, and after a format's signature."""
+    """Return a function that checks bytes alone, and with a format's signature before them."""
 
     def run(data: bytes) -> None:
         check_any(data)
@@ -85,25 +85,25 @@ _run_png = walker(small.PNG_SIGNATURE)
 
 
 def run_png(data: bytes) -> None:
-    """Run bytes as they are, and with every checksum put right, which chance does not do."""
+    """Check bytes as they are, and with all checksums corrected, which chance does not do."""
     _run_png(data)
     _run_png(with_right_checksums(data))
 
 
 def with_right_checksums(data: bytes) -> bytes:
-    """Return a PNG with the checksum of each of its whole chunks put right."""
-    mended, position = bytearray(data), len(small.PNG_SIGNATURE)
-    while position + 12 <= len(mended):
-        end = position + 12 + struct.unpack_from(">I", mended, position)[0]
-        if end > len(mended):
+    """Return a PNG with the checksum of each complete chunk corrected."""
+    corrected, position = bytearray(data), len(small.PNG_SIGNATURE)
+    while position + 12 <= len(corrected):
+        end = position + 12 + struct.unpack_from(">I", corrected, position)[0]
+        if end > len(corrected):
             break
-        struct.pack_into(">I", mended, end - 4, zlib.crc32(mended[position + 4 : end - 4]))
+        struct.pack_into(">I", corrected, end - 4, zlib.crc32(corrected[position + 4 : end - 4]))
         position = end
-    return bytes(mended)
+    return bytes(corrected)
 
 
 def run_exif(data: bytes) -> None:
-    """Require an orientation and known traits of any block, in both byte orders."""
+    """Require an orientation and known traits from any block, in both byte orders."""
     for block in (data, b"II*\0" + data[4:], b"MM\0*" + data[4:]):
         orientation, traits = read_exif(block)
         assert 1 <= orientation <= 8

@@ -1,4 +1,4 @@
-"""Names of images."""
+"""File names of images."""
 
 import posixpath
 import re
@@ -12,7 +12,7 @@ _URL = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def require_below_root(name: str) -> None:
-    """Require that a name leads below its root, whichever system joins the two."""
+    """Require that a name stays below its root on every system."""
     joined = posixpath.normpath(posixpath.join(_ROOT, name))
     assert joined.startswith(_ROOT + "/"), name
     assert "\0" not in name and not _URL.match(name)
@@ -20,7 +20,7 @@ def require_below_root(name: str) -> None:
 
 
 def run_file_name(data: bytes) -> None:
-    """Require that a file name of an annotation file is refused or stays below its root."""
+    """Require that a file name in an annotation file is refused or stays below the root."""
     text = data.decode("utf-8", "replace")
     try:
         name = blob_name(text)

@@ -1,6 +1,6 @@
 """Fuzz one target with atheris: `python -m tests.fuzz.one TARGET [libFuzzer's arguments]`.
 
-Only our own packages are instrumented: an edge of Beam or Pillow is no progress here.
+Only our own packages are instrumented: new edges in Beam or Pillow are not progress.
 """
 
 import resource
@@ -8,7 +8,7 @@ import sys
 
 INSTRUMENTED = ["beam_tfrec"]
 INPUT_MIB = 256
-"""Memory that an input may take above that of the process; libFuzzer looks once a second."""
+"""Memory that an input may take above that of the process; libFuzzer checks once a second."""
 INPUT_SECONDS = 5
 
 
@@ -19,11 +19,11 @@ def main(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
-    for seed in target.inputs():  # loads what is loaded late, before memory is measured
+    for seed in target.inputs():  # does all late imports before memory is measured
         target.run(seed)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     limits = [f"-rss_limit_mb={peak_mib + INPUT_MIB}", f"-timeout={INPUT_SECONDS}"]
-    program = f"{sys.executable} -m {__spec__.name} {name}"  # a merge starts it again, by a shell
+    program = f"{sys.executable} -m {__spec__.name} {name}"  # a merge starts it again from a shell
     flags = [program, *limits, f"-max_len={target.max_bytes}", *arguments]
     atheris.Setup(flags, target.run)
     atheris.Fuzz()

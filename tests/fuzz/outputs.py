@@ -1,4 +1,4 @@
-"""What a rerun reads of an output: garbage there is a refusal, never a traceback."""
+"""Files of an output that a rerun reads: garbage is refused, never a traceback."""
 
 import contextlib
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ _NESTED = b'{"a": ' + b"[" * 1500
 
 
 def run_manifest(data: bytes) -> None:
-    """Require that a manifest is refused, or is written as it was read."""
+    """Require that a manifest is refused, or equal after being written and read again."""
     try:
         manifest = read_manifest(data, "manifest.json")
     except RuntimeError as error:
@@ -70,7 +70,7 @@ def run_plan_and_receipt(data: bytes) -> None:
 
 
 def run_rejected(data: bytes) -> None:
-    """Require that what `--exclude` names is refused, or names keys per split."""
+    """Require that a file for `--exclude` is refused, or gives keys per split."""
     try:
         keys = excluded_keys(data, "rejected.jsonl")
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def run_rejected(data: bytes) -> None:
 
 
 def run_index(data: bytes) -> None:
-    """Require that an index is refused with a ValueError, or holds rows that it was written of."""
+    """Require that an index is refused with a ValueError, or its rows survive a rewrite."""
     for candidate in (data, _with_right_end(data)):
         try:
             rows = index_from_parquet(candidate)
@@ -92,7 +92,7 @@ def run_index(data: bytes) -> None:
 
 
 def _with_right_end(data: bytes) -> bytes:
-    """Return bytes with the magic numbers of Parquet, and the footer's length within them."""
+    """Return bytes with Parquet's magic numbers, and a footer length that is within the file."""
     body = data.removeprefix(b"PAR1").removesuffix(b"PAR1")
     footer_bytes = int.from_bytes(body[-4:], "little") % (len(body) + 1)
     return b"PAR1" + body[:-4] + footer_bytes.to_bytes(4, "little") + b"PAR1"

@@ -1,6 +1,6 @@
-"""Fuzz targets, their kept inputs, and what all of them ask of a refusal.
+"""Fuzz targets, their kept inputs, and the check of a refusal that they share.
 
-Kept inputs reached something new: a text file a target, one base64 line an input.
+Kept inputs reached new code. Each target has a text file, with one base64 line per input.
 """
 
 import base64
@@ -23,8 +23,8 @@ class Target:
     name: str
     run: Callable[[bytes], None]
     dictionary: str = ""  # a file of `dictionaries/` with tokens of the format
-    max_bytes: int = 2048  # length that inputs grow to
-    seeds: Callable[[], Iterable[bytes]] = tuple  # inputs that follow our own formats
+    max_bytes: int = 2048  # longest input
+    seeds: Callable[[], Iterable[bytes]] = tuple  # inputs in our own formats
 
     def inputs(self) -> list[bytes]:
         """Return seeds and kept inputs."""
@@ -32,13 +32,13 @@ class Target:
 
 
 class Choices:
-    """Makes values of a fuzzer's bytes, one decision after the other; after the end come zeros."""
+    """Turns a fuzzer's bytes into decisions, one after the other; zeros follow the last byte."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def below(self, end: int) -> int:
-        """Return a number from 0 to `end - 1`, of one byte."""
+        """Return a number from 0 to `end - 1`, from one byte."""
         taken = self.take(1)
         return taken[0] % end if taken else 0
 
@@ -51,7 +51,7 @@ class Choices:
         return taken
 
     def piece(self) -> bytes:
-        """Return bytes after their length, at most 255."""
+        """Read a length of one byte, and return so many bytes."""
         return self.take(self.below(256))
 
     def rest(self) -> bytes:
@@ -59,7 +59,7 @@ class Choices:
 
 
 def require_fault_line(error: BaseException, codes: str | tuple[str, ...]) -> None:
-    """Require that an error is one printable line of a fault of the run, whose code starts so."""
+    """Require that an error is one printable fault line of the run, with such a code."""
     text = str(error)
     assert printable(text) == text, text
     code = text.split(" ", 1)[0]
@@ -74,7 +74,7 @@ def read_corpus(name: str) -> list[bytes]:
 
 
 def write_corpus(name: str, inputs: Iterable[bytes]) -> None:
-    """Keep these inputs of a target and no others, the short ones first."""
+    """Store exactly these inputs of a target, the short ones first."""
     in_order = sorted(set(inputs), key=lambda data: (len(data), data))
     lines = [base64.b64encode(data).decode() + "\n" for data in in_order]
     (CORPUS / f"{name}.txt").write_text("".join(lines))

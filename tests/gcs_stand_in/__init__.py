@@ -1,4 +1,4 @@
-"""A stand-in of Google Cloud Storage in memory, which fails on request.
+"""A stand-in for Google Cloud Storage in memory, which fails on request.
 
 It serves the JSON API and the reads of the XML API over HTTP/1.1 on a port of its own, so that the
 real clients talk to it, and injects faults into chosen requests:
@@ -38,12 +38,12 @@ class What(Enum):
     STATUS = auto()  # an error reply, without the effect
     RESET = auto()  # the connection is reset, without the effect
     LOST_REPLY = auto()  # the effect, then the connection is reset
-    STALL = auto()  # the effect, then the reply hangs until `heal`
-    STALLED_BODY = auto()  # the headers and half of the body come, then the reply hangs
-    SHORT_BODY = auto()  # half of the body that Content-Length promises, then the end
-    TRUNCATED_BODY = auto()  # half of the body, and Content-Length agrees with it
-    FLIPPED_BIT = auto()  # one bit in the middle of the body
-    FLIPPED_UPLOAD = auto()  # one bit in the middle of what is uploaded
+    STALL = auto()  # the effect, then the reply waits until `heal`
+    STALLED_BODY = auto()  # headers and half of the body, then the reply waits until `heal`
+    SHORT_BODY = auto()  # half of the body of the stated Content-Length, then the end
+    TRUNCATED_BODY = auto()  # half of the body, with its Content-Length
+    FLIPPED_BIT = auto()  # one bit in the middle of the body is flipped
+    FLIPPED_UPLOAD = auto()  # one bit in the middle of the uploaded bytes is flipped
 
 
 _BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)
@@ -54,15 +54,15 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        what: kind of trouble.
-        kind: requests that it strikes; None for any.
-        name: object that it strikes; None for any. A listing has the name of its prefix.
-        times: number of strikes; None for ever.
-        after: number of requests that are let through first.
+        what: what goes wrong.
+        kind: kind of request that it affects; None for any.
+        name: object that it affects; None for any. The name of a listing is its prefix.
+        times: number of requests to fail; None for no limit.
+        after: number of requests to let through first.
         status: HTTP status of `STATUS`, e.g. 503.
-        strike: callback before any effect; e.g. to kill the client.
-        seen: requests so far that it could have struck.
-        struck: requests so far that it has struck.
+        strike: callback before any effect, e.g. to kill the client.
+        seen: number of matching requests so far.
+        struck: number of failed requests so far.
     """
 
     what: What
@@ -76,7 +76,7 @@ class Fault:
     struck: int = field(default=0, init=False)
 
     def is_due(self, call: Call) -> bool:
-        """Count a request; return whether the fault is to strike it."""
+        """Count a request; return whether it is to fail."""
         if self.kind not in (None, call.kind) or self.name not in (None, call.name):
             return False
         self.seen += 1
@@ -84,19 +84,19 @@ class Fault:
 
 
 class GcsStandIn(ThreadingHTTPServer):
-    """The stand-in; a context manager that serves from enter to exit, a thread a connection.
+    """The stand-in; a context manager that serves until exit, with a thread per connection.
 
-    Exit ends every connection and raises what went wrong in the stand-in itself, so that a mistake
-    of the stand-in is not taken for an answer.
+    Exit closes every connection, and raises an error of the stand-in itself, which could otherwise
+    look like an answer of the service.
 
     Attributes:
-        url: where it is, e.g. `http://127.0.0.1:40001`.
-        latency_s: how long each request waits before it is looked at; may be set at any time.
-        bugs: what went wrong in the stand-in itself.
+        url: address, e.g. `http://127.0.0.1:40001`.
+        latency_s: delay of each request; may be set at any time.
+        bugs: errors of the stand-in itself.
     """
 
     request_queue_size = 256
-    daemon_threads = False  # the base class waits only for threads that are no daemons
+    daemon_threads = False  # the base class does not wait for daemon threads
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -132,11 +132,11 @@ class GcsStandIn(ThreadingHTTPServer):
             raise RuntimeError(f"the stand-in itself failed: {self.bugs[0]!r}") from self.bugs[0]
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there."""
+        """Make a bucket, unless it exists."""
         self._store.make_bucket(name)
 
     def put(self, bucket: str, name: str, data: bytes, **properties: Any) -> int:
-        """Write an object, making its bucket if need be, and return the generation."""
+        """Write an object, and its bucket if needed; return the generation."""
         self.make_bucket(bucket)
         return self._store.insert(bucket, name, data, properties).generation
 
@@ -154,27 +154,27 @@ class GcsStandIn(ThreadingHTTPServer):
         self._store.remove(bucket, name)
 
     def allow(self, *permissions: str) -> None:
-        """Let the caller do these things only, e.g. `allow("storage.objects.get")`."""
+        """Give the caller only these permissions, e.g. `allow("storage.objects.get")`."""
         assert self._store.permissions.issuperset(permissions)
         self._store.permissions = set(permissions)
 
     def limit(self, quota_per_s: float) -> None:
-        """Answer 429 to requests above so many a second; one second's worth may come at once."""
+        """Answer 429 to requests above this rate; the quota of one second may come at once."""
         self._per_s = self._tokens = quota_per_s
         self._filled_s = time.monotonic()
 
     def inject(self, *faults: Fault) -> None:
-        """Add faults; a request meets the first that is due, and only that one."""
+        """Add faults; each request meets only the first fault that is due."""
         with self._lock:
             self._faults += map(replace, faults)
 
     def faults_left(self) -> list[Fault]:
-        """Return the faults that have not struck as often as they were to; for ever is once."""
+        """Return the faults that affected fewer requests than `times`, or none if it is None."""
         with self._lock:
             return [fault for fault in self._faults if fault.struck < (fault.times or 1)]
 
     def heal(self) -> None:
-        """Drop all faults and release what hangs."""
+        """Drop all faults, and release waiting replies."""
         with self._lock:
             self._faults = []
             released, self._released = self._released, threading.Event()
@@ -182,25 +182,25 @@ class GcsStandIn(ThreadingHTTPServer):
 
     @property
     def requests(self) -> list[Call]:
-        """All requests so far, in the order in which their replies were decided."""
+        """All requests so far, in the order of their replies."""
         with self._lock:
             return list(self._requests)
 
     def count(self, kind: Kind, status: int | None = None) -> int:
-        """Return how many requests of a kind came; with `status`, how many got that one."""
+        """Return the number of requests of a kind; with `status`, of those that got it."""
         return sum(r.kind is kind and status in (None, r.status) for r in self.requests)
 
     def forget_requests(self) -> None:
-        """Begin the list of requests anew."""
+        """Empty the list of requests."""
         with self._lock:
             self._requests = []
 
     def stall(self) -> None:
-        """Wait until replies may go on."""
+        """Wait until `heal` or exit."""
         self._released.wait()
 
     def respond(self, call: Call) -> tuple[Reply, What]:
-        """Decide one request: have its effect, note it, and return what to send, and how."""
+        """Handle one request: do its effect, record it; return the reply, and the fault to add."""
         self._closing.wait(self.latency_s)
         reply, what = self._decide(call)
         call.status = None if what in (What.RESET, What.LOST_REPLY) else int(reply.status)
@@ -213,7 +213,7 @@ class GcsStandIn(ThreadingHTTPServer):
             message = "The project exceeded the rate limit for requests."
             too_many = GcsError(HTTPStatus.TOO_MANY_REQUESTS, "rateLimitExceeded", message)
             return error_reply(too_many), What.STATUS
-        with self._lock:  # each counts the requests that it could strike
+        with self._lock:  # each fault counts its matching requests
             due = [fault for fault in self._faults if fault.is_due(call)]
             for fault in due[:1]:
                 fault.struck += 1
@@ -241,7 +241,7 @@ class GcsStandIn(ThreadingHTTPServer):
             return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Noted before its thread starts: whatever was accepted is known when the server closes.
+        # Recorded before its thread starts, so that closing the server finds every connection.
         with self._lock:
             self._connections.add(request)
         super().process_request(request, client_address)
@@ -253,11 +253,11 @@ class GcsStandIn(ThreadingHTTPServer):
 
 
 class _Dropped(Exception):
-    """The connection is to end here, without another word."""
+    """The connection must end here, without a reply."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection. Nothing is printed; a bug gets a status that no client retries."""
+    """One connection. It prints nothing; a bug gets a status that no client retries."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -265,11 +265,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: GcsStandIn
 
     def handle(self) -> None:
-        with contextlib.suppress(_Dropped, OSError):  # the client left, or was to be left
+        with contextlib.suppress(_Dropped, OSError):  # the client left, or a fault ends it
             super().handle()
 
     def finish(self) -> None:
-        with contextlib.suppress(OSError):  # what is not sent by now cannot be: the client left
+        with contextlib.suppress(OSError):  # the client left, so the rest cannot be sent
             super().finish()
         self.rfile.close()
 
@@ -302,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
         size_bytes = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size_bytes)
         if len(body) != size_bytes:
-            raise _Dropped  # cut off by the client: never was a whole request
+            raise _Dropped  # cut off by the client: not a complete request
         return body
 
     def _send(self, reply: Reply, what: What) -> None:
@@ -328,9 +328,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[half:])
 
     def _reset(self) -> None:
-        """End the connection with a TCP reset instead of the usual farewell."""
+        """End the connection with a TCP reset instead of a normal close."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # The socket closes only with the last file made of it.
+        # The socket closes only after all files made from it.
         self.rfile.close()
         self.wfile.close()
         self.connection.close()
@@ -338,6 +338,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _flipped(data: bytes) -> bytes:
-    """Return data with one bit in the middle changed."""
+    """Return data with one bit in the middle flipped."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data

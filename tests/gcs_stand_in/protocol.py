@@ -1,7 +1,7 @@
-"""What a request to the Cloud Storage stand-in asks for, and the reply to it.
+"""Parse requests to the Cloud Storage stand-in, and answer them.
 
-Served: of the JSON API list, get, media, insert (multipart, resumable) and delete; of the XML API
-GET of an object. A parameter that would change a result and is not served is refused, not ignored.
+It serves list, get, media, insert (multipart, resumable) and delete of the JSON API, and GET of an
+object of the XML API. It refuses other parameters if they would change the result.
 Sources: https://cloud.google.com/storage/docs/json_api/v1, .../docs/transcoding.
 """
 
@@ -35,7 +35,7 @@ class Kind(Enum):
     UPLOAD = auto()  # a whole object, or the start of a session
     UPLOAD_CHUNK = auto()  # of a session
     DELETE = auto()
-    BUCKET = auto()  # metadata of a bucket, which only Beam's staging asks for
+    BUCKET = auto()  # metadata of a bucket, for Beam's staging
     OTHER = auto()  # not served
 
 
@@ -68,7 +68,7 @@ _IGNORED = {"alt", "fields", "prettyPrint", "projection", "userProject"}
 
 
 class GcsError(Exception):
-    """A refusal: its HTTP status, the machine-readable word of the JSON body, and a sentence."""
+    """A refusal: HTTP status, machine-readable reason in the JSON body, and message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -77,15 +77,15 @@ class GcsError(Exception):
 
 @dataclass
 class Call:
-    """A request, understood.
+    """A parsed request.
 
     Attributes:
         name: object's name; the prefix for a listing; empty for a bucket.
         query: last value of each parameter.
         headers: values by lower-case name.
-        properties: what an upload sets on the object, by JSON name.
-        media: object's bytes in an upload of one request.
-        status: of the reply; None where the connection was reset instead.
+        properties: properties that an upload sets on the object, by JSON name.
+        media: object's bytes, if one request uploads them all.
+        status: status of the reply; None if the connection was reset instead.
     """
 
     kind: Kind
@@ -100,7 +100,7 @@ class Call:
     status: int | None = None
 
     def number(self, parameter: str) -> int | None:
-        """Return an integer parameter, None without it."""
+        """Return an integer parameter, or None if it is absent."""
         text = self.query.get(parameter)
         return None if text is None else int(text)
 
@@ -119,7 +119,7 @@ class StoredObject(NamedTuple):
     Attributes:
         generation: number that is larger than that of every earlier write.
         crc32c: big-endian CRC-32C in base64, as the APIs give it, e.g. `4waSgw==`.
-        properties: what the writer set, by its JSON name, e.g. `contentEncoding`.
+        properties: properties set by the writer, by JSON name, e.g. `contentEncoding`.
     """
 
     bucket: str
@@ -144,9 +144,9 @@ class StoredObject(NamedTuple):
 
 
 def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
-    """Understand a request.
+    """Parse a request.
 
-    `target` is the request line's, still percent-encoded: a name may hold an encoded slash.
+    `target` is still percent-encoded, since a name may contain an encoded slash.
     """
     path, _, query_text = target.partition("?")
     query = dict(parse_qsl(query_text, keep_blank_values=True, errors="strict"))
@@ -168,7 +168,7 @@ def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes
 
 
 def _split_multipart(call: Call) -> tuple[bytes, bytes]:
-    """Return JSON metadata and bytes; the bytes may hold whatever they like."""
+    """Return JSON metadata and media bytes; the bytes may contain anything."""
     outer = Message()
     outer["Content-Type"] = call.headers.get("content-type", "")
     marker = b"--" + str(outer.get_boundary("")).encode()
@@ -183,7 +183,7 @@ class Store:
     """All buckets, and the answers to calls. Every method may be called from any thread.
 
     Attributes:
-        permissions: what the caller may do; the rest is refused with 403.
+        permissions: permissions of the caller; anything else is refused with 403.
     """
 
     def __init__(self, url: str) -> None:
@@ -204,7 +204,7 @@ class Store:
         }
 
     def answer(self, call: Call) -> Reply:
-        """Do what the call asks for and return the reply, which may be a refusal."""
+        """Execute the call and return the reply, which may be a refusal."""
         try:
             if call.kind not in self._answers:
                 raise GcsError(HTTPStatus.NOT_FOUND, "notFound", "Not Found")
@@ -219,12 +219,12 @@ class Store:
             return error_reply(error)
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there."""
+        """Make a bucket, unless it exists."""
         with self._lock:
             self._buckets.setdefault(name, {})
 
     def objects(self, bucket: str) -> dict[str, StoredObject]:
-        """Return all objects of a bucket by name, sorted; 404 without the bucket."""
+        """Return all objects of a bucket by name, sorted; 404 if the bucket does not exist."""
         with self._lock:
             if bucket not in self._buckets:
                 what = "The specified bucket does not exist."
@@ -240,7 +240,7 @@ class Store:
         if_generation_match: int | None = None,
         may_overwrite: bool = True,
     ) -> StoredObject:
-        """Finalise an object, whole, unless its checksum or the precondition does not hold."""
+        """Write a complete object; refuse a wrong checksum or a failed precondition."""
         self.objects(bucket)
         crc32c = base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
         provided = properties.get("crc32c", crc32c)
@@ -260,7 +260,7 @@ class Store:
         return made
 
     def remove(self, bucket: str, name: str) -> None:
-        """Remove an object; 404 without it."""
+        """Remove an object; 404 if it does not exist."""
         with self._lock:
             if self._buckets.get(bucket, {}).pop(name, None) is None:
                 raise _no_such_object(bucket, name)
@@ -286,12 +286,12 @@ class Store:
         return {key: value for key, value in content.items() if value}
 
     def _find(self, call: Call) -> StoredObject:
-        """Return the live object, if it is of the generation that is asked for."""
+        """Return the live object, if it has the requested generation."""
         found = self._buckets.get(call.bucket, {}).get(call.name)
         if found is not None and call.number("generation") in (None, found.generation):
             return found
         if "storage.objects.list" not in self.permissions:
-            raise _denied("storage.objects.list")  # who may not list may not know what is missing
+            raise _denied("storage.objects.list")  # a 404 needs the permission to list
         raise _no_such_object(call.bucket, call.name)
 
     def _upload(self, call: Call) -> Reply:
@@ -325,7 +325,7 @@ class Store:
         return _json_reply(stored.metadata())
 
     def _bucket(self, call: Call) -> Reply:
-        self.objects(call.bucket)  # 404 where there is none
+        self.objects(call.bucket)  # 404 if it does not exist
         return _json_reply({"kind": "storage#bucket", "name": call.bucket, "location": "US"})
 
     def _delete(self, call: Call) -> Reply:
@@ -346,7 +346,7 @@ def _json_reply(content: dict[str, Any], status: int = HTTPStatus.OK) -> Reply:
 
 
 def _media_reply(call: Call, found: StoredObject) -> Reply:
-    """Return the bytes, or the range asked for, with the headers that the API gives them."""
+    """Return the bytes, or the requested range, with the headers of the API."""
     headers = {
         "Content-Type": "application/octet-stream",
         "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",

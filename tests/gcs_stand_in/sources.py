@@ -1,4 +1,4 @@
-"""A COCO data set in the stand-in: what the command converts from bucket to bucket."""
+"""A COCO data set in the stand-in, for runs from bucket to bucket."""
 
 from pathlib import Path
 

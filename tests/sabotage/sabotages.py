@@ -37,14 +37,14 @@ SABOTAGES = (
         COMMIT,
         "for what in contradictions(manifest):",
         "for what in ():",
-        "tests/test_commit.py::test_a_sum_that_does_not_hold_means_no_manifest",
+        "tests/test_commit.py::test_a_wrong_sum_prevents_the_manifest",
     ),
     Sabotage(
         "all annotations may be dropped",
         PUBLISH,
         "if len(of_split) > allowed:",
         "if len(of_split) < 0:",
-        "tests/test_commit.py::test_the_budget_of_dropped_annotations",
+        "tests/test_commit.py::test_dropped_annotations_have_a_budget",
     ),
     Sabotage(
         "a shard that is not as planned is written",
@@ -65,7 +65,7 @@ SABOTAGES = (
         COMMIT,
         "if missing := missing_files(output, manifest):",
         "if missing := missing_files(output, manifest)[:0]:",
-        "tests/test_commit.py::test_without_one_of_its_files_a_data_set_is_incomplete",
+        "tests/test_commit.py::test_a_data_set_with_a_missing_file_is_incomplete",
     ),
     # 2. Same input, same options, same seed: the same bytes.
     Sabotage(
@@ -81,14 +81,14 @@ SABOTAGES = (
         "        features=[*layout.spec.sorted_features],\n",
         "        features=[msgspec.structs.replace(f, doc=f\"{__import__('time').time_ns()}\")"
         " for f in layout.spec.sorted_features],\n",
-        "tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",
+        "tests/test_commit.py::test_data_sets_do_not_depend_on_paths_or_clocks",
     ),
     Sabotage(
         "the output's path reaches the plan",
         PUBLISH,
         "options=job.options(),",
         'options={**job.options(), "output": job.output},',
-        "tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",
+        "tests/test_commit.py::test_data_sets_do_not_depend_on_paths_or_clocks",
     ),
     Sabotage(
         "another attempt's file of other content is accepted",
@@ -170,7 +170,7 @@ SABOTAGES = (
         COMMIT,
         "    _check_output(shards, output, job.names)\n",
         "",
-        "tests/test_commit.py::test_without_exactly_the_planned_files_there_is_no_manifest",
+        "tests/test_commit.py::test_missing_or_foreign_files_prevent_the_manifest",
     ),
     Sabotage(
         "a data file is there before its receipt",
