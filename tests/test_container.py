@@ -33,7 +33,7 @@ def test_image_has_the_beam_that_is_tested() -> None:
 def test_image_names_versions_that_do_not_move() -> None:
     bases = [base for base in FROM if base != "packages"]
     assert [
-        base for base in bases if not re.search(r":[0-9]{8}_RC[0-9]+|:[0-9.]+[0-9]$", base)
+        base for base in bases if not re.search(r"[:_][0-9]{8}_RC[0-9]+$|:[0-9.]+[0-9]$", base)
     ] == []
 
 
