@@ -18,10 +18,12 @@ COPY pipelines pipelines
 COPY readers readers
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/wheels .
 
-# Only the launcher program is taken from this image: a Go binary, without packages of its own. The tag
-# is the one of Google's sample for Python 3.11 (python-docs-samples, pipeline_with_dependencies). Newer
-# ones: https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
-FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 AS launcher
+# Only the launcher program is taken from this image: a Go binary, without packages of its own. It starts
+# whatever Python there is: Google's sample gemma-flex-template, too, takes it from another Python's image.
+# The tag is the newest dated one that Google names for Python (GoogleCloudPlatform/medical-imaging,
+# ilm/deployment/dataflow_launcher.Dockerfile). Newer releases are listed in
+# https://docs.cloud.google.com/dataflow/docs/reference/flex-templates-base-images
+FROM gcr.io/dataflow-templates-base/python313-template-launcher-base:flex_templates_base_image_release_20260323_RC00 AS launcher
 
 FROM packages
 COPY --from=wheel /wheels /tmp/wheels

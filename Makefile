@@ -99,6 +99,18 @@ $(DOCS)/.installed: docs/requirements.lock
 	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	@touch $@
 
+# The report in docs/, as Chromium shows it. `CHROMIUM` names the browser, where it is not on PATH.
+BROWSER := .tools/browser
+.PHONY: screenshots
+screenshots: setup $(BROWSER)/.installed
+	@SCREENSHOTS=docs BROWSER_PYTHON=$(CURDIR)/$(BROWSER)/bin/python \
+		$(PY) -m pytest -q -rs tests/test_report_in_browser.py -k screenshots
+
+$(BROWSER)/.installed: tests/browser/requirements.lock
+	@$(PYTHON) -m venv --clear $(BROWSER)
+	@$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
+
 types: setup
 	@$(VENV)/bin/mypy
 

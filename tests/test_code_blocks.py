@@ -1,11 +1,9 @@
 """Run each Python block of the pages, here or in the test that `ELSEWHERE` names."""
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from tests.test_docs import NAMES, block_of, code_blocks, commands
 HOSTS = "import beam_tfrec; out, global_batch, host, hosts = 'out', 8, 1, 2"
 MODEL = "from unittest.mock import Mock; model = Mock(); my_inputs = lambda r: r['image/encoded']"
 RECORD = "import glob; record = open(glob.glob('out/*.tfrec')[0], 'rb').read()[12:-4]"
-JAX = Mock(process_index=lambda: 0, process_count=lambda: 1)
 ROWS = "rows = {'clip': ['a', 'b', 'a'], 'frame': [2, 1, 1], 'token': [5, 6, 7]}"
 HERE = {  # page and words of a block: folder, code before it, condition after it
     ("docs/api.md", "build("): ("", "", "manifest"),
@@ -27,7 +24,6 @@ HERE = {  # page and words of a block: folder, code before it, condition after i
     ("docs/readers.md", "per_host"): ("demo-out", HOSTS, "len(list(per_host)) == steps == 6"),
     ("docs/readers.md", "records[42]"): ("demo-out", "", "len(records) == 48"),
     ("docs/sources.md", "raw_image"): ("arrays", RECORD, "image.shape == (4, 5, 3)"),
-    ("docs/start-jax.md", "import jax"): ("demo-out", HOSTS, "len(records) == 48"),
     ("docs/start-model-garden.md", "steps"): ("demo-out", "", "steps == 1"),
     ("docs/start.md", "demo-out/tfrec"): ("", "", "len(records) == 48"),
     ("docs/tables.md", "lengths"): ("clips", "", "[*map(int, lengths['tokens'])] == [2, 1]"),
@@ -42,6 +38,7 @@ ELSEWHERE = {
     ("docs/readers.md", "make(context)"): "test_load.py a_mirrored_strategy_takes_it",
     ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,
+    ("docs/start-jax.md", "import jax"): WITHOUT_TENSORFLOW,
     ("docs/start-keras.md", "to_pair(record)"): KERAS,
     ("docs/start-keras.md", "import keras"): KERAS,
     ("docs/start-pytorch.md", "torch"): WITHOUT_TENSORFLOW,
@@ -87,8 +84,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(("page", "words"), HERE)
 def test_block_runs(page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, before, true_then = HERE[page, words]
-    if "jax" in page:  # not installed anywhere
-        monkeypatch.setitem(sys.modules, "jax", JAX)
     monkeypatch.chdir(folders / folder)
     names: dict[str, Any] = {}
     exec(f"{before}\n{block_of(page, words)}", names)

@@ -33,7 +33,7 @@ def test_image_has_the_tested_beam_version() -> None:
 def test_base_images_have_fixed_versions() -> None:
     bases = [base for base in FROM if base != "packages"]
     assert [
-        base for base in bases if not re.search(r":[0-9]{8}_RC[0-9]+|:[0-9.]+[0-9]$", base)
+        base for base in bases if not re.search(r"[:_][0-9]{8}_RC[0-9]+$|:[0-9.]+[0-9]$", base)
     ] == []
 
 

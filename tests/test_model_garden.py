@@ -1,20 +1,27 @@
-"""Model Garden's own script and decoder against our shards of the same photos.
+"""Model Garden's own script, decoder and RetinaNet against our shards of the same photos.
 
 `.ci/run` installs them in an environment of their own and names its Python in MODEL_GARDEN_PYTHON:
 their protobuf must not touch ours.
 """
 
+import json
+import math
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.coco_command import run_coco, shard_paths
+from beam_tfrec.pipelines import coco
+from tests.coco_command import committed_by, examples, run_coco, shard_paths, value
 from tests.conftest import TEST_DATA
+from tests.drawn_sources import draw_coco
+from tests.test_docs import block_of
 
 PYTHON = os.environ.get("MODEL_GARDEN_PYTHON", "")
-COMPARE = Path(__file__).parent / "model_garden" / "compare.py"
+COMPARE, CONFIGURE = (
+    Path(__file__).parent / "model_garden" / f"{name}.py" for name in ("compare", "configure")
+)
 
 pytestmark = [
     pytest.mark.thorough,
@@ -54,3 +61,19 @@ def test_records_are_those_of_its_script(
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert done.stdout == f"{count} Examples compared, 0 differ\n"
+
+
+def test_the_configuration_of_the_document_trains(tmp_path: Path) -> None:
+    images, annotations = draw_coco(tmp_path, 8)
+    files = ("--annotations", f"train={annotations}", f"val={annotations}")
+    committed_by(coco.run, tmp_path / "out", "--images", f"train={images}", f"val={images}", *files)
+    text = block_of("docs/start-model-garden.md", "train_data", "yaml")
+    assert text.count("gs://bucket/coco-tfrec") == text.count("64") == 2
+    config = tmp_path / "config.yaml"
+    config.write_text(text.replace("gs://bucket/coco-tfrec", f"{tmp_path}/out").replace("64", "4"))
+    done = subprocess.run([PYTHON, CONFIGURE, config], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    got = json.loads(done.stdout)
+    assert math.isfinite(got["loss"])
+    records = examples(tmp_path / "out", "val")[:4]
+    assert got["classes"] == [value(record, "image/object/class/label") for record in records]

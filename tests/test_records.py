@@ -4,10 +4,8 @@ import copy
 import multiprocessing
 import pickle
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,21 +169,6 @@ def test_copies_of_a_record_are_plain_dicts(output: Path) -> None:
     for copied in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
         assert type(copied) is dict
         assert repr(copied) == repr(dict(record))
-
-
-def test_jax_flattens_a_record_as_a_dict(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX takes an unknown subclass of dict for a leaf, and Grain would then stack records."""
-    registered: list = []
-    jax = SimpleNamespace(
-        tree_util=SimpleNamespace(register_pytree_node=lambda *args: registered.append(args))
-    )
-    monkeypatch.setitem(sys.modules, "jax", jax)
-    records = beam_tfrec.open(str(output), "train")
-    record = next(iter(records[:2]))
-    ((kind, flatten, unflatten),) = registered
-    (leaf,), rest = flatten(record)
-    assert (kind, type(leaf), leaf) == (type(record), dict, record)
-    assert unflatten(rest, [leaf]) is leaf
 
 
 # --- hosts and data sets ---

@@ -1,7 +1,8 @@
 """Take the pictures of a report that the documents show, in a light and in a dark page.
 
 `python -m tests.browser.shoot CHROMIUM REPORT.html docs/report` writes `docs/report-light.jpg` and
-`docs/report-dark.jpg`. It runs where Playwright is, as `tests/browser/look.py` does.
+`docs/report-dark.jpg`. It runs where Playwright is, as `tests/browser/look.py` does; `make
+screenshots` gives it a report.
 """
 
 import sys

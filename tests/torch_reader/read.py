@@ -21,6 +21,7 @@ from typing import Any
 import grain
 import tfrecord
 import torch
+from absl import flags
 from grain.experimental import TFRecordIterDataset
 from tfrecord import example_pb2
 from tfrecord.torch.dataset import MultiTFRecordDataset
@@ -169,5 +170,6 @@ def _values(feature: example_pb2.Feature) -> list:
 
 
 if __name__ == "__main__":
+    flags.FLAGS(sys.argv[:1])  # Grain asks a flag before it starts workers, where JAX is
     out, split, *ways = sys.argv[1:]
     print(json.dumps({way: list(WAYS[way](out, split)) for way in ways}))
