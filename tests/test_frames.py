@@ -32,12 +32,12 @@ def frame_in(
     return choose_frame(json_size, ImageInfo("jpeg", *file_size, orientation), policy)
 
 
-# Policy, size in the annotations, size and orientation of the file; the frame for an image that is
-# kept, and for one that is turned upright where that is another.
+# Policy, size in the annotations, size and orientation of the file; the frame of an image kept as
+# stored and, where it differs, of one turned upright.
 FRAMES = {
     "auto, equal": (AUTO, WIDE, WIDE, 1, Frame(*WIDE)),
     "stored, EXIF 6": (AUTO, WIDE, WIDE, 6, Frame(*WIDE), Frame(*WIDE, 8, ("boxes_turned",))),
-    # It says that they are those of the picture as it is viewed.
+    # The annotated size is that of the picture as it is viewed.
     "upright, EXIF 6": (REJECT, HIGH, WIDE, 6, Frame(*HIGH, 6, ("boxes_turned",)), Frame(*HIGH)),
     "upright, trust_image": (
         TRUST_IMAGE,
@@ -47,7 +47,7 @@ FRAMES = {
         Frame(*WIDE, 1, ("size_from_image",)),
         Frame(*WIDE, 8, ("size_from_image", "boxes_turned")),
     ),
-    # It says nothing: both have the same size.
+    # The size cannot show which frame is meant: both have the same.
     "mirrored": (
         AUTO,
         WIDE,

@@ -23,7 +23,7 @@ Roots = tuple[Path, Path]
 
 
 def write_pairs(folder: Path, count: int = 6, scale: int = 2, suffix: str = "") -> Roots:
-    """Write pairs `0000.png` … whose low images end in a suffix; return both folders."""
+    """Write pairs `0000.png` …, the low images with a suffix; return both folders."""
     low, high = folder / "low", folder / "high"
     low.mkdir(parents=True)
     high.mkdir()

@@ -1,4 +1,4 @@
-"""`run_dataflow.sh`: what it asks for, what it refuses, and the exact command that it makes."""
+"""`run_dataflow.sh`: its options, what it refuses, and the exact command that it runs."""
 
 import http.server
 import json
@@ -27,7 +27,7 @@ IMAGE = "us-central1-docker.pkg.dev/my-project/images/beam-tfrec:1"
 
 
 class Launcher:
-    """A copy of the script in a folder whose name must be quoted, and what it calls."""
+    """A copy of the script in a folder with a name to quote, and fakes of the programs it calls."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.home = tmp_path / "it's my project"
@@ -41,7 +41,7 @@ class Launcher:
         self.bucket_lies_in("US-CENTRAL1\tregion\t")
 
     def bucket_lies_in(self, answer: str, bucket: str = "") -> None:
-        """Have gcloud answer so for a bucket, or for all."""
+        """Have gcloud give this location for a bucket, or for all."""
         self.programs.answer("buckets describe", f"gs://{bucket}", out=f"{answer}\n")
 
     def __call__(self, *words: str, **environment: str) -> CompletedProcess[str]:
@@ -52,11 +52,11 @@ class Launcher:
     def submit(
         self, *options: str, flags: tuple[str, ...] = FLAGS, **environment: str
     ) -> CompletedProcess[str]:
-        """Run it with what it needs, and more."""
+        """Run it with all required options and the given ones."""
         return self("coco", *REQUIRED, *options, "--", *flags, **environment)
 
     def job(self) -> list[str]:
-        """Return the pipeline's arguments, as it was started."""
+        """Return the arguments that the pipeline was started with."""
         (call,) = self.programs.calls("-m beam_tfrec.pipelines.coco")
         return call[1:]
 
@@ -99,7 +99,7 @@ GOLDEN = r"""cd HOME && PYTHON -m beam_tfrec.pipelines.coco \
 """
 
 
-def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
+def test_check_only_prints_the_command_and_calls_no_gcloud(
     launcher: Launcher,
 ) -> None:
     flags = (
@@ -128,7 +128,7 @@ def test_a_plan_calls_no_gcloud_and_no_docker(flag: str, launcher: Launcher) -> 
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
-def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
+def test_every_option_reaches_beam(launcher: Launcher) -> None:
     options = (
         *("--job_name", "j", "--labels", "a=b", "--labels", "c=", "--machine_type=n2-highmem-2"),
         *("--max_workers", "7", "--disk_size_gb", "99", "--service_account", "w@p.iam"),
@@ -268,7 +268,7 @@ OURS = {
 
 
 @pytest.mark.parametrize(("flag", "line"), OURS.items())
-def test_a_flag_that_the_script_has_or_sets_is_refused_after_the_dashes(
+def test_flags_of_the_script_are_refused_after_the_dashes(
     launcher: Launcher, flag: str, line: str
 ) -> None:
     for given in ((f"--{flag}", "x"), (f"--{flag}=x",)):
@@ -295,7 +295,7 @@ def test_python_is_the_one_given_else_the_projects_else_the_systems(launcher: La
     programs = launcher.programs
     programs.add("python3")
     programs.add("mine", at=launcher.home.parent / "bin2/mine")
-    launcher.submit(PYTHON="bin2/mine")  # from where the user is, not the script
+    launcher.submit(PYTHON="bin2/mine")  # relative to the user's folder
     launcher.submit()
     shutil.rmtree(launcher.home / ".venv")
     launcher.submit()
@@ -367,7 +367,7 @@ NOT_ALLOWED = "ERROR: no permission (or it may not exist)"
         ),
     ],
 )
-def test_what_google_refuses_is_one_line(
+def test_refusals_of_google_are_one_line(
     launcher: Launcher, asked: str, said: str, code: int, line: str
 ) -> None:
     launcher.programs.answer(asked, err=said, code=1)
@@ -395,7 +395,7 @@ def test_what_google_refuses_is_one_line(
         ("northamerica-northeast1", "US\tmulti-region\t", "US"),
     ],
 )
-def test_jobs_run_where_a_bucket_lies(
+def test_jobs_must_run_where_their_buckets_are(
     launcher: Launcher, region: str, place: str, named: str
 ) -> None:
     launcher.bucket_lies_in(f"{region.upper()}\tregion\t")
@@ -447,14 +447,16 @@ def test_image_is_built_by_docker_or_google_and_used(launcher: Launcher, docker:
         ("push", 6, f"E-IO-AUTH run_dataflow: docker could not push {IMAGE}; run gcloud"),
     ],
 )
-def test_image_that_fails_ends_it(launcher: Launcher, fails: str, code: int, line: str) -> None:
+def test_an_image_that_fails_ends_the_script(
+    launcher: Launcher, fails: str, code: int, line: str
+) -> None:
     launcher.programs.answer(f"docker {fails}", err="denied\n", code=1)
     run = launcher.submit("--build_container", IMAGE)
     assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
-    assert launcher.programs.calls("-m pipelines") == []
+    assert launcher.programs.calls("-m beam_tfrec.pipelines") == []
 
 
-# --- with a real gcloud, which asks a server of ours: the script reads its words
+# --- with a real gcloud and a server of ours: the script must understand gcloud's output
 
 GCLOUD = shutil.which("gcloud")
 PLACE = {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]}}
@@ -517,7 +519,7 @@ PRIVATE = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s
         (PRIVATE, "out", 2, "regions/us-central1/subnetworks/s has no Private Google Access"),
     ],
 )
-def test_what_gcloud_says_is_understood(
+def test_output_of_gcloud_is_understood(
     environment: dict[str, str],
     launcher: Launcher,
     options: tuple[str, ...],
