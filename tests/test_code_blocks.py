@@ -39,7 +39,7 @@ ELSEWHERE = {
     ("README.md", "steps"): "test_load.py keras_trains_the_same_steps_in_each_epoch",
     ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py the_example_layout_runs",
     ("docs/readers.md", "import grain"): WITHOUT_TENSORFLOW,
-    ("docs/readers.md", "make(context)"): "test_load.py a_mirrored_strategy_distributes_it",
+    ("docs/readers.md", "make(context)"): "test_load_distributed.py a_mirrored_strategy_reads_it",
     ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_tells_what_to_do",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/start-keras.md", "to_pair(record)"): KERAS,

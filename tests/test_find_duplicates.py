@@ -38,9 +38,7 @@ FOUND = Duplicates(
     lines=[
         Duplicate(A.hex(), {"train": 2, "val": 1}, {"train": [A1, A3], "val": [A2]}),
         Duplicate(
-            C.hex(),
-            {"test": 1, "train": 1, "val": 1},
-            {"test": [C7], "train": [C8], "val": [C6]},
+            C.hex(), {"test": 1, "train": 1, "val": 1}, {"test": [C7], "train": [C8], "val": [C6]}
         ),
     ],
 )

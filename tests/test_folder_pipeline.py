@@ -16,13 +16,7 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
 from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
-from tests.coco_command import (
-    committed_by,
-    examples,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")

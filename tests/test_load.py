@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -364,7 +362,7 @@ def test_fewer_records_than_in_the_manifest_are_an_error(tmp_path: Path) -> None
         beam_tfrec.load(out, "train")
 
 
-# --- graphs, strategies and services ---
+# --- graphs and documents ---
 
 
 def graph_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
@@ -392,53 +390,6 @@ def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> N
     assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
 
-ON_TWO_DEVICES = """
-import sys
-import tensorflow as tf
-import beam_tfrec
-
-(cpu,) = tf.config.list_physical_devices("CPU")
-two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-tf.config.set_logical_device_configuration(cpu, two)
-devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-strategy = tf.distribute.MirroredStrategy(devices)
-out, global_batch = sys.argv[1], 10
-
-BLOCK
-
-@tf.function
-def total(batch):
-    sums = strategy.run(lambda values: tf.reduce_sum(values["n"]), (batch,))
-    return strategy.reduce("SUM", sums, axis=None)
-
-iterator = iter(batches)
-print(strategy.num_replicas_in_sync, sum(int(total(next(iterator))) for _ in range(steps)))
-
-dataset = beam_tfrec.load(out, "train", batch_size=global_batch)
-for batch in strategy.experimental_distribute_dataset(dataset):
-    parts = strategy.experimental_local_results(batch["n"])
-    print(*(number for values in parts for number in values.numpy()))
-"""
-
-
-@pytest.mark.thorough
-def test_a_mirrored_strategy_distributes_it(uneven: str) -> None:
-    """On two devices: by the document's function of the context, and as a whole dataset."""
-    program = ON_TWO_DEVICES.replace("BLOCK", block_of("docs/readers.md", "def make(context)"))
-    run = subprocess.run(
-        [sys.executable, "-c", program, uneven], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    (replicas, total), *batches = [
-        [int(word) for word in line.split()] for line in run.stdout.splitlines()
-    ]
-    in_order = numbers_of(beam_tfrec.load(uneven, "train"))
-    assert replicas == 2
-    assert total == sum(in_order[:110])
-    assert [number for batch in batches for number in batch] == in_order
-    assert [len(batch) for batch in batches] == [10] * 11 + [1]
-
-
 def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:
     """By expressions that docs/readers.md shows."""
     spec = FeatureSpec(
@@ -459,29 +410,6 @@ def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:
     assert parsed["hr"].numpy().tolist() == pixels.tolist()
     (masks,) = dataset.map(lambda record: eval(decode, {"tf": tf, "record": record}))
     assert masks.numpy().tolist() == [[[[90]] * 4] * 3] * 2
-
-
-@pytest.fixture(scope="module")
-def service() -> Any:
-    """The address of a tf.data service of two workers in this process."""
-    service = tf.data.experimental.service
-    dispatcher = service.DispatchServer()
-    config = service.WorkerConfig(dispatcher.target.partition("://")[2])
-    workers = [service.WorkerServer(config) for _ in range(2)]
-    yield dispatcher.target
-    del workers, dispatcher
-
-
-@pytest.mark.parametrize(("policy", "known", "times"), [("OFF", True, 2), ("DYNAMIC", False, 1)])
-def test_the_tf_data_service_distributes_it(
-    uneven: str, service: str, policy: str, known: bool, times: int
-) -> None:
-    """Each worker sends everything, or the files are divided among the workers."""
-    dataset = beam_tfrec.load(uneven, "train", batch_size=8, known_cardinality=known)
-    sharding = getattr(tf.data.experimental.service.ShardingPolicy, policy)
-    distribute = tf.data.experimental.service.distribute(sharding, service)
-    numbers = [n for batch in dataset.apply(distribute) for n in batch["n"].numpy()]
-    assert sorted(numbers) == sorted(list(range(111)) * times)
 
 
 def test_tensorflow_gets_the_paths_of_shards_in_a_bucket(

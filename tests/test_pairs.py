@@ -9,14 +9,7 @@ from beam_tfrec.pipelines import pairs
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.schemas.samples import Sample
-from tests.coco_command import (
-    committed_by,
-    examples,
-    literal_png,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, literal_png, rejected_of, run_pipeline, value
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]

@@ -332,9 +332,7 @@ def test_the_pipeline_plans_like_sorting_and_cutting(
         assert_that(digests, equal_to([f"{total:064x}"]), label="digest")
 
 
-def test_the_minimum_of_shards_is_logged_when_it_decides(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_minimum_of_shards_is_logged_when_it_decides(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         table_of(Sharding(), {"train": 1025, "val": 100})
         table_of(Sharding(shard_bytes=MB), {"train": 1025})

@@ -16,13 +16,7 @@ from beam_tfrec.schemas.documents.data_card import seen
 from beam_tfrec.transforms.report import Report, SplitReport
 from beam_tfrec.transforms.report.charts import make_chart, median
 from beam_tfrec.transforms.report.page import render_page
-from tests.report_contents import (
-    BIDI,
-    NO_COUNTS,
-    XSS,
-    hostile_report,
-    rich_report,
-)
+from tests.report_contents import BIDI, NO_COUNTS, XSS, hostile_report, rich_report
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -160,9 +160,7 @@ def test_refusals_of_all_readers_at_once_count_once(requests: Requests) -> None:
     assert requests.rate.per_s() == pytest.approx(80, rel=0.05)
 
 
-def test_further_refusals_slow_down_to_one_request_a_second(
-    requests: Requests,
-) -> None:
+def test_further_refusals_slow_down_to_one_request_a_second(requests: Requests) -> None:
     requests.serve(500)
     rates = []
     for _ in range(30):

@@ -43,10 +43,7 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_two_processes_make_the_bytes_of_one(
-    built_here: list[str],
-    make_coco: MakeCoco,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Masks are made from segmentations in the run's spool."""
     sources = make_coco(24)

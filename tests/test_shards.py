@@ -110,10 +110,7 @@ def test_a_template_names_every_shard_once(
 
 @pytest.mark.parametrize(
     ("shard", "stem"),
-    [
-        (("train", 3, 16), "train-00003-of-00016"),
-        (("a", 99_999, 100_000), "a-099999-of-100000"),
-    ],
+    [(("train", 3, 16), "train-00003-of-00016"), (("a", 99_999, 100_000), "a-099999-of-100000")],
 )
 def test_stems_name_receipts(shard: tuple, stem: str) -> None:
     assert shard_stem(*shard) == ShardPlan(*shard, samples=[]).name == stem

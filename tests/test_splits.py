@@ -355,11 +355,7 @@ def test_sums_hold_per_split_and_add_up_in_any_order(
     if files[0] == files[1]:
         return
     sources = [("f.json", data) for data in kinds]
-    taken = CocoRules(
-        **rules,
-        drop_orphans=True,
-        per_annotation=per_annotation,
-    )
+    taken = CocoRules(**rules, drop_orphans=True, per_annotation=per_annotation)
     splitting = BY_HASH
     if by == "group":
         splitting = Splitting(HASH, SHARES, group_by="license")

@@ -113,13 +113,7 @@ PERMANENT = {400: r"E-IO-RETRIES gs://b/root\S*: .*; check ", 401: DENIED, 403: 
 @pytest.mark.parametrize(("status", "line"), PERMANENT.items())
 @at_every_site
 def test_a_permanent_error_ends_the_run_at_once(
-    kind: Kind,
-    act: Act,
-    result: object,
-    status: int,
-    line: str,
-    store: Store,
-    stand_in: GcsStandIn,
+    kind: Kind, act: Act, result: object, status: int, line: str, store: Store, stand_in: GcsStandIn
 ) -> None:
     store.files.put("a", SMALL)
     stand_in.inject(Fault(What.STATUS, kind, status=status))

@@ -275,10 +275,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
 
 @pytest.mark.parametrize(("plant", "said"), FAULTS.values(), ids=FAULTS)
 def test_a_planted_fault_is_named(
-    plant: Callable[[Path], object],
-    said: list[str],
-    out: Path,
-    capsys: pytest.CaptureFixture[str],
+    plant: Callable[[Path], object], said: list[str], out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, shard = index_from_parquet((out / INDEX).read_bytes()), shards(out)[0]
     size, total = rows[-1].size - 16, shard.stat().st_size
