@@ -37,7 +37,7 @@ GRAIN_PLANE_PX = 2048
 SPARSE_BYTES = (80_000, 240_000)
 
 EMPTY_EVERY = 122
-"""One image in so many has no annotation: 41 of 5,000."""
+"""One image in this many has no annotation: 41 of 5,000."""
 BOXES_PER_IMAGE = 7.08
 BOXES_MAX = 60
 CROWD_SHARE = 0.01

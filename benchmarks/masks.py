@@ -32,7 +32,7 @@ from writing import TRIAL_IMAGES
 LOCK = PROJECT / "tests/model_garden/requirements.lock"
 VENV = HERE / ".venv-model-garden"
 AT_LEAST = 2.0
-"""Images/s of ours, as a multiple of the script's, that the project is measured by."""
+"""Target: our images/s as a multiple of the script's."""
 OURS = (
     *(
         str(OUR_PYTHON),

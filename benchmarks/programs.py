@@ -91,7 +91,7 @@ STORE_TARGETS = (
     ("the command, marginal", "x one reader", 2, 25, True),
     ("the transfer, marginal", "us of our CPU an image", 3, 250, False),
 )
-"""A row, a figure of it: its name, its column, what it is held against, whether at least."""
+"""A row and a figure of it: name, column, limit, and whether the figure has to reach it."""
 OF_PILLOW, OF_ONE_CORE = 1.15, 1.85
 LINEAR = 1.10
 """How much more of time a sample may take when there are ten times as many."""

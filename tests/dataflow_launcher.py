@@ -1,4 +1,4 @@
-"""`run_dataflow.sh` in a folder of its own, with fakes of the programs that it calls."""
+"""`run_dataflow.sh` in its own folder, with fakes of the programs that it calls."""
 
 import shutil
 from pathlib import Path

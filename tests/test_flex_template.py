@@ -151,7 +151,7 @@ def test_wrong_parameters_are_refused(
 
 
 def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
-    """Run a copy of the program as the launcher does: by its path, in a folder of its own."""
+    """Run a copy of the program as the launcher does: by its path, in its own folder."""
     main = shutil.copy(PROJECT / "pipelines/flex_template.py", folder / "main.py")
     return subprocess.run(
         [sys.executable, main, *parameters],

@@ -62,7 +62,7 @@ class Flink(NamedTuple):
     gcs: GcsStandIn
 
     def run(self, *arguments: object) -> Run:
-        """Run the command as a process of its own, its job on the cluster."""
+        """Run the command in its own process, and its job on the cluster."""
         given = (*arguments, *self.flags, "--job_endpoint", self.job_endpoint)
         return finish(start_coco(*given, STORAGE_EMULATOR_HOST=self.gcs.url), JOB_S)
 

@@ -19,7 +19,7 @@ STORAGE, IMAGES, SHUFFLE, SOURCES, VERIFY, FORECAST, REPORT = (
     f"transforms/{name}"
     for name in ("storage", "images", "shuffle", "sources", "verify", "forecast", "report")
 )
-INDEX = "transforms/shard_index"  # a module that needs schemas alone
+INDEX = "transforms/shard_index"  # a module that imports only schemas
 FLOW = {"schemas", STORAGE, IMAGES, SHUFFLE, SOURCES, INDEX, "transforms"}
 MAY_IMPORT = {
     "schemas": set(),
@@ -123,7 +123,7 @@ def test_breaches_are_found(folder: str, source: str, broken: list[str]) -> None
     assert sorted(breaches(folder, source)) == broken
 
 
-def test_rules_are_kept() -> None:
+def test_modules_keep_the_rules() -> None:
     found: dict[tuple[str, str], str] = {}
     for package in PACKAGES:
         for path in sources(package):
@@ -135,7 +135,7 @@ def test_rules_are_kept() -> None:
 
 @pytest.mark.parametrize("folder", NOT_SHIPPED)
 def test_no_program_loads_a_second_copy_of_a_module(folder: str) -> None:
-    """`schemas` imported without `beam_tfrec.` is another module, with types of its own."""
+    """`schemas` imported without `beam_tfrec.` is another module, with its own types."""
     copies = re.compile(rf"\s*(from|import) ({'|'.join(PACKAGES)})\b")
     lines = {line: path for path in sources(folder) for line in path.read_text().splitlines()}
     assert {line: path for line, path in lines.items() if copies.match(line)} == {}

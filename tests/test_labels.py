@@ -126,7 +126,7 @@ def test_read_label_file(data: bytes, first_id: int, labels: list[Label]) -> Non
         (b"cat\n\xff\n", "not UTF-8 at byte 4; save it as UTF-8"),
     ],
 )
-def test_bad_label_files(data: bytes, line: str) -> None:
+def test_bad_label_files_are_refused(data: bytes, line: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read_label_file(data, 0, "gs://b/a.txt")
     assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"

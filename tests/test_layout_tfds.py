@@ -29,7 +29,7 @@ SEGMENTS = [
 RGB_PNG = png(ihdr(100, 50, 8, 2), chunk(b"IDAT", b""))
 
 
-def test_panoptic_alone_is_coco_2017_panoptic() -> None:
+def test_panoptic_alone_gives_coco_2017_panoptic() -> None:
     """A segment outside the image is left out and counted."""
     outside = SegmentFields(9, 1, (100.0, 0.0, 5.0, 5.0), 25.0, 0)
     sample = sample_of(100, 50, segments=[*SEGMENTS, outside])

@@ -21,7 +21,7 @@ MakePipeline = Callable[[], beam.Pipeline]
 
 @pytest.fixture
 def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PictureLayout:
-    """The document's layout, in a module of its own."""
+    """The document's layout, in its own module."""
     (tmp_path / "my_layouts.py").write_text(EXAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_layouts", raising=False)

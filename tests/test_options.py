@@ -122,7 +122,9 @@ ALONE = [
     ("flags", "message", "needed"),
     [(*row, NEEDED) for row in REFUSED] + [(*row, ()) for row in ALONE],
 )
-def test_refuses_in_one_line(flags: str, message: str, needed: tuple[str, ...]) -> None:
+def test_bad_flags_are_refused_in_one_line(
+    flags: str, message: str, needed: tuple[str, ...]
+) -> None:
     """Python 3.12.8 and 3.13.1 leave out the quotes around argparse's choices."""
     with pytest.raises(ValueError) as refused:
         configured(flags, needed)
@@ -194,7 +196,7 @@ def test_parse_per_split(values: list[str], expected: dict[str, str]) -> None:
     assert parse_per_split("images", values, bare="bare") == expected
 
 
-def test_no_flag_of_ours_is_beams() -> None:
+def test_our_flags_are_not_beams() -> None:
     for module in ("dataflow.dataflow_runner", "interactive.interactive_runner", "portability"):
         with contextlib.suppress(ImportError):  # loads more of Beam's options
             importlib.import_module(f"apache_beam.runners.{module}")
@@ -253,7 +255,7 @@ def test_only_one_line_reads_the_clock() -> None:
     assert found == [f"pipelines/flags.py: {line}"]
 
 
-def test_help_says_of_every_flag_required_or_default() -> None:
+def test_help_shows_required_or_default_for_each_flag() -> None:
     for action in COMMAND.parser().flags:
         text = action.help or ""
         assert ("(required)" in text) == action.required, action

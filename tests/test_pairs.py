@@ -120,6 +120,6 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
         ),
     ],
 )
-def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
+def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(pairs.run, *flags, "--output", tmp_path / "out")
     assert (ended.code, ended.fault) == (2, fault)

@@ -56,7 +56,7 @@ def run_within(what: int, limit: int, arguments: list[str], *dropped: str) -> Ru
 
 
 @pytest.mark.parametrize("what", ["images", "image", "annotations", "output"])
-def test_no_permission(what: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_missing_permission_stops_the_run(what: str, make_coco: MakeCoco, tmp_path: Path) -> None:
     """A source that cannot be read or an output that cannot be written stops the run."""
     images, annotations = make_coco(3)
     out = tmp_path / "out"
@@ -109,13 +109,13 @@ def test_file_size_limit(job: Job, tmp_path: Path) -> None:
     assert check_visible(tmp_path / "out") == 0
 
 
-def test_open_files(job: Job, tmp_path: Path) -> None:
+def test_open_file_limit(job: Job, tmp_path: Path) -> None:
     """With 4 and fewer, Python cannot import its modules."""
     out = tmp_path / "out"
     job.check(run_within(resource.RLIMIT_NOFILE, 12, job.into(out)), out)
 
 
-def test_threads(job: Job, tmp_path: Path) -> None:
+def test_thread_limit(job: Job, tmp_path: Path) -> None:
     """Root's processes are not counted, so the command runs as another user."""
     out = tmp_path / "out"
     other_user = ("--ruid=65534", "--bounding-set=-sys_resource,-sys_admin")
@@ -134,7 +134,7 @@ def convert_within(
         return run(*arguments)
 
 
-def test_memory(tmp_path: Path) -> None:
+def test_memory_limit(tmp_path: Path) -> None:
     """Too little memory is never a reject; a run with enough completes."""
     sources, out = write_set(tmp_path, 6), tmp_path / "out"
     for path in sources[0].iterdir():

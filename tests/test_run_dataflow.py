@@ -173,7 +173,7 @@ for given, line in WRONG_VALUES.items():
 
 
 @pytest.mark.parametrize(("words", "line"), WRONG.items(), ids=WRONG)
-def test_wrong_words_are_refused(launcher: Launcher, words: str, line: str) -> None:
+def test_wrong_options_are_refused(launcher: Launcher, words: str, line: str) -> None:
     refused(launcher(*shlex.split(words)), 2, f"E-ARG run_dataflow: {line}")
     assert launcher.programs.calls() == []
 

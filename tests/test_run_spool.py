@@ -107,7 +107,7 @@ def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], the
 
 def test_another_process_reads_the_payloads(spools: Callable[[], RunSpool]) -> None:
     """Those still buffered in this process, too."""
-    spool, theirs = spools(), spools()  # stands for the copy in another process
+    spool, theirs = spools(), spools()  # the second is the other process's copy
     light, place = spool.store_payload(sample("1", b"polygons")), spool.put(b"abc")
 
     theirs.adopt(os.dup(spool.written_file()))

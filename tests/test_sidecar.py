@@ -182,7 +182,7 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
+def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert ended.code == 2
     assert ended.fault.startswith(f"E-ARG command line: {fault}")

@@ -150,7 +150,7 @@ def test_deep_decodes_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert printed(capsys, path, deep=True)[0].startswith("E-VER-IMAGE a.tfrecord record 0 at byte")
 
 
-def test_a_tiny_file_that_claims_a_huge_record(tmp_path: Path) -> None:
+def test_a_false_record_length_takes_little_memory(tmp_path: Path) -> None:
     """Memory stays below 64 MB, interpreter and imports included."""
     path, size = tmp_path / "a.tfrecord", 2**62
     path.write_bytes(claiming(size))

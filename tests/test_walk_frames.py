@@ -67,7 +67,7 @@ def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
         (55, "a record of 5 bytes is cut off: 8 bytes are left for it and its checksum"),
     ],
 )
-def test_a_file_that_is_cut_off(end: int, what: str) -> None:
+def test_a_cut_off_file_is_reported(end: int, what: str) -> None:
     last = walked(ABC[:end])[-1]
     assert isinstance(last, BadFrame)
     assert last[:3] == (2, 35, "E-VER-FRAME")

@@ -92,7 +92,7 @@ def sabotaged(tree: Path, sabotage: Sabotage) -> tuple[str, str]:
 
 
 def run_tests(tree: Path, words: Iterable[str]) -> tuple[int, list[tuple[str, str]], str]:
-    """Return pytest's exit code, the tests that failed with their messages, and what it said."""
+    """Return pytest's exit code, the tests that failed with their messages, and its output."""
     results = tree / "results.xml"
     results.unlink(missing_ok=True)
     options = ("-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={results}")
