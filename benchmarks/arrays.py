@@ -28,7 +28,7 @@ def draw(path: Path, items: int, height: int) -> None:
 
 
 def convert(source: Path, output: Path, *flags: str) -> Run:
-    """Run the pipeline as a process of its own."""
+    """Run the pipeline in its own process."""
     command = [
         sys.executable,
         "-m",
@@ -44,7 +44,7 @@ def convert(source: Path, output: Path, *flags: str) -> Run:
 
 
 def main(size_gb: float, height: int) -> None:
-    """Measure, and print a row of each."""
+    """Measure a first and a second run, and print a row for each."""
     items = int(size_gb * 1e9) // (height * height * 3)
     with tempfile.TemporaryDirectory() as folder:
         images, labels = Path(folder, "images.npy"), Path(folder, "labels.npy")

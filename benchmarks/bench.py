@@ -5,9 +5,10 @@
     python3.11 benchmarks/bench.py --section main      one section, or several
     python3.11 benchmarks/bench.py --render            the README's tables and the chart, unmeasured
 
-Prints Markdown; progress goes to standard error. Figures are kept in results.json (--results), and
-what was not measured anew stays there. On first use it sets up the peers' environments (from their
-lock files, some GB) and draws the photos. Standard library only, Linux only.
+Prints Markdown; progress goes to standard error. Figures are kept in results.json (--results);
+sections that are not measured keep their old figures there. On first use it sets up the peers'
+environments (from their lock files, some GB) and draws the photos. Standard library only, Linux
+only.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from reading import run_reading
 from rounds import draw, say
 from writing import Options, run_double, run_few, run_main, run_marginal, run_trial
 
-__all__ = ["HERE", "OUR_PYTHON", "PROJECT", "draw", "main"]  # latency.py takes them from here
+__all__ = ["HERE", "OUR_PYTHON", "PROJECT", "draw", "main"]  # for latency.py
 
 RESULTS = HERE / "results.json"
 README = HERE / "README.md"
@@ -81,7 +82,7 @@ def _names(text: str) -> list[str]:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Parse the command line; `options` are what the sections take."""
+    """Parse the command line; `options` are those of the sections."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,11 +92,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="300 photos, 2 rounds, small sizes")
     parser.add_argument("--images", type=int, help="photos (default 5000)")
     parser.add_argument("--rounds", type=int, help="rounds (default 5, 3 or 1, by section)")
-    parser.add_argument("--only", type=_names, help=f"of {','.join(CONTENDERS)}")
+    parser.add_argument("--only", type=_names, help=f"contenders, of {','.join(CONTENDERS)}")
     parser.add_argument("--skip", type=_names, default=[], help="contenders to leave out")
     parser.add_argument("--limit", type=float, default=900, help="seconds a run (default 900)")
     parser.add_argument("--data-dir", type=Path, default=HERE / "data", help="for photos")
-    parser.add_argument("--out-dir", type=Path, help="for outputs (default: beside the photos)")
+    parser.add_argument("--out-dir", type=Path, help="for outputs (default: next to the photos)")
     parser.add_argument("--results", type=Path, help="a JSON file (default: results.json)")
     parser.add_argument("--render", action="store_true", help="tables and chart from the results")
     args = parser.parse_args(argv)
@@ -115,7 +116,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print and keep; a missed target or a contender that fails is no error."""
+    """Measure, print and keep; a missed target or a failed contender is not an error."""
     args = parse(argv)
     if args.render:
         render(args.results)

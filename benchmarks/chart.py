@@ -1,7 +1,7 @@
 """Draw the scale chart: time and memory against the number of photos, as an SVG for light and dark.
 
-Both axes are logarithmic: who takes ten times as long for ten times the photos rises as steeply as
-the grid's diagonal, whose memory does not grow is level.
+Both axes are logarithmic: a line is as steep as the grid's diagonal if ten times the photos take
+ten times as long, and level if memory does not grow.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ NAMES = {
     "ray_data": "Ray Data",
     "beam_naive": "WriteToTFRecord",
 }
-"""Who is drawn, each in the better of its variants, and what it is called."""
+"""Contenders in the chart, each in its better variant, with their names there."""
 
 STYLE = """
   svg { background: #ffffff; font: 12px system-ui, sans-serif; }
@@ -83,7 +83,7 @@ def spread(places: list[float], gap: float) -> list[float]:
     >>> spread([10, 11, 40], 6)
     [7.5, 13.5, 40.0]
     """
-    groups: list[list[float]] = []  # of neighbours that touch: [sum of their places, count]
+    groups: list[list[float]] = []  # neighbours that touch: [sum of their places, count]
     for place in places:
         groups.append([place, 1])
         while len(groups) > 1 and _first(groups[-1], gap) < _last(groups[-2], gap) + gap:

@@ -1,4 +1,4 @@
-"""Who takes part: the programs that do the job, their environments, and what they must write."""
+"""The contenders: programs that do the job, their environments, and the output they must write."""
 
 import hashlib
 import subprocess
@@ -15,7 +15,7 @@ OUR_PYTHON = PROJECT / ".venv/bin/python"
 OUR_PACKAGES = ("beam_tfrec", "schemas", "transforms", "pipelines", "readers")
 SHARDS = 16
 SLOW_IMAGES = 5000
-"""The most photos for those who would take minutes, or all memory, for ten times as many."""
+"""The most photos for contenders that need minutes, or all memory, for ten times as many."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Data:
     """One drawn data set.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the photos and annotations.
         images: number of its photos.
-        outputs: where runs write; beside `folder` where it is None.
+        outputs: folder for the runs' outputs; next to `folder` if it is None.
     """
 
     folder: Path
@@ -64,10 +64,10 @@ class Contender:
 
     Attributes:
         command: its command line; {images}, {annotations} and {out} are filled in.
-        records: counts what a finished run wrote; None where there are no records.
+        records: counts the records of a finished run; None if it writes none.
         exact: whether shards may differ by one record at most and a manifest must be there.
         environment: key of ENVIRONMENTS; empty for the project's own.
-        most_images: photos above which it takes no part.
+        most_images: number of photos above which it takes no part.
     """
 
     command: tuple[str, ...]
@@ -154,8 +154,8 @@ NOT_PEERS = ("cat", "floor", "floor_2", "ours", "ours_report")
 def set_up(names: list[str]) -> None:
     """Make the environments of contenders that are not there, and byte-compile all.
 
-    Some installers leave no bytecode; every contender would then pay seconds of compiling. An
-    environment that cannot be made is said; its contenders then tell what they miss.
+    Some installers leave no bytecode; every contender would then pay seconds of compiling. If an
+    environment cannot be made, a line says so, and its contenders fail.
     """
     if not OUR_PYTHON.exists():
         raise SystemExit("there is no .venv: run `make setup` first")
@@ -174,7 +174,7 @@ def set_up(names: list[str]) -> None:
 
 
 def _make(environment: Environment) -> None:
-    """Install an environment's lock file, unless that very one is installed."""
+    """Install an environment's lock file, unless the same one is installed."""
     folder, lock = environment.folder, environment.lock
     stamp = folder / ".installed"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()

@@ -1,6 +1,6 @@
 """Resize photos to 512 px as JPEG 90: beam-tfrec against img2dataset, in interleaved rounds.
 
-Ours with their annotations, whose boxes follow.
+Ours also converts annotations, and resizes their boxes.
 
     python3.11 benchmarks/convert.py                   1,500 photos, 3 rounds, one worker and two
 
@@ -34,7 +34,7 @@ COMPARISONS = (
 
 
 def img2dataset_python() -> Path:
-    """Return the Python that has img2dataset; install it where nobody says which."""
+    """Return the Python that has img2dataset; install it unless IMG2DATASET_PYTHON is set."""
     if given := os.environ.get("IMG2DATASET_PYTHON"):
         return Path(given)
     python = VENV / "bin/python"
@@ -49,7 +49,7 @@ def img2dataset_python() -> Path:
 
 
 def contenders(drawn: Path, urls: Path, out: Path, peer: Path) -> dict[str, list[str]]:
-    """Return the command of each."""
+    """Return the command of each contender."""
     ours = [str(OUR_PYTHON), "-m", "beam_tfrec.pipelines.coco", "--images", str(drawn / "images")]
     ours += ["--annotations", str(drawn / "instances.json")]
     ours += ["--no_report", "--output", str(out), "--resize", "512", "--quality", "90", "--workers"]
@@ -73,7 +73,7 @@ def count_images(out: Path) -> int:
 
 
 def measured(command: list[str], out: Path, images: int, limit_s: float) -> Run:
-    """Run one contender; nothing broken is timed."""
+    """Run one contender; a broken output ends the benchmark."""
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
     run = run_measured(command, PROJECT, limit_s)

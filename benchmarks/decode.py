@@ -1,12 +1,12 @@
-"""What modes that decode cost beside Pillow alone, and how much faster two cores are than one.
+"""Cost of the modes that decode, against Pillow alone; and the speed of two cores against one.
 
     .venv/bin/python -m benchmarks.decode               both; some three minutes on two idle cores
-    .venv/bin/python -m benchmarks.decode --images 200  per image alone: ours in turn with Pillow
+    .venv/bin/python -m benchmarks.decode --images 200  only per image: ours in turn with Pillow
 
 Per image: CPU time of one thread, our code from bytes in memory to checked, converted and built
 ones, in turn with the calls of Pillow, or of pycocotools and Pillow, that an expert would write.
 Then the whole command, on one core (`taskset -c 0`) and on two, over a few and over more photos:
-what counts is the time of those that are more, so that start-up and planning do not.
+only the time of the additional photos counts, without start-up and planning.
 """
 
 import argparse
@@ -45,7 +45,7 @@ EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo's bytes, the sample that we make of it, and its objects' outlines by COCO's file."""
+    """A photo's bytes, its sample, and its objects' outlines from COCO's file."""
 
     data: bytes
     sample: Sample
@@ -55,7 +55,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Mode:
-    """What is asked of us, the same for Pillow, and the pipeline's flags."""
+    """A task for our code, the same for Pillow, and the pipeline's flags."""
 
     pillow: Callable[[Photo], object]
     flags: tuple[str, ...]
@@ -65,7 +65,7 @@ class Mode:
     labels: Labels = field(default_factory=lambda: {n: Label(n, str(n)) for n in range(1, 91)})
 
     def ours(self, photo: Photo) -> object:
-        """Do what a reader of the pipeline does with an image's bytes."""
+        """Process an image's bytes as a reader of the pipeline does."""
         images = check_all(photo.sample, [photo.data], self.check, self.conversion)
         if self.conversion.changes or self.conversion.turns:
             images = convert_all(photo.sample, images, self.conversion)
@@ -79,7 +79,7 @@ def decode(photo: Photo) -> None:
 
 
 def resize(photo: Photo) -> bytes:
-    """Resize it to the longer side that is asked for."""
+    """Resize it to the given longer side."""
     with Image.open(io.BytesIO(photo.data)) as image:
         scale = SIDE_PX / max(image.size)
         size_px = round(image.width * scale), round(image.height * scale)
@@ -90,7 +90,7 @@ def resize(photo: Photo) -> bytes:
 
 
 def turn(photo: Photo) -> bytes:
-    """Turn it as its EXIF says."""
+    """Turn it by its EXIF orientation."""
     with Image.open(io.BytesIO(photo.data)) as image:
         turned = ImageOps.exif_transpose(image)
         subsampling = JpegImagePlugin.get_sampling(image)
@@ -135,7 +135,7 @@ MODES = {
 
 
 def drawn(data_dir: Path, images: int) -> Path:
-    """Draw photos once; later calls find them. Beside them are the same with an orientation."""
+    """Draw photos once, and copies with an EXIF orientation; later calls find them."""
     folder = data_dir / f"photos-{images}"
     script = [sys.executable, str(HERE / "generate.py"), "--out", str(folder)]
     subprocess.run([*script, "--images", str(images)], check=True, stdout=sys.stderr)
@@ -148,13 +148,13 @@ def drawn(data_dir: Path, images: int) -> Path:
 
 
 def with_orientation(jpeg: bytes) -> bytes:
-    """Return a photo that is to be turned by a quarter."""
+    """Return a photo with an EXIF orientation of a quarter turn."""
     segment = b"\xff\xe1" + (len(EXIF) + 2).to_bytes(2, "big") + EXIF
     return jpeg[:JFIF_END] + segment + jpeg[JFIF_END:]
 
 
 def read_photos(folder: Path, images: Path) -> list[Photo]:
-    """Read photos that have objects of polygons alone, as masks of others are drawn otherwise."""
+    """Read photos that have polygons only, since other masks are drawn in another way."""
     data = (folder / "instances.json").read_bytes()
     coco, photos = json.loads(data), []
     outlines: dict[int, list] = {}
@@ -181,7 +181,7 @@ def cpu_ms(work: Callable[[Photo], object], photos: list[Photo]) -> float:
 
 
 def per_image(folder: Path, rounds: int) -> None:
-    """Print a row of each mode: medians, and the ratio within rounds."""
+    """Print a row for each mode: medians, and the ratio within rounds."""
     print("| | ours, CPU ms an image | Pillow | ours / Pillow | at most 1.15 |")
     print("|---|---|---|---|---|")
     for name, mode in MODES.items():
@@ -227,7 +227,7 @@ def wall_s(folder: Path, mode: Mode, one_core: bool) -> float:
 
 
 def two_cores(few: Path, more: Path, further: int, rounds: int) -> None:
-    """Print a row of each mode and round: the command on one core and on two."""
+    """Print a row for each mode and round: the command on one core and on two."""
     print(f"| | 1 core: few, more | 2 cores | images/s of {further:,} more: 1, 2 | 2 / 1, all |")
     print("|---|---|---|---|---|")
     for _ in range(rounds):
@@ -251,7 +251,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--images", type=int, help="measure so many, without the command")
+    parser.add_argument("--images", type=int, help="measure this many, without the command")
     parser.add_argument("--few", type=int, default=1000, help="photos of a short run (1,000)")
     parser.add_argument("--more", type=int, default=3000, help="photos of a long run (3,000)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds per image (default 7)")

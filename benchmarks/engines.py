@@ -1,8 +1,8 @@
-"""What each engine adds to a job that has next to nothing to do.
+"""Time that each engine adds to a job that has next to nothing to do.
 
 `.venv/bin/python benchmarks/engines.py` converts 30 tiny photos into 4 shards, on each engine in
-turn, a few rounds. Servers run before the first round, as on a machine that is in use; only Prism
-is started by the command itself, as it always is. `make engines` makes what it needs.
+turn, for a few rounds. Servers are started before the first round, as on a machine in use; only
+Prism is always started by the command itself. `make engines` installs the engines.
 """
 
 import statistics
@@ -25,7 +25,7 @@ JOB_SERVICE = "apache_beam.runners.portability.local_job_service_main"
 
 
 def engines(servers: ExitStack) -> dict[str, list[str]]:
-    """Start what the engines need; gives the flags of each."""
+    """Start the engines' servers, and yield the flags of each engine."""
     port, _ = servers.enter_context(
         started(lambda port: [sys.executable, "-m", JOB_SERVICE, "-p", str(port)])
     )
@@ -38,7 +38,7 @@ def engines(servers: ExitStack) -> dict[str, list[str]]:
 
 
 def wall_s(sources: tuple[Path, Path], out: Path, flags: list[str]) -> float:
-    """Return how long the whole command takes; it must succeed."""
+    """Return the seconds of the whole command, which must succeed."""
     started_s = time.monotonic()
     run = finish(start_coco(*command(sources, out, "--num_shards", SHARDS, *flags)), JOB_S)
     taken_s = time.monotonic() - started_s

@@ -9,14 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """What the project is measured by.
+    """A figure with a limit.
 
     Attributes:
         what: such as `ours / webdataset, wall time`.
-        measured: the figure; None where it could not be had.
-        limit: what it is held against.
-        at_least: whether it has to reach the limit; else it must not exceed it.
-        unit: of both, such as `s`.
+        measured: the figure; None if it could not be measured.
+        limit: the limit.
+        at_least: whether the figure has to reach the limit; else it must not exceed it.
+        unit: unit of both, such as `s`.
     """
 
     what: str
@@ -60,15 +60,15 @@ class Point:
 
 @dataclass
 class Section:
-    """What one part of the benchmark found.
+    """The results of one part of the benchmark.
 
     Attributes:
-        conditions: how much was measured how often, on what.
+        conditions: number of photos and rounds, and the machine.
         columns: the table's head; the first is empty, for names.
         rows: cells as they are shown.
-        targets: what is compared with a limit.
-        remarks: sentences below.
-        points: for the chart.
+        targets: figures with limits.
+        remarks: sentences below the table.
+        points: points for the chart.
     """
 
     conditions: str
@@ -108,12 +108,12 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """Return a figure as it is shown; a dash where there is none."""
+    """Return a figure as it is shown; a dash for None."""
     return "–" if value is None else format(value, form)
 
 
 def load(path: Path) -> dict[str, Section]:
-    """Read a results file; empty where there is none."""
+    """Read a results file; return {} if there is none."""
     if not path.exists():
         return {}
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def _section(values: dict) -> Section:
 
 
 def save(path: Path, sections: dict[str, Section]) -> None:
-    """Write a results file; sections that were not measured anew stay."""
+    """Write a results file; sections that were not measured again stay."""
     merged = {**load(path), **sections}
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = {name: asdict(section) for name, section in merged.items()}
@@ -135,7 +135,7 @@ def save(path: Path, sections: dict[str, Section]) -> None:
 
 
 def fill_in(text: str, sections: dict[str, Section]) -> str:
-    """Return a document with what lies between a section's marks replaced by its figures.
+    """Return a document with the text between each section's marks replaced by its figures.
 
     >>> found = {"main": Section("5 photos.")}
     >>> print(fill_in("a\\n<!-- bench: main -->\\nold\\n<!-- end -->\\nb", found))
@@ -155,7 +155,7 @@ def fill_in(text: str, sections: dict[str, Section]) -> str:
 
 
 def machine() -> str:
-    """Describe the machine in a line, and what else it had to do before the rounds."""
+    """Describe the machine and its load before the rounds in a line."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     text = Path("/proc/cpuinfo").read_text()
     models = [line.split(": ")[1] for line in text.splitlines() if line.startswith("model name")]

@@ -1,4 +1,4 @@
-"""A folder of many tiny photos, through the whole command: when the plan stands, and the memory.
+"""A folder of many tiny photos, through the whole command: seconds until the plan, and memory.
 
 `.venv/bin/python benchmarks/folders.py [PHOTOS]` makes 100,000 JPEGs in ten class folders, once,
 and converts them a few rounds. Equal parameters give equal photos.
@@ -21,7 +21,7 @@ LIMIT_S = 900
 
 
 def make_folder(folder: Path, photos: int) -> None:
-    """Make the photos, unless they are there."""
+    """Make the photos, unless they exist."""
     if folder.is_dir():
         return
     drawn = [jpeg_bytes(SIDE_PX, SIDE_PX, color=color) for color in range(256)]
@@ -35,7 +35,7 @@ def make_folder(folder: Path, photos: int) -> None:
 
 
 def main() -> None:
-    """Print a line a round."""
+    """Print a line per round."""
     photos = int(sys.argv[1]) if len(sys.argv) > 1 else PHOTOS
     sources = Path(tempfile.gettempdir()) / f"beam-tfrec-folders-{photos}"
     make_folder(sources, photos)

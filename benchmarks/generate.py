@@ -1,4 +1,4 @@
-"""Draw a COCO-like data set: `images/*.jpg` and `instances.json`, the same bytes for the same seed.
+"""Draw a COCO-like data set: `images/*.jpg` and `instances.json`; equal seeds give equal bytes.
 
     python benchmarks/generate.py --out DIR --images 5000
 
@@ -37,7 +37,7 @@ GRAIN_PLANE_PX = 2048
 SPARSE_BYTES = (80_000, 240_000)
 
 EMPTY_EVERY = 122
-"""One image in so many has no annotation: 41 of 5,000."""
+"""One image in this many has no annotation: 41 of 5,000."""
 BOXES_PER_IMAGE = 7.08
 BOXES_MAX = 60
 CROWD_SHARE = 0.01
@@ -45,7 +45,7 @@ SECOND_POLYGON_SHARE = 0.1
 VERTICES = (6, 36)
 EDGE_PX = 1.0
 
-# COCO's ids, with their gaps: the category's number in its file is not its id.
+# COCO's ids, with their gaps: a category's id is not its place in the file.
 CATEGORIES = (
     "1 person,2 bicycle,3 car,4 motorcycle,5 airplane,6 bus,7 train,8 truck,9 boat,"
     "10 traffic light,11 fire hydrant,13 stop sign,14 parking meter,15 bench,16 bird,17 cat,"
@@ -62,15 +62,15 @@ CATEGORIES = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the bytes of a data set.
+    """Parameters that decide the bytes of a data set.
 
     Attributes:
         images: number of photos.
         scale: pixels, and so bytes, of a photo as a multiple of the usual.
-        seed: of everything drawn.
-        photos: `jpeg`; `sparse` for holes of a photo's size; `none` for annotations only.
-        distinct: photos that are drawn, 0 for all; the others are copies of theirs whose comments,
-            and so whose bytes and hashes, differ.
+        seed: seed of everything drawn.
+        photos: `jpeg`; `sparse` for sparse files of a photo's size; `none` for annotations only.
+        distinct: photos that are drawn, 0 for all; the others are copies with other comments,
+            and so with other bytes and hashes.
     """
 
     images: int
@@ -88,14 +88,14 @@ class Recipe:
             raise ValueError(f"distinct must be 0 or above, got {self.distinct}")
 
     def stamp(self) -> str:
-        """Return what `generation.json` holds once everything is drawn."""
+        """Return the contents of `generation.json`, which is written last."""
         values = {"format": FORMAT, **asdict(self)}
         if not self.distinct:
             del values["distinct"]
         return json.dumps(values, indent=2) + "\n"
 
     def drawn_as(self, index: int) -> int:
-        """Return the index of the photo that this one has the pixels of."""
+        """Return the index of the photo with the same pixels."""
         return index % self.distinct if self.distinct else index
 
 
@@ -157,7 +157,7 @@ def _grain(rng: np.random.Generator, width: int, height: int, seed: int) -> np.n
 
 @cache
 def _noise_plane(seed: int) -> np.ndarray:
-    """Return one plane of Gaussian noise in 1/32 of its deviation; drawing it anew is too slow."""
+    """Return one plane of Gaussian noise in 1/32 of its deviation; one per photo is too slow."""
     rng = np.random.default_rng([seed, 1 << 32])
     return (rng.standard_normal((GRAIN_PLANE_PX, GRAIN_PLANE_PX)) * 32).astype(np.int16)
 
@@ -255,7 +255,7 @@ def _crowd(left: int, top: int, box_width: int, box_height: int, width: int, hei
 
 
 def generate(recipe: Recipe, out: Path, processes: int = 2) -> bool:
-    """Draw a data set into `out`, unless it is there; return whether anything was drawn.
+    """Draw a data set into `out`, unless it exists; return whether anything was drawn.
 
     Raises:
         ValueError: `out` holds a data set of other parameters.
@@ -293,7 +293,7 @@ def _draw_one(job: tuple[int, Recipe, Path]) -> tuple[str, list[str]]:
     index, recipe, folder = job
     path = folder / f"{image_id(index):012}.jpg"
     if recipe.photos != "none" and not path.exists():
-        # Renamed when whole: an interrupted run leaves no half photo to be taken for a whole one.
+        # Renamed when whole, so that an interrupted run leaves no half photo.
         unfinished = path.with_suffix(".part")
         if recipe.photos == "sparse":
             unfinished.touch()
@@ -306,7 +306,7 @@ def _draw_one(job: tuple[int, Recipe, Path]) -> tuple[str, list[str]]:
 
 
 def _photo_or_copy(index: int, recipe: Recipe, folder: Path) -> bytes:
-    """Draw a photo, or copy the one that has its pixels."""
+    """Draw a photo, or copy the one with the same pixels."""
     original = recipe.drawn_as(index)
     if original == index:
         return photo(index, recipe)

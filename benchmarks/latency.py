@@ -1,14 +1,14 @@
-"""Read photos from a bucket that answers each request late, and write shards to it.
+"""Read photos from a bucket that delays each answer, and write shards to it.
 
     .venv/bin/python benchmarks/latency.py                       30 ms, three rounds
     .venv/bin/python benchmarks/latency.py --delay 100 --rounds 5
 
-The photos are those of bench.py, drawn if need be, under more names than there are. The bucket is
-`benchmarks/bucket`, which Go builds (nothing else needs Go but tests of other engines): the tests'
-stand-in, in Python, takes more CPU than what is measured. It runs on the same machine; its CPU is
-counted apart. Rates are marginal: the images of a longer run beyond those of a shorter one, by the
-time beyond, so that start-up does not count. What the transfer takes is what the command takes more
-than for the same photos on this disk. Linux only; prints Markdown.
+The photos are those of bench.py, drawn if need be, served under several names each. The bucket is
+`benchmarks/bucket`, built with Go (otherwise only tests of other engines need Go): the tests'
+stand-in, in Python, would take more CPU than the measured program. It runs on the same machine; its
+CPU is counted apart. Rates are marginal: the additional images of a longer run by its additional
+time, so that start-up does not count. The cost of the transfer is the command's cost beyond that
+for the same photos on this disk. Linux only; prints Markdown.
 """
 
 import argparse
@@ -46,19 +46,19 @@ UPLOAD_MB_PER_S = 150
 
 
 class Bucket(NamedTuple):
-    """A server of buckets: where it is, and its process."""
+    """A server of buckets: its address and its process."""
 
     url: str
     pid: int
 
     def cpu_s(self) -> float:
-        """Return the CPU time that it has taken."""
+        """Return the CPU time that it has used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_S
 
 
 class Took(NamedTuple):
-    """What some images took: seconds by the clock, of our CPU and of the server's; peak in MB."""
+    """Cost of some images: seconds by the clock, of our CPU and of the server's; peak in MB."""
 
     wall_s: float
     cpu_s: float
@@ -67,7 +67,7 @@ class Took(NamedTuple):
 
 
 def build_bucket() -> Path:
-    """Return the server's program, built where its source has changed."""
+    """Return the server's program, built if its source has changed."""
     if not shutil.which("go"):
         raise SystemExit("the bucket is built from source: install Go 1.24 or newer")
     program = PROJECT / ".tools/bucket"
@@ -90,7 +90,7 @@ def serving(photos: Path, delay_ms: float, upload_mb_per_s: float = 0) -> Iterat
 
 
 def write_annotations(photos: Path, count: int, path: Path, *, here: bool = False) -> None:
-    """Write the photos' annotations for so many names, of the bucket or of their folder here."""
+    """Write the photos' annotations for this many names, in the bucket or in the local folder."""
     given = json.loads((photos / "instances.json").read_bytes())
     by_image: dict[int, list[dict]] = {}
     for annotation in given["annotations"]:
@@ -108,7 +108,7 @@ def write_annotations(photos: Path, count: int, path: Path, *, here: bool = Fals
 
 
 def read_all(storage: Storage, entries: Sequence[Entry], threads: int, bucket: Bucket) -> Took:
-    """Read by so many threads, and build nothing."""
+    """Read with this many threads, and build nothing."""
 
     def read(part: Sequence[Entry]) -> None:
         for entry in part:
@@ -122,7 +122,7 @@ def read_all(storage: Storage, entries: Sequence[Entry], threads: int, bucket: B
 
 
 def run(annotations: Path, bucket: Bucket, output: str, *flags: str, images: str = IN) -> Took:
-    """Run the command on as many images as the annotations' file is called after."""
+    """Run the command on as many images as the annotation file's name says."""
     num_shards = -(-int(annotations.stem) // IMAGES_PER_SHARD)
     command = [
         *(str(OUR_PYTHON), "-m", "beam_tfrec.pipelines.coco", "--images", images, "--annotations"),
@@ -147,12 +147,12 @@ def row(name: str, one_s: float, images: int, took: Took) -> None:
 
 
 def beyond(short: Took, long: Took) -> Took:
-    """Return what the longer run took more."""
+    """Return the additional cost of the longer run."""
     return Took(*(b - a for a, b in zip(short[:3], long[:3], strict=True)), long.peak_mb)
 
 
 def measure_reads(photos: Path, folder: Path, bucket: Bucket, rounds: int) -> None:
-    """Print rates of reading alone and of the command, and what it takes for the transfer."""
+    """Print rates of reading alone and of the command, and the cost of the transfer."""
     here = {"images": str(photos / "images")}
     storage = open_storage(IN)
     entries = list(storage.list())
@@ -187,7 +187,7 @@ def measure_memory(folder: Path, bucket: Bucket) -> None:
 
 
 def measure_uploads(photos: Path, folder: Path, delay_ms: float, rounds: int) -> None:
-    """Print what a slow upload of every shard adds to building them."""
+    """Print the time that a slow upload of every shard adds to building them."""
     num_shards = -(-LONG // IMAGES_PER_SHARD)
     shards_bytes = sum(p.stat().st_size for p in (photos / "images").iterdir()) * LONG / PHOTOS
     alone_s = shards_bytes / (UPLOAD_MB_PER_S * 1e6)

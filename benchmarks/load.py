@@ -1,6 +1,6 @@
 """Measure `beam_tfrec.load` against a `tf.data` pipeline tuned by hand, over the same shards.
 
-Both give batches of parsed features with images as they are encoded, in one process, in turns:
+Both give batches of parsed features with encoded images, in one process, in turns:
 
     python benchmarks/load.py out train [rounds] [epochs]
 
@@ -28,7 +28,7 @@ BATCH = 64
 
 
 def tuned(out: str, split: str) -> tf.data.Dataset:
-    """Return what a careful user writes: parallel reads, whole batches parsed, read ahead."""
+    """Return the pipeline of a careful user: parallel reads, whole batches parsed, prefetch."""
     features = parse_spec(find_data_sets(out).spec, RepeatedAs.RAGGED)
     files = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(f"{out}/{split}-*.tfrec")))
     records = files.interleave(
@@ -42,12 +42,12 @@ def tuned(out: str, split: str) -> tf.data.Dataset:
 
 
 def ours(out: str, split: str) -> tf.data.Dataset:
-    """Return what `beam_tfrec.load` does, with its checks and its order."""
+    """Return the pipeline of `beam_tfrec.load`, with its checks and its order."""
     return beam_tfrec.load(out, split, batch_size=BATCH, decode_images=False)
 
 
 class Taken(NamedTuple):
-    """What reading took: seconds of the clock, and of CPU in all threads."""
+    """Cost of reading: seconds by the clock, and of CPU in all threads."""
 
     wall_s: float
     cpu_s: float
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
 def measure(
     make: Callable[[str, str], tf.data.Dataset], out: str, split: str, epochs: int
 ) -> Taken:
-    """Make a dataset and read it several times over."""
+    """Make a dataset and read it several times."""
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in make(out, split).repeat(epochs):
         pass

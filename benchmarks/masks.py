@@ -32,7 +32,7 @@ from writing import TRIAL_IMAGES
 LOCK = PROJECT / "tests/model_garden/requirements.lock"
 VENV = HERE / ".venv-model-garden"
 AT_LEAST = 2.0
-"""Images/s of ours, as a multiple of the script's, that the project is measured by."""
+"""Target: our images/s as a multiple of the script's."""
 OURS = (
     *(
         str(OUR_PYTHON),
@@ -50,7 +50,7 @@ CAT = (str(HERE / "peers/cat_files.py"), "{images}", "{annotations}", "{out}")
 
 
 def model_garden_python() -> Path:
-    """Return the Python that has Model Garden; install it where nobody says which."""
+    """Return the Python that has Model Garden; install it unless MODEL_GARDEN_PYTHON is set."""
     if given := os.environ.get("MODEL_GARDEN_PYTHON"):
         return Path(given)
     python, stamp = VENV / "bin/python", VENV / ".installed"
@@ -93,7 +93,7 @@ def masks_table(results: Results, images: int) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print; return 1 when one of the two failed."""
+    """Measure and print; return 1 if one of the two failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

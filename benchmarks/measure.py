@@ -22,7 +22,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a command took.
+    """Cost of one run of a command.
 
     Attributes:
         wall_s: from start to exit, in seconds.
@@ -42,7 +42,7 @@ class Run:
 
 
 def run_measured(command: list[str], cwd: Path, limit_s: float) -> Run:
-    """Run a command in a session of its own; kill all of it after `limit_s` seconds."""
+    """Run a command in its own session; kill all of it after `limit_s` seconds."""
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -80,9 +80,9 @@ def run_measured(command: list[str], cwd: Path, limit_s: float) -> Run:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's without what is named PYTHON*.
+    """Return this process's environment without the variables PYTHON*.
 
-    PYTHONDONTWRITEBYTECODE would make every run compile its imports anew.
+    PYTHONDONTWRITEBYTECODE would make every run compile its imports again.
     """
     return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
@@ -94,7 +94,7 @@ def kill_session(pid: int) -> None:
 
 
 def _high_water_bytes(usage: resource.struct_rusage) -> int:
-    """Return the kernel's mark; 0 where it may be our own, which a child inherits until exec."""
+    """Return the kernel's mark; 0 if it may be our own, which a child inherits until exec."""
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else 0
 

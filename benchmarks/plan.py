@@ -1,8 +1,8 @@
-"""A large annotation file, through the whole command: when the first shard is being written.
+"""A large annotation file, through the whole command: seconds until the first shard is begun.
 
 `python benchmarks/plan.py IMAGES ANNOTATIONS` starts the command, waits for the first shard's
-anonymous file, and ends it: seconds from the start of the process, its import of Beam included, and
-the peak memory of all its processes until then. Make the input with
+anonymous file, and ends the command. It prints the seconds from the start of the process, with its
+import of Beam, and the peak memory of all its processes until then. Make the input with
 `generate.py --annotations-only --sparse-images`. Linux only.
 """
 
@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 def writes_shard(pid: int, out: Path) -> bool:
-    """Return whether a process has a file open below a folder that has no name."""
+    """Return whether a process has an unnamed file open below a folder."""
     links = Path(f"/proc/{pid}/fd")
     try:
         opened = [os.readlink(link) for link in links.iterdir()]
@@ -49,7 +49,7 @@ def main() -> None:
             start_new_session=True,
         )
         try:
-            # Before there is a plan, such a file is to find out whether there can be any.
+            # Before there is a plan, such a file only probes whether unnamed files work.
             while not ((out / "_plan.json").exists() and any(writes_shard(p, out) for p in pids)):
                 if process.poll() is not None:
                     raise SystemExit(f"the command has ended with exit code {process.returncode}")

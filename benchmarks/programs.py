@@ -1,4 +1,4 @@
-"""Sections of programs that measure by themselves: their last line's figures, against targets."""
+"""Sections of programs that measure themselves: figures of their output, against targets."""
 
 import re
 import statistics
@@ -22,8 +22,8 @@ class Figure:
 
     Attributes:
         column: its heading.
-        after: pattern of what follows the number.
-        limit: what it is held against, if anything.
+        after: pattern of the text after the number.
+        limit: the target, if any.
         at_least: whether it has to reach the limit.
     """
 
@@ -33,7 +33,7 @@ class Figure:
     at_least: bool = False
 
     def find(self, line: str) -> float | None:
-        """Return the figure of a line, None where it is not there.
+        """Return the figure of a line, None if the line has none.
 
         >>> Figure("us", "us a sample").find("1,000 samples: 6.4 us a sample")
         6.4
@@ -50,7 +50,7 @@ class Program:
     figures: tuple[Figure, ...] = ()
 
     def lines(self, *arguments: str) -> tuple[list[str], str | None]:
-        """Run it; return its lines, and why it could not."""
+        """Run it; return its lines, and an error if it failed."""
         say(f"{self.module}.py {' '.join(arguments)}")
         script = [str(HERE / f"{self.module}.py")]
         if self.module in AS_MODULES:
@@ -91,7 +91,7 @@ STORE_TARGETS = (
     ("the command, marginal", "x one reader", 2, 25, True),
     ("the transfer, marginal", "us of our CPU an image", 3, 250, False),
 )
-"""A row, a figure of it: its name, its column, what it is held against, whether at least."""
+"""A row and a figure of it: name, column, limit, and whether the figure has to reach it."""
 OF_PILLOW, OF_ONE_CORE = 1.15, 1.85
 LINEAR = 1.10
 """How much more of time a sample may take when there are ten times as many."""
@@ -135,7 +135,7 @@ def run_annotations(options: Options) -> Section:
 
 
 def run_store(options: Options) -> Section:
-    """Read photos from a bucket that answers each request after 30 ms."""
+    """Read photos from a bucket that delays each answer by 30 ms."""
     rounds = 1 if options.quick else options.rounds or 3
     photos = options.draw(5000).folder
     lines, fault = Program("latency").lines("--rounds", str(rounds), "--photos", str(photos))
@@ -143,7 +143,7 @@ def run_store(options: Options) -> Section:
 
 
 def store_section(lines: list[str], fault: str | None) -> Section:
-    """Return what the program printed, and the medians of the command's rates as targets."""
+    """Return the program's output, and the medians of the command's rates as targets."""
     section = Section("A bucket on the same machine that answers after 30 ms.")
     section.remarks = [paragraphs(lines), *([f"latency.py cannot run: {fault}"] if fault else [])]
     rows = table_rows(lines)
@@ -163,7 +163,7 @@ def run_decoding(options: Options) -> Section:
 
 
 def decoding_section(lines: list[str], fault: str | None) -> Section:
-    """Return what the program printed, and its ratios as targets."""
+    """Return the program's output, and its ratios as targets."""
     section = Section("Modes that decode: CPU of an image, and the command on one core and two.")
     section.remarks = [paragraphs(lines), *([f"decode.py cannot run: {fault}"] if fault else [])]
     for row in table_rows(lines):
@@ -198,7 +198,7 @@ def leading(cell: str) -> float | None:
 
 
 def paragraphs(lines: list[str]) -> str:
-    """Return lines as Markdown: a table's stay together, others are paragraphs."""
+    """Return lines as Markdown: a table's lines stay together, others are paragraphs."""
     text = ""
     for before, line in zip(["", *lines], lines, strict=False):
         together = before.startswith("|") and line.startswith("|")
@@ -221,7 +221,7 @@ def _section(program: Program, conditions: str) -> Section:
 def _add(
     section: Section, program: Program, name: str, lines: list[str], fault: str | None
 ) -> None:
-    """Add the figures of a run's lines, each where it is first found, and their targets."""
+    """Add the figures of a run's lines, each from the first line that has it, and their targets."""
     if fault:
         section.rows.append([name, f"cannot run: {fault[:200]}"])
     values = [

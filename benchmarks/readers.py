@@ -1,12 +1,12 @@
-"""Read records: in order, at random from the page cache, and from a bucket that takes its time.
+"""Read records: in order, at random from the page cache, and from a bucket with a delay.
 
 `.venv/bin/python benchmarks/readers.py [LATENCY_MS [IMAGE_BYTES]]` writes shards of random bytes of
 160 kB as photos, of detection records and of records of two features, and reads them with
 `beam_tfrec.open` and, where it is installed (`pip install tfrecord`), with PyTorch's `tfrecord`
 package, which needs no PyTorch. Contenders alternate, in one process each round; figures are
-medians, ratios are taken within a round, by the clock and by CPU time, which says more where others
-use the machine too. The bucket is the tests' stand-in, in a process of its own on the same machine,
-which answers each request after 30 ms: it takes as much CPU as we do, and may well be the limit.
+medians, ratios are taken within a round, by the clock and by CPU time, which says more on a shared
+machine. The bucket is the tests' stand-in, in its own process on the same machine, with a delay of
+30 ms for each answer: it takes as much CPU as we do, and may well be the limit.
 """
 
 import os
@@ -114,7 +114,7 @@ def in_batches(root: str, count: int = 0) -> int:
 
 
 class Rate(NamedTuple):
-    """How fast records were read, a second by the clock and a second of CPU."""
+    """Records per second by the clock, and per second of CPU."""
 
     per_s: float
     per_cpu_s: float
@@ -129,7 +129,7 @@ def rate_of(read: Callable[[], int]) -> Rate:
 
 
 def median_of(rates: list[Rate]) -> str:
-    """Return the medians, for people."""
+    """Return the medians as text."""
     per_s, per_cpu_s = (statistics.median(values) for values in zip(*rates, strict=True))
     return f"{per_s:,.0f} records/s, {1e6 / per_cpu_s:.0f} us of CPU each"
 
@@ -165,7 +165,7 @@ def compare(output: Path) -> None:
 
 
 def serve(output: str, latency_s: float, sender: Connection) -> None:
-    """Serve a data set until told to stop."""
+    """Serve a data set until another process sends a stop."""
     with GcsStandIn() as gcs:
         gcs.make_bucket("b")
         for path in Path(output).rglob("*.*"):
@@ -177,7 +177,7 @@ def serve(output: str, latency_s: float, sender: Connection) -> None:
 
 @contextmanager
 def serving(output: Path, latency_s: float) -> Iterator[str]:
-    """Serve from another process; gives the address."""
+    """Serve from another process; yield the address."""
     context = get_context("spawn")
     receiver, sender = context.Pipe()
     server = context.Process(target=serve, args=(str(output), latency_s, sender))

@@ -1,4 +1,4 @@
-"""The section that reads: each tool its own data set of the same photos, in one process."""
+"""The section on reading: each tool reads its own data set of the same photos, in one process."""
 
 import shutil
 import statistics
@@ -23,7 +23,7 @@ class Reader:
     """A way to read: a name in `peers/read.py`.
 
     Attributes:
-        writer: the contender whose output it reads.
+        writer: the contender that writes its data set.
         python: its interpreter.
     """
 
@@ -53,7 +53,7 @@ class Read:
 
 
 def run_reading(options: Options) -> Section:
-    """Write everybody's data set, then read them in turn, in order and shuffled."""
+    """Write the data sets of all readers, then read them in turn, in order and shuffled."""
     data, rounds = options.draw(options.images), options.rounds or 5
     parent = data.outputs or data.folder.parent
     folder = Path(tempfile.mkdtemp(prefix="reading-", dir=parent))
@@ -102,7 +102,7 @@ def reading_section(
 
 
 def _write_all(names: list[str], data: Data, folder: Path, limit_s: float) -> dict[str, str]:
-    """Write each data set once; return the faults of readers whose writer failed."""
+    """Write each data set once; return the faults of readers without one (a failed writer)."""
     faults: dict[str, str] = {}
     for writer in dict.fromkeys(READERS[name].writer for name in names):
         out = folder / writer
@@ -123,7 +123,7 @@ def _read_all(
     limit_s: float,
     faults: dict[str, str],
 ) -> list[dict[str, Read]]:
-    """Read in interleaved rounds after an unmeasured one; adds to `faults`."""
+    """Read in interleaved rounds after an unmeasured one; add to `faults`."""
     found: list[dict[str, Read]] = []
     for number in range(rounds + 1):
         runs: dict[str, Read] = {}
@@ -144,7 +144,7 @@ def _read_all(
 def _read_once(
     name: str, folder: Path, shuffled: bool, expected: tuple[int, int], limit_s: float
 ) -> Read | str:
-    """Read a data set once; return why not where it cannot be, or is not all of it."""
+    """Read a data set once; return an error if it cannot be read completely."""
     reader = READERS[name]
     command = [str(reader.python), str(HERE / "peers/read.py"), name, str(folder / reader.writer)]
     try:
@@ -157,7 +157,7 @@ def _read_once(
 
 
 def parse_read(line: str, expected: tuple[int, int]) -> Read | str:
-    """Return what a reader printed, or what it missed of the samples and of the images' bytes.
+    """Return the figures that a reader printed, or an error if samples or bytes are missing.
 
     >>> parse_read("2 30 0.5 0.25", (2, 30))
     Read(wall_s=0.5, cpu_s=0.25)

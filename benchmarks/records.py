@@ -1,4 +1,4 @@
-"""Count what a run wrote, without any code of beam-tfrec or of a TFRecord library."""
+"""Count the records of a run, without any code of beam-tfrec or of a TFRecord library."""
 
 import struct
 import tarfile
@@ -23,8 +23,8 @@ def count_tar_samples(out: Path) -> int:
 def count_offsets(out: Path) -> int:
     """Return the samples of LitData's chunks and MosaicML's shards below a folder.
 
-    Both begin with their number and that many offsets and one more, the last the file's size; all
-    are little-endian uint32.
+    Both begin with the number of samples and one more offset than that, the last being the file's
+    size; all are little-endian uint32.
 
     Raises:
         ValueError: a file is shorter or longer than its offsets say.
@@ -48,7 +48,7 @@ def shard_sizes(out: Path) -> list[int]:
 def records_in(path: Path) -> int:
     """Walk a TFRecord file from length to length; return the number of its records.
 
-    The lengths' checksums are compared, the data's are not: that is `verify`'s work.
+    Checksums of lengths are compared; those of data are left to `verify`.
 
     Raises:
         ValueError: a length is damaged, or the file does not end with a record.

@@ -19,7 +19,7 @@ class Results:
 
     Attributes:
         rounds: for each round, the runs by contender.
-        failures: what a contender's failed run said; it takes no part in later rounds.
+        failures: error of a contender's failed run; it takes no part in later rounds.
     """
 
     rounds: list[dict[str, Run]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, name: str, base: str) -> float | None:
-        """Return how long `name` took against `base`: see `median_ratio`."""
+        """Return the ratio of the times of `name` and `base`: see `median_ratio`."""
         walls = [{key: run.wall_s for key, run in runs.items()} for runs in self.rounds]
         return median_ratio(walls, name, base)
 
@@ -39,8 +39,8 @@ class Results:
 def median_ratio(rounds: list[dict[str, float]], name: str, base: str) -> float | None:
     """Return the median over the rounds of `name` / `base`, each taken within its round.
 
-    A machine that drifts moves both sides of a round: the ratio stays, where the ratio of two
-    medians would compare one contender's good rounds with another's bad ones.
+    A machine that slows down slows both sides of a round, so the ratio stays. The ratio of two
+    medians could compare one contender's good rounds with another's bad ones.
 
     >>> median_ratio([{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"a": 9, "b": 9}], "a", "b")
     0.75
@@ -62,7 +62,7 @@ def in_turn(names: list[str], number: int) -> list[str]:
 def run_rounds(names: list[str], data: Data, rounds: int, limit_s: float) -> Results:
     """Run every contender once a round, in turn.
 
-    One unmeasured copy goes before: it warms the page cache, and the memory that outputs lie in.
+    An unmeasured copy comes first: it warms the page cache, and the memory of the outputs.
     """
     results = Results()
     (data.folder / "instances.json").read_bytes()
@@ -86,7 +86,8 @@ def run_rounds(names: list[str], data: Data, rounds: int, limit_s: float) -> Res
 def run_once(contender: Contender, data: Data, limit_s: float) -> tuple[Run | None, str | None]:
     """Run a contender into a fresh folder; return the run and its fault.
 
-    What earlier runs left to be written to disk is written first: it is not this one's to wait for.
+    Data that earlier runs left in the page cache is written to disk first, so that this run does
+    not wait for it.
     """
     out = Path(tempfile.mkdtemp(prefix="out-", dir=data.outputs or data.folder.parent))
     try:
@@ -98,7 +99,7 @@ def run_once(contender: Contender, data: Data, limit_s: float) -> tuple[Run | No
 def write_into(
     contender: Contender, data: Data, out: Path, limit_s: float
 ) -> tuple[Run | None, str | None]:
-    """Run a contender into a folder that stays."""
+    """Run a contender into a folder that is kept."""
     os.sync()
     try:
         run = run_measured(contender.command_for(data, out), PROJECT, limit_s)
@@ -128,5 +129,5 @@ def draw(
 
 
 def say(line: str) -> None:
-    """Tell how far it is."""
+    """Print the progress."""
     print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""Plan generated samples in this process: prints time and memory a sample.
+"""Plan generated samples in this process; print time and memory per sample.
 
 `python benchmarks/samples.py [NUMBER] [--pinned]` makes samples of 200 bytes of fields and a blob
 each, joins them with a listing of their files (not with `--pinned`), and plans 16 shards of 25,000
-or more, whose samples are counted and let go. Time is CPU time and includes that of making the
-samples. Memory is the peak of the process beyond what it takes for ten thousand.
+or more. The planned samples are counted and dropped. Time is CPU time, with that of making the
+samples. Memory is the peak of the process beyond its peak for ten thousand samples.
 """
 
 import argparse
@@ -47,12 +47,12 @@ def make_entries(first: int) -> Iterator[ListedFile]:
 
 
 def record_bytes(_: Sample) -> int:
-    """Return what an Example would take."""
+    """Return the bytes that an Example would take."""
     return 1000
 
 
 def count(shard: ShardPlan) -> int:
-    """Return how many samples a shard has."""
+    """Return the number of samples of a shard."""
     return len(shard.samples)
 
 

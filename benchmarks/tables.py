@@ -1,4 +1,4 @@
-"""Write a JSON Lines table to measure: `python -m benchmarks.tables --help`."""
+"""Write a JSON Lines table for measurements: `python -m benchmarks.tables --help`."""
 
 import argparse
 import json

@@ -1,9 +1,9 @@
-"""Time `verify` against TensorFlow's own reading of the same shards, in turn, in one process.
+"""Time `verify` against TensorFlow's reading of the same shards, in turns, in one process.
 
 Shards of random bytes in detection Examples, 160 kB each, from the page cache. TensorFlow reads
-with `TFRecordDataset` and `tf.io.parse_example` in batches of 32; it checks the frames' two
-checksums and the features, no checksum of the file, no index, no order. Both use one thread first,
-then two. `--deep` adds SHA-256 of shards and images to ours.
+with `TFRecordDataset` and `tf.io.parse_example` in batches of 32. It checks the frames' two
+checksums and the features, but no checksum of the file, no index and no order. Both use one thread
+first, then two. `--deep` adds SHA-256 of shards and images to ours.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def make_shard(folder: Path, number: int, records: int) -> tuple[ShardEntry, lis
 
 
 def rules_for(root: Path, deep: bool) -> ShardRules:
-    """Return what the shards are to be like."""
+    """Return the rules that the shards must keep."""
     labels = [Label(number, str(number)) for number in range(1, OBJECTS + 1)]
     plan = JobPlan(FORMAT_VERSION, {"order": "all=input"}, labels, {}, "")
     features = [*DETECTION.features]
@@ -91,7 +91,7 @@ def verify_one(
 
 
 def tensorflow_reads(files: list[str], threads: int) -> int:
-    """Return how many records TensorFlow reads and parses."""
+    """Return the number of records that TensorFlow reads and parses."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
     records = tf.data.TFRecordDataset(files, num_parallel_reads=threads if threads > 1 else None)
@@ -106,7 +106,7 @@ def tensorflow_reads(files: list[str], threads: int) -> int:
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """Return seconds of the clock and of the processor."""
+    """Return seconds by the clock and of CPU."""
     clock, cpu = time.perf_counter(), time.process_time()
     run()
     return time.perf_counter() - clock, time.process_time() - cpu
@@ -132,7 +132,7 @@ def main() -> None:
 def compare(
     folder: Path, made: list[tuple[ShardEntry, list[IndexRow]]], rounds: int, deep: bool
 ) -> None:
-    """Print what each takes, and their ratio within each round."""
+    """Print the times of both, and their ratio within each round."""
     total = sum(entry.bytes for entry, _ in made)
     files = [str(folder / entry.file) for entry, _ in made]
     one = partial(verify_one, rules=rules_for(folder, deep), storage=open_storage(str(folder)))

@@ -27,16 +27,16 @@ FLOOR_RATIO = 1.5
 
 @dataclass(frozen=True)
 class Options:
-    """How much is measured.
+    """Extent of the measurements.
 
     Attributes:
-        data_dir: where photos are drawn.
+        data_dir: folder for the photos.
         images: photos of the main table.
-        rounds: of every section; None for what each says.
+        rounds: rounds of every section; None for each section's default.
         names: the contenders that take part.
         limit_s: seconds a run may take.
-        outputs: where runs write; beside the photos where it is None.
-        quick: whether sections that have sizes of their own take small ones.
+        outputs: folder for the runs' outputs; next to the photos if it is None.
+        quick: whether sections with their own sizes take small ones.
     """
 
     data_dir: Path
@@ -71,7 +71,7 @@ def main_section(results: Results, names: list[str], images: int, conditions: st
 
 
 def contender_rows(results: Results, names: list[str], images: int) -> list[list[str]]:
-    """Return each contender's medians, or why it has none."""
+    """Return each contender's medians, or the error that it has instead."""
 
     def cells(name: str) -> list[str]:
         wall_s = results.median(name, "wall_s")
@@ -98,7 +98,7 @@ def run_few(options: Options) -> Section:
 
 
 def run_double(options: Options) -> Section:
-    """Measure the memory of ours on photos twice as large."""
+    """Measure our memory on photos twice as large."""
     rounds = options.rounds or 3
     names = [name for name in ("ours", "floor") if name in options.names]
     usual = run_rounds(names, options.draw(options.images), rounds, options.limit_s)
@@ -149,13 +149,13 @@ def _takes(name: str, images: int) -> bool:
 
 @dataclass(frozen=True)
 class Marginal:
-    """What photos cost beyond those of a smaller set, so that start-up does not count.
+    """Cost of the photos that a smaller set does not have, so that start-up does not count.
 
     Attributes:
         fewer: photos of the smaller set.
-        more: of the larger.
-        wall_s: seconds a photo by the clock.
-        cpu_s: seconds of CPU a photo.
+        more: photos of the larger set.
+        wall_s: seconds per photo by the clock.
+        cpu_s: seconds of CPU per photo.
     """
 
     fewer: int
@@ -165,9 +165,9 @@ class Marginal:
 
 
 def marginal(results: dict[int, Results], name: str) -> Marginal | None:
-    """Return a contender's marginal cost, of the two largest sets it did.
+    """Return a contender's marginal cost, from the two largest sets that it finished.
 
-    None without two, or where other work on the machine made the larger one take no longer.
+    None without two, or if other work on the machine made the larger one take no longer.
     """
     done = [n for n in sorted(results) if results[n].median(name, "wall_s") is not None][-2:]
     if len(done) < 2:
@@ -185,7 +185,7 @@ def marginal(results: dict[int, Results], name: str) -> Marginal | None:
 def marginal_section(
     results: dict[int, Results], names: list[str], photo_bytes: float, conditions: str
 ) -> Section:
-    """Return what photos cost without start-up, against the floor and every peer."""
+    """Return the cost of photos without start-up, against the floor and every peer."""
     costs = {name: cost for name in names if (cost := marginal(results, name)) is not None}
     floor = costs.get("floor")
     cores = os.cpu_count() or 1
@@ -226,7 +226,7 @@ MARGINAL_COLUMNS = (
 
 
 def marginal_targets(costs: dict[str, Marginal]) -> list[Target]:
-    """Return how our time a photo compares with the floor's and the quickest peer's."""
+    """Return our time per photo against the floor's and the quickest peer's."""
     ours, floor = costs.get("ours"), costs.get("floor")
     peers = {name: cost.wall_s for name, cost in costs.items() if name not in NOT_PEERS}
     first = min(peers, key=lambda name: peers[name], default="every peer")
@@ -259,7 +259,7 @@ def _row(
     cells: Callable[[str], list[str]],
     complete: bool | None = None,
 ) -> list[str]:
-    """Return a contender's row, or why it has no figures."""
+    """Return a contender's row of figures, or of its error."""
     fault = next((each.failures[name] for each in results if name in each.failures), None)
     if complete is None:
         complete = not fault and all(each.median(name, "wall_s") for each in results)

@@ -32,10 +32,10 @@ HERE = {  # page and words of a block: folder, code before it, condition after i
 KERAS = "test_examples.py the_keras_tutorial_trains"
 WITHOUT_TENSORFLOW = "test_examples.py loaders_of_the_documents_read"
 ELSEWHERE = {
-    ("README.md", "steps"): "test_load.py keras_trains_as_many_steps_in_each_epoch",
-    ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py a_layout_of_the_users_own",
+    ("README.md", "steps"): "test_load.py keras_trains_the_same_steps_in_each_epoch",
+    ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py the_example_layout_runs",
     ("docs/readers.md", "import grain"): WITHOUT_TENSORFLOW,
-    ("docs/readers.md", "make(context)"): "test_load.py a_mirrored_strategy_takes_it",
+    ("docs/readers.md", "make(context)"): "test_load_distributed.py a_mirrored_strategy_reads_it",
     ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,
     ("docs/start-jax.md", "import jax"): WITHOUT_TENSORFLOW,

@@ -38,22 +38,20 @@ FOUND = Duplicates(
     lines=[
         Duplicate(A.hex(), {"train": 2, "val": 1}, {"train": [A1, A3], "val": [A2]}),
         Duplicate(
-            C.hex(),
-            {"test": 1, "train": 1, "val": 1},
-            {"test": [C7], "train": [C8], "val": [C6]},
+            C.hex(), {"test": 1, "train": 1, "val": 1}, {"test": [C7], "train": [C8], "val": [C6]}
         ),
     ],
 )
 
 
-def test_contents_of_several_splits() -> None:
-    """One of two splits, one of three; B is there twice, in one split."""
+def test_finds_contents_of_several_splits() -> None:
+    """A is in two splits and C in three; B is in one split twice, which does not count."""
     assert find_duplicates(RECORDS) == FOUND
     assert find_duplicates(RECORDS[3:5]) == NO_DUPLICATES
     assert find_duplicates([]) == NO_DUPLICATES
 
 
-def test_files_of_one_name_are_named_with_their_keys() -> None:
+def test_equal_file_names_are_shown_with_their_keys() -> None:
     found = find_duplicates([("train", A, "z.npz", "0"), ("val", A, "z.npz", "1")])
     assert found.pairs[0].names == ("z.npz (key 0)", "z.npz (key 1)")
 
@@ -106,5 +104,5 @@ def test_a_photo_in_two_splits_is_reported(make_coco: MakeCoco, tmp_path: Path) 
     whole = digests(out, *DATA, "duplicates.jsonl")
     for name in ("manifest.json", "duplicates.jsonl"):
         (out / name).unlink()
-    assert run_coco(*sources, "--output", out).code == 0  # all shards are there
+    assert run_coco(*sources, "--output", out).code == 0  # all shards are kept
     assert digests(out, *DATA, "duplicates.jsonl") == whole

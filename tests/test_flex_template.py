@@ -22,7 +22,7 @@ SEVERAL = "; separate several values by spaces, and quote a value with spaces as
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
-def test_metadata_is_what_the_parsers_say() -> None:
+def test_metadata_matches_the_parsers() -> None:
     described = json.dumps(describe(), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
 
@@ -32,8 +32,8 @@ def parameter(name: str) -> dict[str, object]:
     return {key: value for key, value in found.items() if key not in ("name", "label")}
 
 
-def test_parameters_of_some_pipelines_say_so() -> None:
-    """In the console, and in the help, which is all that other clients show."""
+def test_parameters_name_their_pipelines() -> None:
+    """In the console's fields, and in the help text, which is all that other clients show."""
     low = parameter("low")
     assert str(low["helpText"]).startswith("pairs: low-resolution images")
     assert str(low["helpText"]).endswith("(required)" + SEVERAL)
@@ -47,14 +47,14 @@ def test_parameters_of_some_pipelines_say_so() -> None:
     assert {"detection", "classification"} < set(layouts)
 
 
-def test_every_launch_needs_an_output_and_an_image() -> None:
+def test_only_output_and_container_image_are_required() -> None:
     needed = [p["name"] for p in METADATA["parameters"] if not p["isOptional"]]
     assert needed == ["sdk_container_image", "output"]
     assert parameter("pipeline")["defaultValue"] == "coco"
 
 
-def test_metadata_keeps_the_rules_of_the_api() -> None:
-    """By the reference of Dataflow's TemplateMetadata; gcloud checks no more than the texts."""
+def test_metadata_follows_the_rules_of_the_api() -> None:
+    """Rules of Dataflow's reference of TemplateMetadata; gcloud checks only the texts."""
     fields = {"name", "label", "helpText", "isOptional", "paramType", "enumOptions"}
     fields |= {"defaultValue", "parentName", "parentTriggerValues"}
     names = [p["name"] for p in METADATA["parameters"]]
@@ -69,7 +69,7 @@ def test_metadata_keeps_the_rules_of_the_api() -> None:
         assert set(described.get("parentTriggerValues", ())) < set(PIPELINES)
 
 
-def test_gcloud_takes_the_description() -> None:
+def test_gcloud_accepts_the_metadata() -> None:
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         pytest.skip("gcloud is not installed")
@@ -151,7 +151,7 @@ def test_wrong_parameters_are_refused(
 
 
 def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
-    """Run a copy of the program as the launcher does: by its path, in a folder of its own."""
+    """Run a copy of the program as the launcher does: by its path, in its own folder."""
     main = shutil.copy(PROJECT / "pipelines/flex_template.py", folder / "main.py")
     return subprocess.run(
         [sys.executable, main, *parameters],
@@ -163,7 +163,7 @@ def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_template_writes_the_same_bytes_as_the_command(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(5), make_coco(3, name="val")
     images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]
     annotations = [f"train={train[1]}", f"val={val[1]}"]

@@ -1,7 +1,7 @@
 """The command on a Flink cluster: bytes, exit codes, and a worker that is killed.
 
 `make engines` fetches Flink and the parts of Beam's job server (tests/flink/pom.xml) with Maven;
-docs/flink.md. The cluster is what Flink's `start-cluster.sh` starts: a job manager and a task
+see docs/flink.md. The cluster is what Flink's `start-cluster.sh` starts: a job manager and a task
 manager, each a JVM, which talk over the network. Workers are processes of their own.
 """
 
@@ -48,10 +48,10 @@ class Flink(NamedTuple):
     """A cluster and a job server; its workers write gs:// to the stand-in.
 
     Attributes:
-        flags: of a job on all slots, each with a worker process of its own.
+        flags: flags of a job on all slots, each with its own worker process.
         job_endpoint: address of the job server.
-        rest_port: of the job manager, where jobs are looked at.
-        pool_pid: the process whose children the workers are.
+        rest_port: port of the job manager's REST interface.
+        pool_pid: parent process of the workers.
         gcs: the stand-in.
     """
 
@@ -62,7 +62,7 @@ class Flink(NamedTuple):
     gcs: GcsStandIn
 
     def run(self, *arguments: object) -> Run:
-        """Run the command as a process of its own, its job on the cluster."""
+        """Run the command in its own process, and its job on the cluster."""
         given = (*arguments, *self.flags, "--job_endpoint", self.job_endpoint)
         return finish(start_coco(*given, STORAGE_EMULATOR_HOST=self.gcs.url), JOB_S)
 
@@ -121,7 +121,7 @@ def flink() -> Iterator[Flink]:
         yield Flink(flags, f"localhost:{job_port}", rest, pool_pid, gcs)
 
 
-def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
+def test_a_rerun_with_a_larger_budget_equals_a_run_in_process(
     flink: Flink, thirty_images: Sources, tmp_path: Path
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
@@ -140,10 +140,10 @@ def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
     assert {path: path.stat().st_mtime_ns for path in shard_paths(there)} == written
 
 
-def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same(
+def test_a_killed_worker_is_replaced_and_bytes_stay_the_same(
     flink: Flink, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    """By a job server that the command starts itself, as it does without `--job_endpoint`."""
+    """The command starts the job server itself, since it gets no `--job_endpoint`."""
     images, shards, there = make_coco(900), ("--num_shards", 450), tmp_path / "there"
     assert run_coco(*command(images, tmp_path / "here", *shards)).code == 0
     jar = ("--flink_job_server_jar", JOB_SERVER_JAR, "--job_server_jvm_properties=-Xmx512m")
@@ -153,7 +153,7 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
         time.sleep(0.002)
     workers, visible = children_of(flink.pool_pid), len(shard_paths(there))
     assert len(workers) >= 2, "each slot has a worker process of its own"
-    os.kill(busiest(workers), signal.SIGKILL)  # others may be of stages that have ended
+    os.kill(busiest(workers), signal.SIGKILL)  # idle ones may belong to ended stages
     run = finish(process, JOB_S)
 
     assert run.code == 0, run.err
@@ -162,12 +162,12 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     latest = max(jobs, key=lambda job: int(job["start-time"]))["jid"]
     history = ask(flink.rest_port, f"jobs/{latest}/exceptions")["exceptionHistory"]
     failed = [str(entry["taskName"]) for entry in history["entries"]]
-    assert [task for task in failed if "WriteShards/Write" in task], "the job never noticed"
+    assert [task for task in failed if "WriteShards/Write" in task], "the job did not notice"
     check_committed(there)
     assert digests(there) == digests(tmp_path / "here")
 
 
-def test_faults_in_workers_are_one_line_with_their_exit_code(
+def test_worker_faults_print_one_line_and_set_the_exit_code(
     flink: Flink, thirty_images: Sources, tmp_path: Path
 ) -> None:
     (images, annotations), out = thirty_images, tmp_path / "out"

@@ -16,20 +16,14 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
 from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
-from tests.coco_command import (
-    committed_by,
-    examples,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
 
 def write(root: Path, names: Mapping[str, bytes] | tuple[str, ...] = PHOTOS) -> Path:
-    """Write files, photos that all differ where no bytes are given."""
+    """Write files; where no bytes are given, photos that all differ."""
     given = names if isinstance(names, Mapping) else {name: photo(name) for name in names}
     for name, data in given.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +60,7 @@ def labels_of(manifest: dict[str, Any]) -> list[tuple[int, str]]:
     return [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
 
 
-def test_every_photo_with_its_class(tmp_path: Path) -> None:
+def test_each_record_has_its_photo_and_class(tmp_path: Path) -> None:
     root, out = write(tmp_path / "in"), tmp_path / "out"
     manifest = committed(out, "--images", root)
     assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu")]
@@ -80,7 +74,7 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
     for example in examples(out):
         data = (root / value(example, "image/filename")[0].decode()).read_bytes()
         assert value(example, "image/encoded") == [data]
-        assert value(example, "image/format") == [b"jpeg"]  # 9.png too: by content
+        assert value(example, "image/format") == [b"jpeg"]  # 9.png too, which is a JPEG
         assert (value(example, "image/width"), value(example, "image/height")) == ([8], [6])
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
 
@@ -89,7 +83,7 @@ ODD = (" lead/1.jpg", "a\nb/1.jpg", "t\tb/1.jpg", 'x"q/1.jpg', "ünï/1.jpg", "[
 
 
 @pytest.mark.thorough
-def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
+def test_excluding_the_rejects_keeps_all_other_records(tmp_path: Path) -> None:
     bad = {"stray.jpg": jpeg_bytes(), "cat/cut.jpg": jpeg_bytes()[:99], "dog/a.jpg": b"<html>"}
     root, out = write(write(tmp_path / "in", ODD), bad), tmp_path / "out"
     for name in (b"bad\xff/1.jpg", b"a/\xff.jpg"):
@@ -97,7 +91,7 @@ def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_bytes(jpeg_bytes())
     run = run_pipeline(folder.run, "--images", root, "--output", out)
-    assert (run.code, "3 of 11 samples rejected" in run.err) == (4, True)  # without reading any
+    assert (run.code, "3 of 11 samples rejected" in run.err) == (4, True)  # before reading any
     assert "E-SRC-LABEL stray.jpg (key stray.jpg): not in a folder that names" in run.err
     committed(out, "--images", root, "--max_rejected", 5)
     assert [(line["code"], line["key"]) for line in rejected_of(out)] == [
@@ -117,7 +111,7 @@ def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_folders_that_are_splits(tmp_path: Path) -> None:
+def test_split_folders(tmp_path: Path) -> None:
     root = tmp_path / "in"
     write(root / "train")
     write(root / "val", ("dog/1.jpg", "fox/1.jpg"))
@@ -132,7 +126,7 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_day_adds_to_the_days_before_it(tmp_path: Path) -> None:
+def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
     root, monday, tuesday = write(tmp_path / "in"), tmp_path / "monday", tmp_path / "tuesday"
     committed(monday, "--images", root)
     write(root, ("ant/1.jpg", "dog/new.jpg"))
@@ -206,7 +200,9 @@ NOT_UTF8 = "directory whose name is no UTF-8"
         ("cat/\\xff", NOT_UTF8, "E-SRC-LABEL", f"a {NOT_UTF8}: its files cannot be listed"),
     ],
 )
-def test_what_is_no_image_file_is_rejected(name: str, kind: str, code: str, detail: str) -> None:
+def test_entries_that_are_not_image_files_are_rejected(
+    name: str, kind: str, code: str, detail: str
+) -> None:
     rejected = read(name, kind)[0]
     assert isinstance(rejected, Rejected)
     assert (rejected.code, rejected.key, rejected.detail) == (code, name, detail)
@@ -247,7 +243,7 @@ def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
+def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> None:
     root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
     names.write_text("cat\nemu\n")
     assert ended("--images", root, "--label_file", names, "--output", monday) == (
@@ -286,11 +282,11 @@ def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
     assert count == len(builder.as_dataset(split="train")) == 9
 
 
-# --- tutorials: their own way of reading, written anew
+# --- tutorials: records read as they do
 
 
 def parsed(out: Path, types: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all records, as a training program would map them."""
+    """Return all records, parsed as a training program would."""
     import tensorflow as tf
 
     spec = {key: tf.io.FixedLenFeature([], dtype) for key, dtype in types.items()}
@@ -300,7 +296,7 @@ def parsed(out: Path, types: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def cat_and_bridge(tmp_path: Path) -> Path:
-    """Two photos in two folders, one of them gray, as in TensorFlow's tutorial."""
+    """Two photos and a gray PNG in two folders, as in TensorFlow's tutorial."""
     import tensorflow as tf
 
     root = tmp_path / "photos"
@@ -314,7 +310,7 @@ def cat_and_bridge(tmp_path: Path) -> Path:
 
 
 @pytest.mark.thorough
-def test_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
+def test_layout_of_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
     import tensorflow as tf
 
     names = tmp_path / "labels.txt"
@@ -335,7 +331,7 @@ def test_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
-def test_a_resized_photo_as_a_tensor_with_the_name_of_its_class(dtype: str, tmp_path: Path) -> None:
+def test_tensor_layout_holds_resized_pixels_and_class_name(dtype: str, tmp_path: Path) -> None:
     import tensorflow as tf
 
     root, out = TEST_DATA / "classes", tmp_path / "out"

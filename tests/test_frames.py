@@ -32,38 +32,26 @@ def frame_in(
     return choose_frame(json_size, ImageInfo("jpeg", *file_size, orientation), policy)
 
 
-# Policy, size in the annotations, size and orientation of the file; the frame for an image that is
-# kept, and for one that is turned upright where that is another.
+# Policy, size in the annotations, size and orientation of the file; the frame of an image kept as
+# stored and, where it differs, of one turned upright.
 FRAMES = {
     "auto, equal": (AUTO, WIDE, WIDE, 1, Frame(*WIDE)),
     "stored, EXIF 6": (AUTO, WIDE, WIDE, 6, Frame(*WIDE), Frame(*WIDE, 8, ("boxes_turned",))),
-    # It says that they are those of the picture as it is viewed.
+    # The annotated size is that of the picture as it is viewed.
     "upright, EXIF 6": (REJECT, HIGH, WIDE, 6, Frame(*HIGH, 6, ("boxes_turned",)), Frame(*HIGH)),
     "upright, trust_image": (
-        TRUST_IMAGE,
-        HIGH,
-        WIDE,
-        6,
-        Frame(*WIDE, 1, ("size_from_image",)),
+        *(TRUST_IMAGE, HIGH, WIDE, 6, Frame(*WIDE, 1, ("size_from_image",))),
         Frame(*WIDE, 8, ("size_from_image", "boxes_turned")),
     ),
-    # It says nothing: both have the same size.
+    # The size cannot show which frame is meant: both have the same.
     "mirrored": (
-        AUTO,
-        WIDE,
-        WIDE,
-        2,
-        Frame(*WIDE, 1, ("frame_assumed",)),
+        *(AUTO, WIDE, WIDE, 2, Frame(*WIDE, 1, ("frame_assumed",))),
         Frame(*WIDE, 2, ("frame_assumed", "boxes_turned")),
     ),
     "swapped without EXIF": (AUTO, HIGH, WIDE, 1, unfit("640 x 427", "427 x 640")),
     "auto, halved": (AUTO, WIDE, HALF, 1, Frame(*WIDE, 1, ("boxes_rescaled",))),
     "auto, halved, upright": (
-        AUTO,
-        WIDE,
-        HALF_HIGH,
-        6,
-        Frame(*WIDE, 6, ("boxes_rescaled", "boxes_turned")),
+        *(AUTO, WIDE, HALF_HIGH, 6, Frame(*WIDE, 6, ("boxes_rescaled", "boxes_turned"))),
         Frame(*WIDE, 1, ("boxes_rescaled",)),
     ),
     "auto, another aspect": (AUTO, WIDE, (320, 216), 1, unfit("320 x 216", "640 x 427")),
@@ -71,11 +59,7 @@ FRAMES = {
     "trust_image, halved": (TRUST_IMAGE, WIDE, HALF, 1, Frame(*HALF, 1, ("size_from_image",))),
     "trust_json, halved": (TRUST_JSON, WIDE, HALF, 1, Frame(*WIDE, 1, ("size_from_json",))),
     "trust_json, another aspect, EXIF": (
-        TRUST_JSON,
-        WIDE,
-        OTHER,
-        6,
-        Frame(*WIDE, 1, ("frame_assumed", "size_from_json")),
+        *(TRUST_JSON, WIDE, OTHER, 6, Frame(*WIDE, 1, ("frame_assumed", "size_from_json"))),
         Frame(*WIDE, 8, ("frame_assumed", "size_from_json", "boxes_turned")),
     ),
 }

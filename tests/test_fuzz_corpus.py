@@ -9,7 +9,7 @@ from tests.small_images import verdict
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_seeds_and_kept_inputs_hold_the_property(name: str) -> None:
+def test_targets_pass_on_seeds_and_kept_inputs(name: str) -> None:
     inputs = TARGETS[name].inputs()
     assert len(inputs) >= 3
     for data in inputs:

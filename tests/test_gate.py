@@ -11,11 +11,11 @@ from beam_tfrec.transforms.progress import Counts, Progress
 
 MIB = 2**20
 SOON_S = 30
-"""What takes longer is taken for a deadlock."""
+"""Longer waits count as a deadlock."""
 
 
 class Meter:
-    """Stands for the memory: an item's bytes count from its read until its consumer is done."""
+    """Models memory: an item's bytes count from its read until its consumer is done."""
 
     def __init__(self, limit: int = 100 * MIB, fails_at: int | None = None) -> None:
         self.peak_bytes = 0
@@ -44,7 +44,7 @@ class Meter:
         return f"bytes of {size}"
 
     def consume(self, gate: WorkerGate, sizes: list[int], stop: int | None = None) -> list[int]:
-        """Return the sizes that came, in order, up to a place or to a read that fails."""
+        """Return the sizes received, in order, up to a given place or a failed read."""
         came = []
         results = gate.in_order(sizes, same, self.read)
         try:
@@ -91,7 +91,7 @@ def run_threads(*targets: Callable[[], object]) -> None:
 
 
 def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
-    """Read as much as there is: it would wait for ever if anything were still reserved."""
+    """Read an item of the whole budget: it would wait forever if bytes were still reserved."""
     run_threads(lambda: list(gate.in_order([limit], same, str)))
 
 
@@ -100,7 +100,7 @@ def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     [
         ([MIB] * 40, 4 * MIB),
         ([MIB - 1, 1, MIB // 3] * 20, 3 * MIB),  # several items to a megabyte
-        ([3 * MIB, 2 * MIB, MIB] * 10, 3 * MIB),  # the largest takes it all
+        ([3 * MIB, 2 * MIB, MIB] * 10, 3 * MIB),  # the largest needs the whole limit
         ([1000] * 5000, 2 * MIB),
         ([0] * 10, MIB),
         # Items larger than the limit go alone.
@@ -118,7 +118,7 @@ def test_bytes_in_flight_stay_within_the_limit(sizes: list[int], limit: int, rea
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-def test_as_many_images_are_read_at_once_as_there_are_readers(readers: int) -> None:
+def test_each_reader_reads_one_image_at_a_time(readers: int) -> None:
     together, meter = threading.Barrier(readers), Meter()
 
     def read(size: int) -> str:
@@ -131,7 +131,7 @@ def test_as_many_images_are_read_at_once_as_there_are_readers(readers: int) -> N
 
 
 @pytest.mark.parametrize(("aside", "shards"), [(False, 3), (True, 6)])
-def test_as_many_shards_are_uploaded_beside_those_that_are_built(aside: bool, shards: int) -> None:
+def test_uploads_aside_double_the_number_of_shard_threads(aside: bool, shards: int) -> None:
     gate = WorkerGate(GateLimits(shards_in_flight=3), uploads_aside=aside)
     together = threading.Barrier(shards)
 
@@ -141,8 +141,8 @@ def test_as_many_shards_are_uploaded_beside_those_that_are_built(aside: bool, sh
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_shards_that_share_a_small_budget_do_not_wait_for_each_other(ends_early: bool) -> None:
-    """Nor for one whose read fails, or whose consumer stops."""
+def test_shards_that_share_a_small_budget_do_not_deadlock(ends_early: bool) -> None:
+    """Not even when a read fails or a consumer stops early."""
     choose = random.Random(ends_early)
     for _ in range(150):
         limit = choose.choice([2, 3, 5]) * MIB
@@ -156,11 +156,11 @@ def test_shards_that_share_a_small_budget_do_not_wait_for_each_other(ends_early:
         consume = functools.partial(meter.consume, gate)
         run_threads(*map(functools.partial, [consume] * len(shards), shards, stops))
         assert ends_early or meter.faults == []
-        assert meter.reading == 0, "a reader is still at work on a shard that is over"
+        assert meter.reading == 0, "a reader still works on a shard that has ended"
         assert_all_bytes_are_free(gate, limit)
 
 
-def test_an_error_of_a_read_comes_in_its_place() -> None:
+def test_a_read_error_is_raised_in_order() -> None:
     limit = 4 * MIB
     gate, meter = gate_of(limit, readers=4), Meter(limit, fails_at=MIB + 3)
 
@@ -171,7 +171,7 @@ def test_an_error_of_a_read_comes_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["shards_in_flight", "bytes_in_flight", "readers", "workers"])
-def test_limits_under_which_nothing_could_run_are_refused(name: str) -> None:
+def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0: give a larger"):
         GateLimits(**{name: 0})
 
@@ -181,13 +181,13 @@ def test_limits_under_which_nothing_could_run_are_refused(name: str) -> None:
     [
         (1, GateLimits(), False, 2),
         (8, GateLimits(), False, 8),
-        (8, GateLimits(), True, 64),  # what waits for a store takes no core
+        (8, GateLimits(), True, 64),  # waiting for a store needs no core
         (96, GateLimits(), True, 96),
         (8, GateLimits(workers=3), False, 3),
         (8, GateLimits(readers=5), True, 5),
     ],
 )
-def test_readers_suit_the_cores_and_where_images_lie(
+def test_number_of_readers_depends_on_cores_and_storage(
     monkeypatch: pytest.MonkeyPatch, cores: int, limits: GateLimits, far: bool, readers: int
 ) -> None:
     monkeypatch.setattr("beam_tfrec.transforms.gate.usable_cores", lambda: cores)
@@ -195,13 +195,13 @@ def test_readers_suit_the_cores_and_where_images_lie(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> None:
+def test_workers_limit_the_images_processed_at_once(workers: int) -> None:
     gate = WorkerGate(GateLimits(readers=6, workers=workers))
     all_here, meter = threading.Barrier(workers), Meter()
 
     def work(*_: object) -> str:
         with gate.working:
-            all_here.wait(SOON_S)  # breaks if fewer get in
+            all_here.wait(SOON_S)  # times out if fewer get in
             return meter.read(MIB)
 
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer

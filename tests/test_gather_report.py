@@ -1,4 +1,4 @@
-"""What a report says of a data set, of one of an earlier version, of damage, and of other files."""
+"""Contents of a report: data sets, earlier formats, damage, and files of other programs."""
 
 import gzip
 import json
@@ -59,7 +59,7 @@ def report(data_set: Path) -> Report:
     return make_report(str(data_set), ACCESS)
 
 
-def test_a_report_says_what_manifest_and_indexes_say(report: Report, data_set: Path) -> None:
+def test_a_report_agrees_with_manifest_and_indexes(report: Report, data_set: Path) -> None:
     manifest = json.loads((data_set / "manifest.json").read_bytes())
     train, val = report.splits
     assert (report.title, train.name, val.name) == ("out", "train", "val")
@@ -85,7 +85,7 @@ def test_all_records_of_a_small_data_set_are_shown(report: Report, data_set: Pat
     assert str(data_set.parent).encode() not in render_page(report)
 
 
-def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, report: Report) -> None:
+def test_format_version_2_has_no_charts_of_picture_sizes(out: Path, report: Report) -> None:
     for path in (out / "index").glob("*.parquet"):
         pq.write_table(pq.read_table(path).drop(["image_height", "image_width", "objects"]), path)
     manifest = (out / "manifest.json").read_text()
@@ -106,7 +106,7 @@ def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, repor
 
 
 @pytest.mark.parametrize("how", ["flipped", "gone", "cut", "folder"])
-def test_a_shard_that_is_not_whole_is_a_note(how: str, out: Path, report: Report) -> None:
+def test_a_damaged_shard_becomes_a_note(how: str, out: Path, report: Report) -> None:
     shard = sorted(out.glob("train-*.tfrec"))[0]
     data = bytearray(shard.read_bytes())
     data[200] ^= 1
@@ -125,7 +125,7 @@ def test_a_shard_that_is_not_whole_is_a_note(how: str, out: Path, report: Report
 
 
 @pytest.mark.parametrize("data", [None, b"", b"no index"])
-def test_an_index_that_cannot_be_read_is_a_note(data: bytes | None, out: Path) -> None:
+def test_an_unreadable_index_becomes_a_note(data: bytes | None, out: Path) -> None:
     index = sorted(out.glob("index/val-*.parquet"))[0]
     index.unlink()
     if data is not None:
@@ -137,7 +137,7 @@ def test_an_index_that_cannot_be_read_is_a_note(data: bytes | None, out: Path) -
     assert note.startswith("not counted: val-00000-of-00001-4.tfrec: ")
 
 
-# --- what indexes add up to ---
+# --- sums over indexes ---
 
 
 def index_of(labels: list[list[int]]) -> pa.Table:
@@ -166,7 +166,7 @@ def test_classes_are_counted_by_record_and_by_object() -> None:
 
 
 def test_records_shown_are_spread_and_cover_classes() -> None:
-    """Of 1,000 classes in a tail, those shown reach from the most frequent to the rarest."""
+    """Of a long tail of classes, the most frequent and the rarest are shown."""
     sums = sums_of(10)
     for place in range(10):
         rows = [[n * n // 100] for n in range(place, 1000, 10)]
@@ -180,7 +180,7 @@ def test_records_shown_are_spread_and_cover_classes() -> None:
     assert len(pick_records([sums_of(3)], 72)) == 0
 
 
-# --- files of any origin ---
+# --- files of other programs ---
 
 
 IMAGE = {"image": (Kind.BYTES, [jpeg_bytes()])}
@@ -197,7 +197,7 @@ def classified(label: int) -> bytes:
     return record({"image": image, "class": (Kind.INT64, [label])})
 
 
-def test_other_files_are_read_whole(tmp_path: Path) -> None:
+def test_other_files_are_counted_and_shown(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord.gz"
     plain.write_bytes(b"".join(classified(n % 3) for n in range(10)))
     packed.write_bytes(gzip.compress(b"".join(classified(7) for _ in range(4))))
@@ -260,7 +260,7 @@ def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
         ({**SIZE, "raw_image": (Kind.BYTES, [bytes(12)])}, (6, 2, None)),
     ],
 )
-def test_layouts_of_others_are_understood(
+def test_features_of_other_layouts_are_recognized(
     features: dict[str, tuple[Kind, list]],
     columns: tuple[int | None, int | None, int | None],
     tmp_path: Path,
@@ -272,7 +272,7 @@ def test_layouts_of_others_are_understood(
         assert histograms[name] == ({} if value is None else {value: 1})
 
 
-def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_gives_an_empty_report(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     report = report_of_files([str(tmp_path / "a")], ACCESS)
     assert (report.splits[0].summary.records, report.pictures, report.notes) == (0, [], [])

@@ -36,7 +36,7 @@ def local(sources: Sources, tmp_path: Path) -> dict[str, str]:
 
 
 def shards_of(folder: Path) -> dict[str, str]:
-    """Return the shards' hashes; a plan tells of checksums that listings of a disk do not have."""
+    """Return the shards' hashes only: plans of buckets hold checksums, plans of disks do not."""
     return {name: sha256 for name, sha256 in digests(folder).items() if name.endswith(".tfrec")}
 
 
@@ -71,7 +71,7 @@ def images_read(stand_in: GcsStandIn) -> list[str]:
     return [name for name in read if name.endswith(".jpg")]
 
 
-def test_each_image_is_read_once_and_a_finished_run_reads_listings(stand_in: GcsStandIn) -> None:
+def test_each_image_is_read_once_and_a_rerun_reads_the_manifest_only(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
 
     assert convert().code == 0
@@ -90,7 +90,7 @@ def test_each_image_is_read_once_and_a_finished_run_reads_listings(stand_in: Gcs
     assert stand_in.count(Kind.UPLOAD) == 0
 
 
-def test_a_run_that_failed_is_resumed_without_reading_finished_shards_again(
+def test_a_resumed_run_reads_no_images_of_finished_shards(
     stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
 ) -> None:
     third = "coco/train-00002-of-00004-10.tfrec"
@@ -115,7 +115,7 @@ FLAKY = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", FLAKY.values(), ids=FLAKY)
-def test_what_passes_changes_nothing(
+def test_transient_errors_change_nothing(
     fault: Fault, stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
 ) -> None:
     stand_in.inject(fault)

@@ -12,7 +12,7 @@ def read_by(parts: list[Part]) -> list[tuple[int, int]]:
 
 
 @given(shard_records, st.integers(1, 16))
-def test_hosts_read_everything_once_and_as_many_each(records: list[int], hosts: int) -> None:
+def test_hosts_read_everything_once_in_equal_shares(records: list[int], hosts: int) -> None:
     shares = [read_by(deal(records, host, hosts)) for host in range(hosts)]
     everything = [(shard, record) for shard, count in enumerate(records) for record in range(count)]
     assert sorted(record for share in shares for record in share) == everything
@@ -21,14 +21,16 @@ def test_hosts_read_everything_once_and_as_many_each(records: list[int], hosts: 
 
 
 @given(shard_records, st.integers(1, 16))
-def test_a_dropped_remainder_leaves_all_hosts_equally_many(records: list[int], hosts: int) -> None:
+def test_dropping_the_remainder_gives_all_hosts_equal_counts(
+    records: list[int], hosts: int
+) -> None:
     shares = [read_by(deal(records, host, hosts, drop_remainder=True)) for host in range(hosts)]
     assert {len(share) for share in shares} == {sum(records) // hosts}
     assert len({record for share in shares for record in share}) == sum(map(len, shares))
 
 
-def test_planned_shards_stay_whole_but_for_rejects() -> None:
-    """Counts that differ by one, the first having one more, as plans have them."""
+def test_hosts_read_whole_shards_unless_records_were_rejected() -> None:
+    """Planned counts differ by one, and the first shards hold one more."""
     records = [65] * 5 + [64] * 11
     for host in range(4):
         assert deal(records, host, 4) == [Part(n, 0, records[n]) for n in range(host, 16, 4)]
@@ -38,7 +40,7 @@ def test_planned_shards_stay_whole_but_for_rejects() -> None:
 
 
 @pytest.mark.parametrize(("host", "hosts"), [(0, 0), (2, 2), (-1, 2)])
-def test_a_host_that_there_is_not_is_refused(host: int, hosts: int) -> None:
+def test_a_host_out_of_range_is_refused(host: int, hosts: int) -> None:
     message = f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}"
     with pytest.raises(ValueError, match=f"^{message}$"):
         deal([1], host, hosts)

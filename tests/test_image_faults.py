@@ -1,4 +1,4 @@
-"""Every fault of an image through the command: `rejected.jsonl` and the sums of the manifest."""
+"""Every fault of an image, found by the command: `rejected.jsonl` and the sums of the manifest."""
 
 import os
 from collections import Counter
@@ -30,7 +30,7 @@ def content(data: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data)
 
 
-# What is done to an image, the code and the detail of its reject.
+# How an image is spoiled, then the code and the detail of its reject.
 CASES: list[tuple[Callable[[Path], object], str, str]] = [
     (Path.unlink, "E-IMG-MISSING", "not in the listing"),
     (make_dangling, "E-IMG-MISSING", "a link to nothing"),
@@ -58,8 +58,8 @@ CASES: list[tuple[Callable[[Path], object], str, str]] = [
 FLAGS = ("--on_size_mismatch", "reject", "--check", "decode")
 
 
-def test_image_faults_accepted(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Each is named with all fields and counted; the other images are all there."""
+def test_each_image_fault_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Each is listed with all fields and counted; all other images are written."""
     sources, out = make_coco(2 * len(CASES)), tmp_path / "out"
     for place, (spoil, _, _) in enumerate(CASES):
         spoil(sources[0] / f"a{place:03}.jpg")
@@ -85,7 +85,7 @@ def test_image_faults_accepted(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert sorted(source_ids(out)) == list(range(len(CASES) + 1, 2 * len(CASES) + 1))
 
 
-def test_every_image_code_is_reached() -> None:
+def test_every_image_code_has_a_case() -> None:
     unreached = {"E-EX-TOO-LARGE", "E-EX-EMPTY", "E-EX-FAILED"}  # of a layout, not of an image
     codes = {code for code in FAULTS if code.startswith(("E-IMG-", "E-EX-"))}
     assert {code for _, code, _ in CASES} == codes - unreached

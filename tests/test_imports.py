@@ -19,7 +19,7 @@ STORAGE, IMAGES, SHUFFLE, SOURCES, VERIFY, FORECAST, REPORT = (
     f"transforms/{name}"
     for name in ("storage", "images", "shuffle", "sources", "verify", "forecast", "report")
 )
-INDEX = "transforms/shard_index"  # a module that needs schemas alone
+INDEX = "transforms/shard_index"  # a module that imports only schemas
 FLOW = {"schemas", STORAGE, IMAGES, SHUFFLE, SOURCES, INDEX, "transforms"}
 MAY_IMPORT = {
     "schemas": set(),
@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "pipelines": FLOW | {VERIFY, FORECAST, REPORT},
     "readers": {"schemas", STORAGE, INDEX, REPORT},  # the report draws pictures
 }
-"""Each folder, with the folders it may import besides itself."""
+"""Each folder, with the other folders it may import."""
 
 PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
 """Documented names with an underscore: those of named tuples, and `os._exit`."""
@@ -123,7 +123,7 @@ def test_breaches_are_found(folder: str, source: str, broken: list[str]) -> None
     assert sorted(breaches(folder, source)) == broken
 
 
-def test_rules_are_kept() -> None:
+def test_modules_keep_the_rules() -> None:
     found: dict[tuple[str, str], str] = {}
     for package in PACKAGES:
         for path in sources(package):
@@ -135,7 +135,7 @@ def test_rules_are_kept() -> None:
 
 @pytest.mark.parametrize("folder", NOT_SHIPPED)
 def test_no_program_loads_a_second_copy_of_a_module(folder: str) -> None:
-    """What is imported as `schemas`, and not as `beam_tfrec.schemas`, has types of its own."""
+    """`schemas` imported without `beam_tfrec.` is another module, with its own types."""
     copies = re.compile(rf"\s*(from|import) ({'|'.join(PACKAGES)})\b")
     lines = {line: path for path in sources(folder) for line in path.read_text().splitlines()}
     assert {line: path for line, path in lines.items() if copies.match(line)} == {}
@@ -152,12 +152,12 @@ def modules(package: str) -> list[str]:
 
 LATE = {
     "beam_tfrec.schemas.geometry.masks",  # numpy
-    "beam_tfrec.readers.tf_data",  # where TensorFlow reads
+    "beam_tfrec.readers.tf_data",  # tensorflow
 }
 
 
 # Workers import these: TensorFlow costs seconds and 0.4 GB a process, Pillow decodes natively.
-# Beam costs each process that builds shards next to a run a second and a hundred megabytes.
+# Beam costs each builder process a second and a hundred megabytes.
 @pytest.mark.parametrize(
     ("package", "names", "barred"),
     [
@@ -171,7 +171,9 @@ LATE = {
         ),
     ],
 )
-def test_importing_a_package_leaves_out(package: str, names: list[str], barred: set[str]) -> None:
+def test_importing_a_package_avoids_heavy_libraries(
+    package: str, names: list[str], barred: set[str]
+) -> None:
     names = names or [name for name in modules(package) if name not in LATE]
     found = packages_of(loaded_by(f"import {', '.join(names)}"))
     assert package in found

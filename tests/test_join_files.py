@@ -26,7 +26,7 @@ def named(name: str, side: int, file_name: str = "", source: str = "train") -> N
     return NamedFile(source, name, side, file(file_name or f"{name}.png"))
 
 
-def test_files_of_a_name_come_together_in_order() -> None:
+def test_files_of_equal_name_are_joined_in_order() -> None:
     files = [named("b", 1), named("a", 1, "a.png"), named("a", 0), named("a", 1, "a.jpg")]
     others = [named("train/x", OTHER_SIDE, "x")]
     assert join_files("train", [*files, *others]) == [
@@ -37,7 +37,7 @@ def test_files_of_a_name_come_together_in_order() -> None:
 
 
 @pytest.mark.parametrize("spooled", [False, True])
-def test_sources_are_joined_apart(
+def test_each_source_is_joined_on_its_own(
     test_pipeline: Callable[[], beam.Pipeline], spooled: bool
 ) -> None:
     files = [named(f"{n}", side, source=s) for n in range(40) for side in (0, 1) for s in "ab"]

@@ -70,7 +70,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def wait_for_shards(process: subprocess.Popen[str], out: Path, least: int) -> None:
-    """Wait until so many shards are to be seen, each as large as its receipt says."""
+    """Wait for this many visible shards; each must have the size in its receipt."""
     seen: set[Path] = set()
     while process.poll() is None and len(seen) < least:
         for path in set(shard_paths(out)) - seen:
@@ -82,10 +82,10 @@ def wait_for_shards(process: subprocess.Popen[str], out: Path, least: int) -> No
 
 def kill(process: subprocess.Popen[str]) -> Run:
     """Kill a run, and wait until its builder processes have ended, too."""
-    beside = children.builders_of(process.pid)
+    builders = children.builders_of(process.pid)
     process.kill()
     run = finish(process)
-    children.wait_until_gone(beside)
+    children.wait_until_gone(builders)
     return run
 
 
@@ -103,7 +103,7 @@ def check_resumes(job: Job, out: Path) -> None:
     assert check_output(files_of(out), job.undisturbed)
 
 
-def test_a_builder_process_is_killed(job: Job, tmp_path: Path) -> None:
+def test_a_killed_builder_process_ends_the_run(job: Job, tmp_path: Path) -> None:
     process = start_coco(*job.into(tmp_path / "out"))
     wait_for_shards(process, tmp_path / "out", 1)
     (builder,) = children.builders_of(process.pid)
@@ -115,8 +115,8 @@ def test_a_builder_process_is_killed(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", rounds(few=1, many=8))
-def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
-    """Each run keeps what the last one finished, so that it ends in spite of all."""
+def test_runs_killed_again_and_again_make_progress(seed: int, job: Job, tmp_path: Path) -> None:
+    """Each run keeps the shards that earlier runs finished."""
     delays, visible = random.Random(seed), [0]
     for _ in range(6):
         process = start_coco(*job.into(tmp_path / "out"))
@@ -131,7 +131,9 @@ def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
-def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path) -> None:
+def test_an_interrupted_run_can_be_resumed(
+    number: signal.Signals, code: int, job: Job, tmp_path: Path
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = start_coco(*job.into(tmp_path / "out"), TMPDIR=str(temporary))
@@ -166,7 +168,7 @@ http.client.HTTPConnection.connect = urllib.request.urlopen = urllib.request.url
 @pytest.mark.thorough
 @pytest.mark.parametrize("runner", [(), ("--runner", "DirectRunner")], ids=["default", "direct"])
 def test_needs_no_network(runner: tuple[str, ...], make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Nothing is downloaded, looked up or reported: nothing even tries."""
+    """Nothing even tries to download, look up or report anything."""
 
     def with_urls(spec: dict) -> None:
         for image in spec["images"]:

@@ -1,4 +1,4 @@
-"""Licenses of COCO files, and label files: what they say, and what becomes of it in a run."""
+"""Licenses of COCO files, and label files: how they are parsed, and what a run makes of them."""
 
 import json
 from collections.abc import Callable
@@ -63,9 +63,7 @@ def test_only_plain_urls_are_links(url: str, is_one: bool) -> None:
     assert is_link(url) is is_one
 
 
-def test_records_are_counted_by_the_license_of_their_image(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_records_are_counted_by_license(make_coco: MakeCoco, tmp_path: Path) -> None:
     def license(spec: dict) -> None:
         for place, image in enumerate(spec["images"]):
             image["license"] = (4, 5, None)[place % 3]
@@ -95,14 +93,14 @@ def test_records_are_counted_by_the_license_of_their_image(
 CAT, DOG = Label(0, "cat"), Label(1, "dog")
 TENCH = Label(1, "n01440764", text="tench, Tinca tinca")
 
-# The file, the number of its first line, the labels.
+# Contents of the file, id of its first line, labels.
 FILES = {
     "names": (b"cat\ndog\n", 0, [CAT, DOG]),
-    "from 1": (b"cat\ndog\n", 1, [Label(1, "cat"), Label(2, "dog")]),
+    "ids from 1": (b"cat\ndog\n", 1, [Label(1, "cat"), Label(2, "dog")]),
     "empty lines at the end": (b"cat\ndog\n\n \n", 0, [CAT, DOG]),
-    "lines of Windows": (b"cat\r\ndog\r\n", 0, [CAT, DOG]),
+    "Windows line ends": (b"cat\r\ndog\r\n", 0, [CAT, DOG]),
     "byte order mark": (b"\xef\xbb\xbfcat\ndog\n", 0, [CAT, DOG]),
-    "what only looks like a line's end": ("a\u2028b\n".encode(), 0, [Label(0, "a\u2028b")]),
+    "Unicode line separator": ("a\u2028b\n".encode(), 0, [Label(0, "a\u2028b")]),
     "synset": (b"n01440764 tench, Tinca tinca\n", 1, [TENCH]),
     "synset and tab": (b"n01440764\ttench, Tinca tinca\n", 1, [TENCH]),
     "nearly a synset": (b"n0144076 tench\n", 1, [Label(1, "n0144076 tench")]),
@@ -128,7 +126,7 @@ def test_read_label_file(data: bytes, first_id: int, labels: list[Label]) -> Non
         (b"cat\n\xff\n", "not UTF-8 at byte 4; save it as UTF-8"),
     ],
 )
-def test_bad_label_files(data: bytes, line: str) -> None:
+def test_bad_label_files_are_refused(data: bytes, line: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read_label_file(data, 0, "gs://b/a.txt")
     assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"
@@ -137,7 +135,7 @@ def test_bad_label_files(data: bytes, line: str) -> None:
 @pytest.mark.parametrize(
     ("names", "others"), [(["dog", "cow"], ""), (["emu", "cow", "fox"], " and 2 more")]
 )
-def test_classes_that_the_file_lacks(names: list[str], others: str) -> None:
+def test_classes_missing_from_the_file_are_refused(names: list[str], others: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         refuse_unlisted([CAT, DOG], names, "a.txt")
     assert str(raised.value) == (

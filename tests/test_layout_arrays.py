@@ -30,7 +30,7 @@ def built(layout: ArraysLayout, fields: ArrayFields, data: bytes) -> dict:
         ((2, 1, 2, 2), {"shape": [2, 1, 2, 2]}),
     ],
 )
-def test_an_item_has_the_tutorial_s_keys(shape: tuple[int, ...], expected: dict) -> None:
+def test_items_have_the_keys_of_the_tutorial(shape: tuple[int, ...], expected: dict) -> None:
     values = np.ones(shape, np.float32)
 
     features = built(ArraysLayout(), ArrayFields(shape, "float32", label=7), values.tobytes())
@@ -43,7 +43,7 @@ def test_an_item_has_the_tutorial_s_keys(shape: tuple[int, ...], expected: dict)
 
 @pytest.mark.parametrize("dtype", TENSOR_TYPES)
 @pytest.mark.parametrize("encoding", Encoding)
-def test_big_endian_values_are_turned(dtype: str, encoding: Encoding) -> None:
+def test_big_endian_values_are_swapped(dtype: str, encoding: Encoding) -> None:
     values = np.arange(6).reshape(2, 3).astype("uint16" if dtype == "bfloat16" else dtype)
     swapped = values.astype(values.dtype.newbyteorder(">")).tobytes()
 

@@ -39,7 +39,7 @@ def build(layout: Layout, label: Label = TENCH, **image: Any) -> Built | Unfit:
 
 
 def read_back(layout: Layout, label: Label = TENCH, **image: Any) -> dict[str, Any]:
-    """Return the values of a record, as TensorFlow parses them by the layout's own spec."""
+    """Return the values of a record, parsed by TensorFlow with the layout's spec."""
     built = build(layout, label, **image)
     assert isinstance(built, Built)
     assert (built.dropped, built.repairs, built.labels) == ([], [], [label.id])
@@ -81,10 +81,10 @@ GRAY = ImageInfo("png", 64, 48, channels=1)
         (TutorialLayout(5), GRAY, 5, TUTORIAL | {"depth": 1}),
     ],
 )
-def test_layouts_of_files(
+def test_layouts_that_store_files(
     layout: Layout, info: ImageInfo, first: int, expected: dict[str, Any]
 ) -> None:
-    """The size is known before the image is read; classes count from the first label."""
+    """Record sizes are known before images are read; class ids start at the first label."""
     assert read_back(layout, info=info) == expected
     assert layout.first_label_id == first and layout.options()["first_label"] == str(first)
     built = build(layout, Label(1, "n01440764"), info=info)
@@ -93,7 +93,7 @@ def test_layouts_of_files(
     assert abs(layout.record_bytes(SAMPLE) - framed) <= 30
 
 
-def test_tensor() -> None:
+def test_layout_tensor() -> None:
     read = read_back(TensorLayout(), pixels=PIXELS)
     assert read["class_name"] == b"n01440764"
     np.testing.assert_array_equal(tf.io.parse_tensor(read["image"], "float32").numpy(), PIXELS)
@@ -107,11 +107,11 @@ def test_tensor() -> None:
         (ImageInfo("jpeg", 64, 48, 1, ("cmyk",), 3), "a jpeg of CMYK"),
     ],
 )
-def test_imagenet_holds_nothing_but_jpegs_of_rgb(info: ImageInfo, what: str) -> None:
+def test_imagenet_takes_only_rgb_jpegs(info: ImageInfo, what: str) -> None:
     unfit = Unfit("E-IMG-TYPE", f"{what}, the layout holds JPEGs of RGB")
     assert build(ImagenetLayout(), info=info) == unfit
 
 
-def test_types_that_pixels_cannot_have() -> None:
+def test_unknown_types_of_pixels_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dtype must be one of uint8, .*, got 'int8': give an"):
         TensorLayout(dtype="int8")

@@ -74,13 +74,13 @@ def test_boxes_outside_are_dropped_with_all_their_values() -> None:
     ]
 
 
-def test_the_estimated_size_is_this_for_ever() -> None:
+def test_the_estimated_size_never_changes() -> None:
     # It fixes the number of shards: 541 + "42" + "dir/a.jpg" + 33 an object + the image.
     layout = DetectionLayout()
     assert layout.record_bytes(sample_of(9, 9)) == 541 + 2 + 9 + 3
     two = sample_of(9, 9, object_at(1, 1, 2, 2), object_at(1, 1, 2, 2))
     assert layout.record_bytes(two) == 541 + 2 + 9 + 66 + 3
-    panoptic = Blob("train/panoptic", "a.png", 1000)  # of which three masks are made
+    panoptic = Blob("train/panoptic", "a.png", 1000)  # three masks are made of it
     two = msgspec.structs.replace(two, blobs=(*two.blobs, panoptic))
     assert layout.record_bytes(two) == 541 + 2 + 9 + 66 + 3 + 2000
 
@@ -93,7 +93,7 @@ def test_the_estimated_size_is_this_for_ever() -> None:
         (None, "boxes license", "boxes"),
         ("boxes license", "boxes license", "boxes license"),
         ("masks boxes", "boxes", "boxes masks"),  # in the groups' order
-        # Keypoints stand in the file that holds the boxes, which may be read for them alone.
+        # A file of keypoints holds boxes too, and may be read for these alone.
         ("boxes", "boxes keypoints", "boxes"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_resolved_layout_writes_the_chosen_groups() -> None:
 def values(
     name: str, *objects: ObjectFields, labels: Sequence[Label] = (PERSON, CUP), **fields: Any
 ):
-    """Return the values of a group's features, and what was mended."""
+    """Return the values of a group's features, and the repairs."""
     made = built(
         DetectionLayout(features=("boxes", name)),
         sample_of(100, 50, *objects, **fields),
@@ -210,8 +210,8 @@ def test_lvis_lists_hold_class_ids_as_records_do(
         ({"photo": b"the bytes themselves", "x": []}, "photo must be a list of one value, got 20"),
     ],
 )
-def test_values_are_those_of_the_spec(values: dict[str, list], message: str) -> None:
-    """Others would be lost, or parsed by no reader of the spec."""
+def test_values_must_match_the_spec(values: dict[str, list], message: str) -> None:
+    """Other values would be lost, or could not be parsed with the spec."""
     photo, x = Feature("photo", Kind.BYTES, False, "the file"), Feature("x", Kind.FLOAT, True, "x")
 
     class Mine(PictureLayout):

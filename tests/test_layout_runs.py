@@ -29,7 +29,7 @@ def label_map(out: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.thorough
-def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_ids_that_label_maps_refuse_become_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
     odd_ids = functools.partial(new_ids, first=-1, second=2**40)
     sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
     assert run_coco(*command(sources, out)).ended == (3, "E-ANN-LABELS")
@@ -39,9 +39,7 @@ def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_p
     assert value(examples(out)[0], "image/object/class/label") == [1, 2]
 
 
-def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_features_without_a_file_end_the_run_early(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     run = run_coco(*command(sources, out), "--features", "boxes,captions")
     assert run.ended == (2, "E-ARG")
@@ -86,7 +84,7 @@ def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
 
 @pytest.mark.thorough
 def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
-    """Every value is the annotation file's, by the steps of TFDS's own builder."""
+    """Every value equals the annotation file's, computed as TFDS's own builder does."""
     roots = {split: TEST_DATA / f"coco_{split}" for split in ("train", "val")}
     files = {split: root / "annotations" / "instances.json" for split, root in roots.items()}
     run = run_coco(
@@ -121,7 +119,9 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
 
 
-def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_layout_keras_writes_keys_and_files_of_the_recipe(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
     """Two annotations of each of five photos; the sixth has none and is not written."""
 
     def bare_the_last(spec: dict) -> None:
@@ -147,7 +147,7 @@ def test_keras_has_the_recipe_s_keys_and_files(make_coco: MakeCoco, tmp_path: Pa
 
 
 def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """By the annotation file's size it would lie inside."""
+    """With the size in the annotation file, it would lie inside."""
 
     def annotate_elsewhere(spec: dict) -> None:
         spec["images"][1]["width"] = 128

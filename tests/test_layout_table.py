@@ -51,7 +51,7 @@ def test_every_column_is_a_feature_under_its_name() -> None:
     assert built(layout, {"home town": "x"}) == {"home town": [b"x"], "ids": []}
 
 
-def test_given_types_rule() -> None:
+def test_given_types_win() -> None:
     given_types = types(age="float", zip="bytes?", tags="int64[]")
     found = ["int64? age", "int64 zip", "int64? tags", "int64 b"]
     layout = TableLayout(given_types).resolved(found)
@@ -91,7 +91,7 @@ def test_several_labels(columns: tuple, found: list[str], cells: dict) -> None:
     assert built(layout, {}) == {"image/class/label": [], "image/class/text": []}
 
 
-def test_records_are_as_large_as_rows_and_images() -> None:
+def test_estimated_size_covers_row_and_images() -> None:
     row = sample({"a": "x" * 1000}, Blob("r", "n", 5000))
     assert TableLayout().record_bytes(row) == 64 + 1006 + 300 + 5000
     planned = msgspec.structs.replace(row, payload=b"")

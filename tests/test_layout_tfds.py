@@ -29,7 +29,7 @@ SEGMENTS = [
 RGB_PNG = png(ihdr(100, 50, 8, 2), chunk(b"IDAT", b""))
 
 
-def test_panoptic_alone_is_coco_2017_panoptic() -> None:
+def test_panoptic_alone_gives_coco_2017_panoptic() -> None:
     """A segment outside the image is left out and counted."""
     outside = SegmentFields(9, 1, (100.0, 0.0, 5.0, 5.0), 25.0, 0)
     sample = sample_of(100, 50, segments=[*SEGMENTS, outside])
@@ -51,7 +51,7 @@ def test_panoptic_alone_is_coco_2017_panoptic() -> None:
     assert made.repairs == ["segment_left_out"]
 
 
-def test_an_image_without_a_panoptic_one_is_no_example() -> None:
+def test_an_image_without_panoptic_annotation_is_rejected() -> None:
     layout = TfdsLayout().resolved(["panoptic"])
     unfit = layout.build(sample_of(100, 50), [image_of(100, 50)], LABELS)
     assert unfit == Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
@@ -65,10 +65,10 @@ def test_an_image_without_a_panoptic_one_is_no_example() -> None:
         (("png", 50, 100), 6, "SIZE made of the picture as viewed, which takes"),
     ],
 )
-def test_a_panoptic_image_of_other_pixels_is_no_example(
+def test_a_panoptic_image_of_another_form_is_rejected(
     second: tuple[str, int, int], orientation: int, unfit: str
 ) -> None:
-    """Its bytes pass through: a reader would lay its segments on other pixels of the photo."""
+    """Its bytes are stored as they are, so its segments would not fit the photo."""
     image = EncodedImage("pan/a.png", RGB_PNG, "", ImageInfo(*second))
     images = [image_of(100, 50, orientation), image]
     layout = TfdsLayout().resolved(["panoptic"])
@@ -77,7 +77,7 @@ def test_a_panoptic_image_of_other_pixels_is_no_example(
     assert f"{built.code} {built.detail}".startswith(f"E-IMG-{unfit}")
 
 
-# --- by TFDS itself ---
+# --- compared with TFDS itself ---
 
 
 def coco_features(tfds: Any, config: str, folder: Path) -> Any:
@@ -117,8 +117,8 @@ def test_the_features_equal_those_of_tfds(
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
 
 
-def test_the_recipe_s_own_parsing_reads_it() -> None:
-    """Its feature description and its steps, see the page that the layout names."""
+def test_the_keras_recipe_parses_the_records() -> None:
+    """With the feature description and the steps of the page that the layout names."""
     import tensorflow as tf
 
     description = {

@@ -1,4 +1,4 @@
-"""What docs/layouts.md shows and lists."""
+"""docs/layouts.md: its example runs, and it lists every key."""
 
 import importlib
 import re
@@ -9,8 +9,7 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from beam_tfrec.pipelines import coco
-from beam_tfrec.pipelines.coco import LAYOUTS
+from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.schemas.features import FeatureSpec
 from beam_tfrec.schemas.layouts.pictures import PictureLayout
 from tests.coco_command import MakeCoco, Sources, check_committed, examples, value
@@ -22,7 +21,7 @@ MakePipeline = Callable[[], beam.Pipeline]
 
 @pytest.fixture
 def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PictureLayout:
-    """The document's layout, in a module of its own."""
+    """The document's layout, in its own module."""
     (tmp_path / "my_layouts.py").write_text(EXAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_layouts", raising=False)
@@ -37,10 +36,10 @@ def config_of(sources: Sources, out: Path, layout: PictureLayout) -> coco.CocoCo
     )
 
 
-def test_a_layout_of_the_users_own(
+def test_the_example_layout_runs(
     people: PictureLayout, make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
 ) -> None:
-    """Two objects a picture, of which the first is a person."""
+    """Each picture has two objects; the first is a person."""
     sources, out = make_coco(3), tmp_path / "out"
     with test_pipeline() as root:
         coco.build(root, config_of(sources, out, people))
@@ -52,11 +51,18 @@ def test_a_layout_of_the_users_own(
         assert value(example, "photo")[0] in photos
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_key_of_every_group_is_listed(name: str) -> None:
+def keys_not_listed(name: str, spec: FeatureSpec, *groups: str) -> set[str]:
     section = DOC.split(f"\n## {name}\n")[1].split("\n## ")[0]
-    layout = LAYOUTS[name]
-    spec: FeatureSpec = layout(features=tuple(group.name for group in layout.groups)).spec
     listed = set(re.findall(r"`([^`]+)`", section))
-    assert {feature.key for feature in spec.features} - listed == set()
-    assert {group.name for group in layout.groups} - listed == set()
+    return {*groups, *(feature.key for feature in spec.features)} - listed
+
+
+@pytest.mark.parametrize("name", coco.LAYOUTS)
+def test_every_key_of_every_group_is_listed(name: str) -> None:
+    groups = tuple(group.name for group in coco.LAYOUTS[name].groups)
+    assert keys_not_listed(name, coco.LAYOUTS[name](features=groups).spec, *groups) == set()
+
+
+@pytest.mark.parametrize("name", folder.LAYOUTS)
+def test_every_key_of_a_layout_for_folders_is_listed(name: str) -> None:
+    assert keys_not_listed(name, folder.LAYOUTS[name]().spec) == set()

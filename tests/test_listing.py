@@ -18,7 +18,7 @@ from tests.gcs_stand_in import GcsStandIn, Kind
 
 
 class Listing:
-    """A store's names in pages; a page is late until as many are asked for at once as awaited."""
+    """A store's names in pages; each page waits until `awaited` requests run at once."""
 
     def __init__(self, names: Sequence[str], awaited: int = 0) -> None:
         self.names = sorted(names)
@@ -88,7 +88,7 @@ def test_a_bucket_is_divided_at_its_folders(
 
 
 @pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
-def test_in_process_and_on_a_cluster_all_is_listed(runner: str, stand_in: GcsStandIn) -> None:
+def test_each_runner_lists_all_names(runner: str, stand_in: GcsStandIn) -> None:
     names = BUCKETS["many folders"][0]
     stand_in.put_all("b", names)
 

@@ -1,9 +1,7 @@
-"""`beam_tfrec.load`: which records come, in which order, on which host, as which tensors."""
+"""`beam_tfrec.load`: tensors, order, shares of hosts, and refused arguments."""
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,7 @@ PNG_4_BY_3 = {"L": 90, "RGB": (200, 100, 50), "RGBA": (200, 100, 50, 128), "LA":
 
 
 def numbered(*counts: int) -> list[list[dict[str, list[int]]]]:
-    """Return shards of so many records, numbered through."""
+    """Return shards with these numbers of records, numbered consecutively."""
     numbers = iter(range(sum(counts)))
     return [[{"n": [next(numbers)]} for _ in range(count)] for count in counts]
 
@@ -64,7 +62,7 @@ def write_numbers(folder: Path, *counts: int, order: str = "shuffled") -> str:
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Sixteen shards, some of which lost records to rejects."""
+    """Sixteen shards; some lost records to rejects."""
     counts = [8, 8, 3, 8, 8, 8, 0, 8, 8, 8, 8, 7, 8, 8, 8, 5]
     return write_numbers(tmp_path_factory.mktemp("uneven"), *counts)
 
@@ -106,7 +104,7 @@ SHAPES: list[tuple[dict[str, Any], str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("options", "image", "bbox", "label", "caption"), SHAPES)
-def test_types(
+def test_shapes_and_types(
     photos: str, options: dict[str, Any], image: str, bbox: str, label: str, caption: str
 ) -> None:
     dataset = beam_tfrec.load(photos, "train", **options)
@@ -131,7 +129,7 @@ def test_lists_are_padded_and_cut(photos: str) -> None:
 
 
 def test_images_are_pixels_or_bytes(photos: str) -> None:
-    """Ragged in a batch, since they differ in size, or resized to one."""
+    """In a batch, images of several sizes are ragged, or resized to one size."""
     encoded = [r["image"].numpy() for r in beam_tfrec.load(photos, "train", decode_images=False)]
     (batch,) = beam_tfrec.load(photos, "train", batch_size=4)
     (resized,) = beam_tfrec.load(photos, "train", batch_size=4, image_size=(8, 10))
@@ -176,7 +174,7 @@ PEOPLE = (Label(1, "cat"), Label(2, "person", keypoints=("nose", "left eye", "ri
 
 
 def person(spec: FeatureSpec, objects: int) -> dict[str, list]:
-    """Return values of an image of so many objects of three keypoints."""
+    """Return values of an image with this many objects, each with three keypoints."""
     texts = {Kind.BYTES: b"x", Kind.FLOAT: 0.5, Kind.INT64: 1}
     counts = {"image/caption": 2, "image/object/polygon": 6 * objects}
     values: dict[str, list] = {}
@@ -190,7 +188,7 @@ def person(spec: FeatureSpec, objects: int) -> dict[str, list]:
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_lists_of_objects_in_the_detection_layout(tmp_path: Path, batch_size: int | None) -> None:
-    """Keypoints are grouped by objects; polygons and captions are of none, and stay."""
+    """Keypoints are grouped by object; polygons and captions stay flat lists."""
     records = [person(DETECTION, objects) for objects in (1, 5)]
     write_values(tmp_path, DETECTION, {"train": [records]}, PEOPLE)
     dataset = beam_tfrec.load(
@@ -209,7 +207,7 @@ def test_lists_of_objects_in_the_detection_layout(tmp_path: Path, batch_size: in
     assert first["image/object/mask"].numpy().tolist() == [b"x", b"", b"", b""]
 
 
-def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
+def test_data_sets_must_agree_on_the_number_of_keypoints(tmp_path: Path) -> None:
     for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
         write_values(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
     roots = [str(tmp_path / name) for name in "ab"]
@@ -238,7 +236,7 @@ def test_sequence_examples(tmp_path: Path) -> None:
 
 
 def test_the_order(tmp_path: Path) -> None:
-    """The same each time, or another in each epoch, or that of a seed."""
+    """Always the same; with `shuffle`, new in each epoch, or fixed by a seed."""
     out = write_numbers(tmp_path, *[50] * 20)
     dataset = beam_tfrec.load(out, "train")
     first = numbers_of(dataset)
@@ -259,7 +257,7 @@ def test_the_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hosts", [2, 7])
 def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
-    """All of it, or as many whole batches each as there are steps."""
+    """Together they read all of it, or each reads `steps` whole batches."""
     steps = beam_tfrec.steps_per_epoch(uneven, "train", 3 * hosts, hosts, drop_remainder=True)
     assert steps == 111 // hosts // 3
     shares: list[list[int]] = []
@@ -291,10 +289,10 @@ def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int])
     assert len(dataset) == len(lengths)
 
 
-def test_keras_trains_as_many_steps_in_each_epoch(
+def test_keras_trains_the_same_steps_in_each_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the README's lines: 120 records are one batch of 64 and one of 56."""
+    """With the README's code: 120 records are one batch of 64 and one of 56."""
     spec = FeatureSpec("objects", OBJECTS.features[2:3])
     shard = [{"objects/label": [1, 2]}] * 60
     write_values(tmp_path / "out", spec, {"train": [shard, shard]})
@@ -314,7 +312,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
     assert list(beam_tfrec.load(out, "train", host=2, hosts=3, drop_remainder=False)) == []
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -348,13 +346,13 @@ def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], messag
         beam_tfrec.load(uneven, "train", **options)
 
 
-def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> None:
-    """A file of the right length with one record of the size of two."""
+def test_fewer_records_than_in_the_manifest_are_an_error(tmp_path: Path) -> None:
+    """The file has the right length, but a single record as long as two."""
     out = write_numbers(tmp_path, 2)
     (shard,) = tmp_path.glob("*.tfrec")
     one = encode_example({"n": (Kind.INT64, [1])})
     spare = shard.stat().st_size - len(b"".join(frame_record([one])))
-    unknown = b"\x4a" + bytes([spare - 2]) + bytes(spare - 2)  # a field that readers pass over
+    unknown = b"\x4a" + bytes([spare - 2]) + bytes(spare - 2)  # readers skip an unknown field
     shard.write_bytes(b"".join(frame_record([one + unknown])))
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
         list(beam_tfrec.load(out, "train"))
@@ -364,7 +362,7 @@ def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> Non
         beam_tfrec.load(out, "train")
 
 
-# --- where it runs ---
+# --- graphs and documents ---
 
 
 def graph_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
@@ -392,55 +390,8 @@ def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> N
     assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
 
-ON_TWO_DEVICES = """
-import sys
-import tensorflow as tf
-import beam_tfrec
-
-(cpu,) = tf.config.list_physical_devices("CPU")
-two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-tf.config.set_logical_device_configuration(cpu, two)
-devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-strategy = tf.distribute.MirroredStrategy(devices)
-out, global_batch = sys.argv[1], 10
-
-BLOCK
-
-@tf.function
-def total(batch):
-    sums = strategy.run(lambda values: tf.reduce_sum(values["n"]), (batch,))
-    return strategy.reduce("SUM", sums, axis=None)
-
-iterator = iter(batches)
-print(strategy.num_replicas_in_sync, sum(int(total(next(iterator))) for _ in range(steps)))
-
-dataset = beam_tfrec.load(out, "train", batch_size=global_batch)
-for batch in strategy.experimental_distribute_dataset(dataset):
-    parts = strategy.experimental_local_results(batch["n"])
-    print(*(number for values in parts for number in values.numpy()))
-"""
-
-
-@pytest.mark.thorough
-def test_a_mirrored_strategy_takes_it(uneven: str) -> None:
-    """By a function of the context, as the document has it, and whole; on two devices."""
-    program = ON_TWO_DEVICES.replace("BLOCK", block_of("docs/readers.md", "def make(context)"))
-    run = subprocess.run(
-        [sys.executable, "-c", program, uneven], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    (replicas, total), *batches = [
-        [int(word) for word in line.split()] for line in run.stdout.splitlines()
-    ]
-    in_order = numbers_of(beam_tfrec.load(uneven, "train"))
-    assert replicas == 2
-    assert total == sum(in_order[:110])
-    assert [number for batch in batches for number in batch] == in_order
-    assert [len(batch) for batch in batches] == [10] * 11 + [1]
-
-
-def test_what_the_document_makes_of_bytes(tmp_path: Path) -> None:
-    """Tensors are parsed and masks decoded by the lines that it shows."""
+def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:
+    """By expressions that docs/readers.md shows."""
     spec = FeatureSpec(
         "bytes",
         (
@@ -461,33 +412,10 @@ def test_what_the_document_makes_of_bytes(tmp_path: Path) -> None:
     assert masks.numpy().tolist() == [[[[90]] * 4] * 3] * 2
 
 
-@pytest.fixture(scope="module")
-def service() -> Any:
-    """The address of a tf.data service of two workers in this process."""
-    service = tf.data.experimental.service
-    dispatcher = service.DispatchServer()
-    config = service.WorkerConfig(dispatcher.target.partition("://")[2])
-    workers = [service.WorkerServer(config) for _ in range(2)]
-    yield dispatcher.target
-    del workers, dispatcher
-
-
-@pytest.mark.parametrize(("policy", "known", "times"), [("OFF", True, 2), ("DYNAMIC", False, 1)])
-def test_the_tf_data_service_takes_it(
-    uneven: str, service: str, policy: str, known: bool, times: int
-) -> None:
-    """Either each worker sends everything, or they are dealt the files."""
-    dataset = beam_tfrec.load(uneven, "train", batch_size=8, known_cardinality=known)
-    sharding = getattr(tf.data.experimental.service.ShardingPolicy, policy)
-    distribute = tf.data.experimental.service.distribute(sharding, service)
-    numbers = [n for batch in dataset.apply(distribute) for n in batch["n"].numpy()]
-    assert sorted(numbers) == sorted(list(range(111)) * times)
-
-
-def test_shards_in_a_bucket_are_left_to_tensorflow(
+def test_tensorflow_gets_the_paths_of_shards_in_a_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose endpoint is Google's alone: so here it is seen what it is asked for, not read."""
+    """TensorFlow cannot read from the stand-in, so the test looks at its graph only."""
     out = Path(write_numbers(tmp_path, 2, 2))
     with GcsStandIn() as stand_in:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
@@ -501,7 +429,7 @@ def test_shards_in_a_bucket_are_left_to_tensorflow(
     assert len(dataset) == 4
 
 
-def test_data_sets_are_read_as_one(tmp_path: Path) -> None:
+def test_several_data_sets_are_read_as_one(tmp_path: Path) -> None:
     roots: Sequence[str] = [write_numbers(tmp_path / str(day), day + 1, day) for day in range(3)]
     dataset = beam_tfrec.load(roots, "train")
     assert len(dataset) == len(list(dataset)) == 9

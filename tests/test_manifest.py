@@ -48,7 +48,7 @@ MANIFEST = Manifest(
 )
 
 
-def test_a_plan_s_digest_is_this_for_ever() -> None:
+def test_a_plans_digest_never_changes() -> None:
     assert plan_digest(PLAN) == "8f9f615c0f5ed0466287fcaf54f53a66"
 
 
@@ -58,7 +58,7 @@ BACKWARDS = {"a_val": PlannedSplit(3, 1), "train": PlannedSplit(10, 2)}
 @pytest.mark.parametrize(
     ("changes", "same"),
     [
-        ({"options": {"layout": "detection", "seed": "0"}}, True),  # their order
+        ({"options": {"layout": "detection", "seed": "0"}}, True),  # in another order
         ({"splits": BACKWARDS}, True),
         ({"format_version": 3}, False),
         ({"options": {"seed": "1"}}, False),

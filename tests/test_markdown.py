@@ -1,4 +1,4 @@
-"""Text of strangers in Markdown, as a parser that we did not write sees it."""
+"""Untrusted text in Markdown, read by a parser that we did not write."""
 
 import re
 
@@ -55,7 +55,7 @@ def text_of(token: Token) -> str:
 
 @given(st.text(max_size=60))
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_in_a_cell_is_text(text: str, other: str) -> None:
+def test_text_in_a_cell_stays_text(text: str, other: str) -> None:
     rows = [f"| {escaped(cell)} | x |" for cell in (text, other)]
     found = cells("\n".join(["| a | b |", "|---|---|", *rows]))
     assert found == ["a", "b", seen(text, 100).strip(), "x", seen(other, 100).strip(), "x"]
@@ -72,7 +72,7 @@ def test_invisible_and_bidi_characters_are_escaped(character: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["http://evil.org", "https://x", "www.evil.org", "a@b.org"])
-def test_github_makes_no_link_of_it(text: str) -> None:
+def test_github_does_not_link_addresses(text: str) -> None:
     assert re.search(r"(?<!\\)://|www\.|(?<!\\)@", escaped(text)) is None
     (token,) = (t for t in PARSER.parse(escaped(text)) if t.type == "inline")
     assert "".join(map(text_of, token.children or [])) == text
@@ -81,11 +81,11 @@ def test_github_makes_no_link_of_it(text: str) -> None:
 TEXT = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
 
 
-def test_a_seal_is_of_all_of_the_text() -> None:
+def test_a_seal_covers_the_whole_text() -> None:
     data = sealed(TEXT).encode()
     assert is_sealed(data)
     assert not any(is_sealed(data[:place] + data[place + 1 :]) for place in range(len(data)))
     for other in (data + b" ", b"", b"# My data", TEXT.encode(), b"\xff\x00" * 9):
         assert not is_sealed(other)
-    two = sealed(TEXT + BLANK_SEAL)  # its place is the first
+    two = sealed(TEXT + BLANK_SEAL)  # only the first is filled in
     assert two.endswith(BLANK_SEAL) and is_sealed(two.encode())

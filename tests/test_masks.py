@@ -25,7 +25,7 @@ from tests.test_segmentations import counts_of_images
 
 
 def ann_to_mask(segmentation: Any, width_px: int, height_px: int) -> Mask:
-    """Return what `pycocotools.coco.COCO.annToMask` does, in its own words."""
+    """Return the result of `pycocotools.coco.COCO.annToMask`, by the same calls."""
     rle = coco_mask.frPyObjects(segmentation, height_px, width_px)
     return coco_mask.decode(coco_mask.merge(rle) if isinstance(segmentation, list) else rle)
 
@@ -65,7 +65,7 @@ def test_any_polygons_are_drawn_as_pycocotools_does(
         (Segmentation(rle_counts=[5, 6]), "run lengths are not those of 3 x 4 px"),
         (Segmentation(rle_counts=[13, -1]), "run lengths are not those of 3 x 4 px"),
         (Segmentation([[1e300, 0, 1, 0, 1, 1]]), "a polygon of 6 numbers is too large to be drawn"),
-        # A box for pycocotools.
+        # pycocotools would take it for a box.
         (Segmentation([[0, 0, 1, 1]]), "a polygon of 4 numbers is too large to be drawn"),
     ],
 )
@@ -130,7 +130,7 @@ TOP_LEFT_PIXEL = Segmentation(rle_counts=[0, 1, 4999])
 def sample_of(*segmentations: Segmentation) -> Sample:
     whole = ObjectFields(1, (0.0, 0.0, 100.0, 50.0), 5.0, 0)
     fields = PictureFields(100, 50, [whole] * len(segmentations), captions=["a caption"])
-    ids = (*range(11, 11 + len(segmentations)), 99)  # the caption's
+    ids = (*range(11, 11 + len(segmentations)), 99)  # the caption's id
     payload = pack(list(segmentations))
     return Sample("train", "42", 0, (Blob("train", "a.jpg", 3),), pack(fields), ids, payload)
 
@@ -171,7 +171,7 @@ def test_polygons_are_one_ragged_tensor() -> None:
             np.testing.assert_array_equal(polygon, np.float32(expected))
 
 
-def test_the_plan_knows_the_codecs_where_masks_are_written() -> None:
+def test_the_plan_names_the_codecs_of_masks() -> None:
     masks, polygons = (DetectionLayout(features=("boxes", name)) for name in ("masks", "polygons"))
     assert masks.options()["mask_codecs"] == mask_codecs()
     assert "mask_codecs" not in polygons.options() | DetectionLayout().options()

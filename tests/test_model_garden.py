@@ -1,7 +1,7 @@
-"""Model Garden's own script, decoder and RetinaNet against our shards of the same photos.
+"""Our shards against Model Garden's script, decoder and RetinaNet, on the same photos.
 
-`.ci/run` installs them in an environment of their own and names its Python in MODEL_GARDEN_PYTHON:
-their protobuf must not touch ours.
+`.ci/run` installs them in their own environment, so that their protobuf does not replace ours, and
+names its Python in MODEL_GARDEN_PYTHON.
 """
 
 import json
@@ -43,7 +43,7 @@ CASES = [  # data, annotation files, features, number of images
 
 
 @pytest.mark.parametrize(("data", "names", "features", "count"), CASES)
-def test_records_are_those_of_its_script(
+def test_records_equal_those_of_its_script(
     data: str, names: tuple[str, ...], features: str, count: int, tmp_path: Path
 ) -> None:
     images, annotations = (TEST_DATA / data / name for name in ("images", "annotations"))
@@ -54,7 +54,7 @@ def test_records_are_those_of_its_script(
         *("--features", features, "--output", tmp_path / "out"),
     )
     assert run.code == 0, run.err
-    files.pop("--person_keypoints", None)  # which the script does not write
+    files.pop("--person_keypoints", None)  # the script does not write these
     given = [argument for pair in files.items() for argument in pair]
     shards = shard_paths(tmp_path / "out")
     command = [PYTHON, COMPARE, "--shards", *shards, "--images", images, "--masks", *given, *pngs]

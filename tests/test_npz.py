@@ -68,7 +68,7 @@ def test_rows_of_a_member_are_read(storage: Storage, name: str) -> None:
         assert bool(member.packed) == (name == "packed.npz")
 
 
-def test_a_member_is_unpacked_once_and_leaves_nothing(
+def test_a_member_is_unpacked_once_and_its_file_deleted(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry, spool = entry_of(storage, "packed.npz"), tmp_path / "spool"
@@ -87,7 +87,7 @@ def test_a_member_is_unpacked_once_and_leaves_nothing(
         for row in range(50):
             assert members.bytes_of(storage, entry, "x.npy", (128 + row * 64, 192 + row * 64))
 
-    for _ in range(2):  # the second user finds them gone, once the first one has left
+    for _ in range(2):  # unpacked again after the last user has left
         members.enter(str(spool))
         with ThreadPoolExecutor(8) as threads:
             for done in [threads.submit(read) for _ in range(8)]:
@@ -143,7 +143,7 @@ def test_refuses_other_archives(write: Callable[[Path], None], what: str, tmp_pa
         read_members(storage, entry_of(storage, "a.npz"))
 
 
-def test_a_member_of_other_bytes_is_refused(storage: Storage, tmp_path: Path) -> None:
+def test_a_member_with_a_wrong_checksum_is_refused(storage: Storage, tmp_path: Path) -> None:
     data = bytearray((tmp_path / "packed.npz").read_bytes())
     directory = data.index(b"PK\1\2")
     struct.pack_into("<I", data, directory + 16, 1)  # the CRC-32 in the directory
@@ -155,7 +155,7 @@ def test_a_member_of_other_bytes_is_refused(storage: Storage, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["stored.npz", "packed.npz"])
 def test_a_damaged_archive_is_read_or_refused(storage: Storage, tmp_path: Path, name: str) -> None:
-    """Every bit of what is no array's data, and cuts at every 37th byte."""
+    """Bits are flipped outside the arrays' data, and the file is cut at every 37th byte."""
     path = tmp_path / name
     whole = path.read_bytes()
     directory = whole.index(b"PK\1\2")
@@ -167,7 +167,7 @@ def test_a_damaged_archive_is_read_or_refused(storage: Storage, tmp_path: Path, 
     for data in damaged:
         path.write_bytes(data)
         entry = entry_of(storage, name)
-        UNPACKED.leave()  # forget the members of the file before, whose pin may be the same
+        UNPACKED.leave()  # forget the previous file's members: its pin may be the same
         UNPACKED.enter()
         try:
             member = read_members(storage, entry).get("x")

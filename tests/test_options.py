@@ -122,7 +122,9 @@ ALONE = [
     ("flags", "message", "needed"),
     [(*row, NEEDED) for row in REFUSED] + [(*row, ()) for row in ALONE],
 )
-def test_refuses_in_one_line(flags: str, message: str, needed: tuple[str, ...]) -> None:
+def test_bad_flags_are_refused_in_one_line(
+    flags: str, message: str, needed: tuple[str, ...]
+) -> None:
     """Python 3.12.8 and 3.13.1 leave out the quotes around argparse's choices."""
     with pytest.raises(ValueError) as refused:
         configured(flags, needed)
@@ -131,9 +133,7 @@ def test_refuses_in_one_line(flags: str, message: str, needed: tuple[str, ...]) 
     assert "\n" not in said
 
 
-def test_a_refused_flag_ends_the_command_before_anything_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_flag_touches_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_coco(*NEEDED, "--num_shards", "0")
     line = "E-ARG command line: num_shards must be at least 1, got 0; give a larger number\n"
@@ -149,7 +149,7 @@ def test_a_refused_flag_ends_the_command_before_anything_is_touched(
         (("--runner", "NoSuchRunner"), "NoSuchRunner"),
     ],
 )
-def test_refused_once_the_sources_are_read(
+def test_flags_refused_after_reading_the_sources(
     flags: tuple[object, ...], said: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     run = run_coco(*command(make_coco(5), tmp_path / "out"), *flags)
@@ -185,18 +185,18 @@ def test_parse_size_refuses(text: str) -> None:
     ("values", "expected"),
     [
         (["train=a", "val=b"], {"train": "a", "val": "b"}),
-        (["/x/a=b"], {"bare": "/x/a=b"}),  # what stands before = can be no split
+        (["/x/a=b"], {"bare": "/x/a=b"}),  # /x/a cannot be a split's name
         (["./Train=a"], {"bare": "./Train=a"}),
         (["train=a=b"], {"train": "a=b"}),
         (["=a"], {"bare": "=a"}),
-        (["./train=a"], {"bare": "./train=a"}),  # how a folder with = in its name is given
+        (["./train=a"], {"bare": "./train=a"}),  # ./ marks a path with = in it
     ],
 )
 def test_parse_per_split(values: list[str], expected: dict[str, str]) -> None:
     assert parse_per_split("images", values, bare="bare") == expected
 
 
-def test_no_flag_is_beams() -> None:
+def test_our_flags_are_not_beams() -> None:
     for module in ("dataflow.dataflow_runner", "interactive.interactive_runner", "portability"):
         with contextlib.suppress(ImportError):  # loads more of Beam's options
             importlib.import_module(f"apache_beam.runners.{module}")
@@ -204,7 +204,7 @@ def test_no_flag_is_beams() -> None:
     assert sorted(beam_flags().intersection(OUR_FLAGS)) == []
 
 
-def test_beams_flags_are_handed_on() -> None:
+def test_beams_flags_are_passed_on() -> None:
     flags, others = parse_flags(
         coco.COMMAND.parser(),
         [*NEEDED, "--runner=FlinkRunner", "--job_name", "j", "--streaming", "--seed", "3"],
@@ -222,15 +222,15 @@ def test_beams_flags_are_handed_on() -> None:
         ("--output o --since one", "--output o --since one"),
     ],
 )
-def test_the_command_that_accepts_rejects_is_of_the_same_day(flags: str, again: str) -> None:
-    """It may be given after midnight, and deletes nothing."""
+def test_the_command_to_accept_rejects_keeps_the_day(flags: str, again: str) -> None:
+    """It may be run after midnight, and it must not overwrite."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     begins = "beam-tfrec coco --images i --annotations a.json"
     accept = configured(flags, SOURCES).command
     assert accept == f"{begins} {again}".replace("TODAY", today)
 
 
-def test_the_day_is_in_the_output_before_anything_begins() -> None:
+def test_the_day_replaces_date_in_the_configuration() -> None:
     pattern = "gs://b/{date}/{x}"
     given = f"--output {pattern} --since {pattern} --date 2026-11-20"
     config = configured(given, SOURCES)
@@ -239,8 +239,8 @@ def test_the_day_is_in_the_output_before_anything_begins() -> None:
     assert "{date}" not in str(config.options())
 
 
-def test_one_line_reads_the_clock() -> None:
-    """What a run does must not depend on when one of its steps is executed."""
+def test_only_one_line_reads_the_clock() -> None:
+    """A run's result must not depend on when its steps are executed."""
     clock = re.compile(
         r"\b(datetime\.now|utcnow|date\.today|time\.time|strftime|localtime|gmtime)\("
     )
@@ -255,7 +255,7 @@ def test_one_line_reads_the_clock() -> None:
     assert found == [f"pipelines/flags.py: {line}"]
 
 
-def test_help_gives_default_or_need_of_every_flag() -> None:
+def test_help_shows_required_or_default_for_each_flag() -> None:
     for action in COMMAND.parser().flags:
         text = action.help or ""
         assert ("(required)" in text) == action.required, action
@@ -264,7 +264,7 @@ def test_help_gives_default_or_need_of_every_flag() -> None:
 
 @pytest.mark.parametrize("name", cli.PIPELINES)
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The short one has what most runs need, the runner, and two commands that are right."""
+    """The short help has the common flags, the runner, and two commands that parse."""
     texts = []
     for flag in ("--help", "--help-all"):
         with pytest.raises(SystemExit, match=r"^0$"):
@@ -363,7 +363,7 @@ def test_splits_shards_and_order(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 
 def licensed(spec: dict) -> None:
-    """Two licenses, small boxes of the third image, none on the last."""
+    """Set two licenses; make the third image's boxes small and drop the last one's."""
     for place, entry in enumerate(spec["images"]):
         entry["license"] = 4 + place % 2
     for entry in spec["annotations"]:
@@ -373,7 +373,7 @@ def licensed(spec: dict) -> None:
 
 
 def test_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """What is left out is counted, and a plan with another filter is another plan."""
+    """Skipped samples and annotations are counted; other filters make another plan."""
     sources, out = make_coco(5, edit=licensed), tmp_path / "out"
     flags = ("--licenses", "5,4,7", "--skip_crowd", "--min_box_px", 3.5, "--skip_unannotated")
     split = committed(sources, out, *flags)["splits"]["train"]
@@ -384,7 +384,7 @@ def test_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 
 def test_trust_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """With it the sources are not even listed: they may be gone."""
+    """`--trust_manifest` lists no sources, so they may be gone."""
     sources, out = make_coco(3), tmp_path / "out"
     committed(sources, out)
     before = snapshot(out)
@@ -408,7 +408,7 @@ def bucket(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs
         yield gcs
 
 
-def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
+def test_requests_name_billing_project_and_key(bucket: GcsStandIn) -> None:
     run = run_coco(*IN_BUCKET, "--billing_project", "payer", "--kms_key", "projects/p/key")
     assert run.code == 0, run.err
     for request in bucket.requests:
@@ -419,7 +419,7 @@ def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
 
 
 def test_limits_reach_the_workers() -> None:
-    """What each limit does is in `tests/test_gate.py`."""
+    """`tests/test_gate.py` tests what each limit does."""
     flags = "--shards_in_flight 3 --bytes_in_flight 700kB --readers 5 --workers 4"
     config = configured(f"{flags} --anonymous", IN_BUCKET)
     assert config.limits == GateLimits(3, 700_000, 5, 4)

@@ -1,4 +1,4 @@
-"""Every source and layout makes the bytes and the verdicts that the oracle has recorded."""
+"""Every source and layout makes the bytes and the verdicts that the oracle recorded."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ NAMES, CUSTOM = ShardNames(), ShardNames("file_{index:02}-{records}.tfrec")
 
 @pytest.fixture
 def small(tmp_path: Path) -> SmallSet:
-    """Six images, which are two shards."""
+    """Six images in two shards."""
     return make_small(tmp_path, 6, num_shards=2)
 
 
@@ -39,7 +39,7 @@ def remove(small: SmallSet) -> None:
         ("index/train-00000-of-00004.parquet", NAMES),
     ],
 )
-def test_files_of_our_names_without_a_plan_are_foreign(
+def test_files_named_like_ours_without_a_plan_are_foreign(
     small: SmallSet, name: str, names: ShardNames
 ) -> None:
     small.put([name, "a user's note.txt"])
@@ -59,10 +59,10 @@ NEIGHBOURS = [
 ]
 
 
-def test_other_files_are_no_obstacle_and_stay(small: SmallSet) -> None:
+def test_other_files_are_ignored_and_kept(small: SmallSet) -> None:
     small.put(NEIGHBOURS)
     folder = small.out / "train-00000-of-00009-1.tfrec"
-    folder.mkdir()  # is no shard
+    folder.mkdir()  # a folder is not a shard
     build_run(small.plan())
     small.put(["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
     small.put(["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
@@ -75,7 +75,7 @@ def test_other_files_are_no_obstacle_and_stay(small: SmallSet) -> None:
 
 
 def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallSet) -> None:
-    """Before format version 3 indexes had the names of receipts, and no entry said so."""
+    """Before format version 3, indexes were named like receipts, without an `index_stem`."""
     build_run(small.plan())
     path = small.out / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -108,7 +108,7 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
 @pytest.mark.parametrize(
     "gone", [["_plan.json", "manifest.json"], ["manifest.json", "_receipts/*"]]
 )
-def test_any_remains_are_removed(small: SmallSet, gone: list[str]) -> None:
+def test_incomplete_outputs_are_removed(small: SmallSet, gone: list[str]) -> None:
     build_run(small.plan())
     for path in [path for pattern in gone for path in small.out.glob(pattern)]:
         path.unlink()
@@ -116,12 +116,12 @@ def test_any_remains_are_removed(small: SmallSet, gone: list[str]) -> None:
     assert contents(small.out) == {}
 
 
-def test_a_receipt_cannot_make_us_delete_beyond_the_output(small: SmallSet) -> None:
+def test_a_forged_receipt_deletes_nothing_outside_the_output(small: SmallSet) -> None:
     build_run(small.plan())
     small.put(["../outside.txt"])
     receipt = next(small.out.glob("_receipts/*"))
-    told = {**json.loads(receipt.read_bytes()), "file": "../outside.txt"}
-    receipt.write_text(json.dumps(told))
+    forged = {**json.loads(receipt.read_bytes()), "file": "../outside.txt"}
+    receipt.write_text(json.dumps(forged))
     remove(small)
     assert (small.out.parent / "outside.txt").read_bytes() == b"of the user"
     assert contents(small.out) == {}
@@ -129,7 +129,7 @@ def test_a_receipt_cannot_make_us_delete_beyond_the_output(small: SmallSet) -> N
 
 def test_without_plan_or_manifest_nothing_is_removed(small: SmallSet) -> None:
     small.put(["train-00000-of-00004-10.tfrec", "features.json", "_receipts/notes.txt"])
-    remove(small)  # whatever the names: no file says that this was ours
+    remove(small)  # only a plan or a manifest shows that files are ours
     assert len(contents(small.out)) == 3
 
 

@@ -9,21 +9,14 @@ from beam_tfrec.pipelines import pairs
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.schemas.samples import Sample
-from tests.coco_command import (
-    committed_by,
-    examples,
-    literal_png,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, literal_png, rejected_of, run_pipeline, value
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]
 
 
 def write_pairs(folder: Path, count: int = 6, scale: int = 2, suffix: str = "") -> Roots:
-    """Write pairs `0000.png` … whose low images end in a suffix; return both folders."""
+    """Write pairs `0000.png` …, the low images with a suffix; return both folders."""
     low, high = folder / "low", folder / "high"
     low.mkdir(parents=True)
     high.mkdir()
@@ -127,6 +120,6 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
         ),
     ],
 )
-def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
+def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(pairs.run, *flags, "--output", tmp_path / "out")
     assert (ended.code, ended.fault) == (2, fault)

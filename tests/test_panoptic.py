@@ -1,4 +1,4 @@
-"""Panoptic images: masks against a plain reference, frames, and what is refused."""
+"""Panoptic images: masks against a plain reference, frames, and refusals."""
 
 import zlib
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ DOG, CAR = SegmentFields(70_000, 18, BOX, 1.0, 0), SegmentFields(300, 3, BOX, 1.
 SKY = SegmentFields(9, 187, BOX, 1.0, 0, is_thing=0)
 SEGMENTS = [SKY, DOG, CAR]
 
-# Ids of 7 x 5 pixels: every segment and, in the corner, none.
+# Segment ids of 7 x 5 pixels; the corner pixel belongs to no segment.
 IDS = np.full((5, 7), SKY.id)
 IDS[1:3, 2:4], IDS[3:, 4:], IDS[4, 6] = DOG.id, CAR.id, 0
 
@@ -40,7 +40,7 @@ def colours_of(ids: np.ndarray) -> bytes:
 
 
 def reference(ids: np.ndarray, segments: Sequence[SegmentFields]) -> list[np.ndarray]:
-    """Return the masks by the definition, a pixel at a time."""
+    """Return the masks as defined, computed pixel by pixel."""
     place_of = {segment.id: place for place, segment in enumerate(segments)}
     masks = np.zeros((3, *ids.shape), np.uint8)
     for at, segment_id in np.ndenumerate(ids):
@@ -77,10 +77,10 @@ def masks_of(built: Built | Unfit) -> list[np.ndarray]:
     st.binary(min_size=40, max_size=40),
     st.integers(1, 40),
 )
-def test_masks_are_those_of_the_definition(
+def test_masks_equal_those_of_the_definition(
     described: list[tuple[int, int]], pixels: bytes, strip_px: int
 ) -> None:
-    scale = 1_398_101  # spreads 0 to 12 over all ids that a colour has
+    scale = 1_398_101  # spreads 0 to 12 over all ids that colours can hold
     segments = [
         SegmentFields(n * scale, 100 + n, BOX, 1.0, 0, is_thing) for n, is_thing in described
     ]
@@ -171,12 +171,12 @@ def test_too_many_pixels_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert build(images, SEGMENTS, (7, 5)) == Unfit("E-IMG-PIXELS", "35 pixels, limit 34", 1)
 
 
-def test_a_panoptic_image_has_its_photo_s_size() -> None:
+def test_a_panoptic_image_must_have_the_photos_size() -> None:
     built = build([photo(5, 7), encoded(colours_of(IDS))], SEGMENTS, (5, 7))
     assert built == Unfit("E-IMG-SIZE", "7 x 5, its photo is 5 x 7", 1)
 
 
-def test_only_a_panoptic_png_of_the_stored_picture_is_turned_with_its_photo() -> None:
+def test_only_panoptic_pngs_of_stored_pixels_turn_with_their_photo() -> None:
     blob, panoptic_blob = Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")
     photo_6 = encoded(oriented(png_of(np.zeros((5, 7), np.uint8)), 6))
     of_stored, of_upright = encoded(colours_of(IDS)), encoded(colours_of(turn_array(IDS, 6)))
@@ -187,4 +187,6 @@ def test_only_a_panoptic_png_of_the_stored_picture_is_turned_with_its_photo() ->
         assert found[1].turned == turned and (found[1] is other) == (turned == 1)
     pair = Sample("train", "1", 0, (blob, Blob("train", "b.png")), b"")
     found = convert_all(pair, [photo_6, of_stored], UPRIGHT)
-    assert not isinstance(found, Unfit) and found[1].turned == 1  # each turns for itself
+    assert (
+        not isinstance(found, Unfit) and found[1].turned == 1
+    )  # images of a pair turn independently

@@ -1,4 +1,4 @@
-"""The roots of panoptic images: flags, folders, and by what a finished run knows itself."""
+"""Runs with panoptic images: flags, missing files, and new files after a finished run."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.small_images import png
 from tests.turned_images import png_of
 
 
-def test_panoptic_images_are_roots_of_their_own() -> None:
+def test_panoptic_images_have_their_own_roots() -> None:
     images = ["--images", "/i", "val=gs://b/i", "--annotations", "/a.json", "val=/b.json"]
     config, _ = COMMAND.configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
     assert config.panoptic_images == {"val": "gs://b/p"}
@@ -75,7 +75,7 @@ def test_a_missing_panoptic_image_rejects_its_sample(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_panoptic_image_of_another_kind_is_dropped(tmp_path: Path) -> None:
-    """Its colours are no segment ids: its masks would be empty."""
+    """Its colours are not segment ids, so its masks would be empty."""
     sources, out = small_set(tmp_path), tmp_path / "out"
     (tmp_path / "panoptic" / "p.png").write_bytes(png_of(np.full((5, 7, 3), 200, np.uint8)))
     run = run_coco(*sources, "--output", out)

@@ -32,7 +32,7 @@ def convert(**given: str) -> Run:
 @pytest.mark.thorough
 @pytest.mark.parametrize("out", ["./dotted/../relative/", "caf\u00e9 \u202e\n", "a[1]*?{x}%20"])
 @pytest.mark.usefixtures("sources")
-def test_outputs(out: str, in_tmp: Path) -> None:
+def test_odd_output_paths_work(out: str, in_tmp: Path) -> None:
     (in_tmp / "dotted").mkdir()
     run = convert(images="train-images/", annotations="./train.json", output=out)
     assert run.code == 0, run.err
@@ -63,8 +63,8 @@ def test_file_uris(sources: Sources, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("sources")
-def test_an_output_among_the_sources(out: str, source: str, in_tmp: Path) -> None:
-    """Refused before anything is written."""
+def test_an_output_among_the_sources_is_refused(out: str, source: str, in_tmp: Path) -> None:
+    """Nothing is written."""
     (in_tmp / "link").symlink_to("train-images")
     before = snapshot(in_tmp)
     run = convert(output=out)
@@ -108,7 +108,7 @@ def test_files_and_folders_swapped(given: dict[str, str], line: str, in_tmp: Pat
         ("table --table t/a.csv --output t/a.csv", True),
         ("table --table t/*.csv --output t/out", True),
         ("table --table t/ --output t", True),
-        ("table --table t/a.csv --image_column c --output t/out", True),  # below which images lie
+        ("table --table t/a.csv --image_column c --output t/out", True),  # images lie in t/
         ("table --table t/a.csv --image_column c --image_root i --output t/out", False),
         ("sidecar --images i --annotations a/**/*.json --output a/out", True),
         ("pairs --low lr --high hr --output lr/out", True),
@@ -145,18 +145,18 @@ def test_an_output_lies_apart_from_all_sources(arguments: str, refused: bool, in
         ("output", "nul\0", (2,)),
     ],
 )
-def test_paths_that_cannot_be(
+def test_errors_name_the_path(
     flag: str, path: str, codes: tuple[int, ...], sources: Sources, in_tmp: Path
 ) -> None:
-    """One line that names the path, whatever is wrong with it."""
+    """Whatever is wrong, the error is one line that names the path."""
     (in_tmp / "dangling").symlink_to("nowhere")
     os.mkfifo(in_tmp / "fifo")
-    writer = os.open(in_tmp / "fifo", os.O_RDWR)  # so that a reader is not kept for ever
+    writer = os.open(in_tmp / "fifo", os.O_RDWR)  # else a reader would wait forever
     before = snapshot(sources[0])
     run = convert(**{flag: path})
     os.close(writer)
     assert run.code in codes, run.err
-    assert "running" not in run.fault  # what Beam adds to a message
+    assert "running" not in run.fault  # Beam adds this to messages
     assert CODE.findall(run.fault)[0] != "E-IO-RETRIES"
     assert ascii(path)[1:-1].split("/")[-1] in run.fault
     assert snapshot(sources[0]) == before

@@ -1,4 +1,4 @@
-"""`--plan`: it says what the run then makes, and writes nothing."""
+"""`--plan` predicts what the run writes, and writes nothing itself."""
 
 import csv
 import json
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.thorough
 Command = Callable[[Sequence[str]], None]
 """A pipeline's `run`."""
 Prepare = Callable[[Path, Path, Path], None]
-PASSED_THROUGH = 0.1  # of tiny photos and items, where a few bytes a record count
+PASSED_THROUGH = 0.1  # photos and items are tiny: a few bytes a record matter
 CONVERTED = 0.2
 
 
 def plan_only(run: Command, folder: Path, *arguments: object) -> tuple[Run, dict[str, Any]]:
-    """Plan by the command, which must leave a folder as it is; return how it ended, and the plan.
+    """Run a command with `--plan`, which must not change the folder; return run and plan.
 
-    The plan is empty where the command printed none.
+    The plan is empty if the command printed none.
     """
     before = snapshot(folder)
     ended = run_pipeline(run, *arguments, "--plan", "json")
@@ -51,7 +51,7 @@ def plan_only(run: Command, folder: Path, *arguments: object) -> tuple[Run, dict
 def plan_then_run(
     run: Command, folder: Path, *arguments: object, within: float = PASSED_THROUGH
 ) -> dict[str, Any]:
-    """Plan and run a command to `folder/out`; shard sizes may be off by a share."""
+    """Plan and run a command to `folder/out`; shard sizes may be off by the share `within`."""
     asked = (*arguments, "--output", folder / "out")
     ended, plan = plan_only(run, folder, *asked)
     assert ended.code == 0, ended.err
@@ -60,16 +60,16 @@ def plan_then_run(
     manifest = check_committed(folder / "out")
     assert sorted(plan["splits"]) == sorted(manifest["splits"])
     for name, made in manifest["splits"].items():
-        told = plan["splits"][name]
+        expected = plan["splits"][name]
         shards = [shard for shard in manifest["shards"] if shard["split"] == name]
-        assert (told["listed"], told["planned"]) == (made["listed"], made["planned"])
-        assert [records for records, _ in told["shards"]] == [s["planned"] for s in shards]
-        for (_, size), shard in zip(told["shards"], shards, strict=True):
+        assert (expected["listed"], expected["planned"]) == (made["listed"], made["planned"])
+        assert [records for records, _ in expected["shards"]] == [s["planned"] for s in shards]
+        for (_, size), shard in zip(expected["shards"], shards, strict=True):
             assert size == pytest.approx(shard["bytes"], rel=within)
         early = made["rejected_before_planning"]
-        assert sum(known["count"] for known in told["rejected"].values()) == early
+        assert sum(known["count"] for known in expected["rejected"].values()) == early
         left_out = made["excluded"] + made.get("earlier", 0) + sum(made.get("skipped", {}).values())
-        assert sum(told["left_out"].values()) == left_out
+        assert sum(expected["left_out"].values()) == left_out
     return plan
 
 
@@ -83,7 +83,7 @@ def plan_then_run(
         ([5], [1]),
     ],
 )
-def test_hosts_that_get_alike(records: list[int], hosts: list[int]) -> None:
+def test_hosts_that_get_equal_shares(records: list[int], hosts: list[int]) -> None:
     assert served_hosts(records) == hosts
 
 
@@ -96,8 +96,7 @@ def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
         *("--annotations", f"train={train[1]}", f"val={val[1]}"),
         *("--num_shards", "train=4", "val=3"),
     )
-    told = plan["splits"]["train"]
-    assert told["hosts"] == [1, 2, 4]  # of 6, 6, 6 and 5 records
+    assert plan["splits"]["train"]["hosts"] == [1, 2, 4]  # of 6, 6, 6 and 5 records
     assert plan["splits"]["val"]["hosts"] == [1, 3]
     assert plan["sampled"] == {"records": 0, "rejected": {}}
     assert plan["read_files"] == 32
@@ -105,10 +104,10 @@ def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert plan["read_bytes"] == sum(photos)
 
 
-def test_converted_images_are_tried(
+def test_some_images_are_converted_for_the_plan(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten are, the sizes of the others are estimated."""
+    """Ten are converted; the sizes of the others are estimated."""
     monkeypatch.setattr(forecast, "MAX_TRIED", 10)
 
     def vary(spec: dict) -> None:
@@ -131,13 +130,12 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
         file.write("201,short\n")
     flags = ("--label_column", "kind", "--num_shards", 4, "--max_rejected", 1)
     plan = plan_then_run(table.run, tmp_path, "--table", tmp_path / "rows.csv", *flags)
-    told = plan["splits"]["train"]
-    assert told["rejected"]["E-ROW-CSV"]["count"] == 1
+    assert plan["splits"]["train"]["rejected"]["E-ROW-CSV"]["count"] == 1
     assert plan["read_bytes"] == (tmp_path / "rows.csv").stat().st_size
 
 
-def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
-    """The array has holes, so that there is room for itself."""
+def test_a_disk_without_room_is_noted(tmp_path: Path) -> None:
+    """The array is a sparse file, which takes no room itself."""
     side = 2**15
     items = 2 * shutil.disk_usage(tmp_path).free // side**2 + 1
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({items}, {side}, {side}), }}"
@@ -155,13 +153,13 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
 
 
 def planned(made: Sources, out: Path, *flags: object) -> dict:
-    """Return the plan of a run, which must be one that can be done."""
+    """Return the plan of a run that is not refused."""
     ended, plan = plan_only(coco.run, out.parent, *command(made, out, *flags))
     assert ended.code == 0, ended.err
     return plan
 
 
-def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_plan_as_text(make_coco: MakeCoco, tmp_path: Path) -> None:
     made, out = make_coco(6, objects=3), tmp_path / "out"
     extra = made[0] / "z.jpg"
     extra.write_bytes(b"of no sample")
@@ -184,7 +182,7 @@ def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
     ]
 
 
-def test_a_finished_and_an_unfinished_output(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_a_plan_shows_the_state_of_the_output(make_coco: MakeCoco, tmp_path: Path) -> None:
     made, out = make_coco(9), tmp_path / "out"
     assert planned(made, out, "--num_shards", 3)["state"] == "free"
     committed(made, out, "--num_shards", 3)
@@ -199,7 +197,7 @@ def test_a_finished_and_an_unfinished_output(make_coco: MakeCoco, tmp_path: Path
     assert planned(made, out, "--num_shards", 2, "--overwrite")["state"] == "overwritten"
 
 
-def test_trusted_manifests_are_not_planned_anew(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_trusted_manifests_are_not_planned_again(make_coco: MakeCoco, tmp_path: Path) -> None:
     made, out = make_coco(2), tmp_path / "out"
     committed(made, out)
     made[1].unlink()
@@ -207,7 +205,7 @@ def test_trusted_manifests_are_not_planned_anew(make_coco: MakeCoco, tmp_path: P
     assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
 
 
-def test_the_report_counts_where_one_is_made(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_the_report_counts_as_a_written_file(make_coco: MakeCoco, tmp_path: Path) -> None:
     made, out = make_coco(6), tmp_path / "out"
     without, with_it = (planned(made, out, flag) for flag in ("--no_report", "--report"))
     assert with_it["written_files"] - without["written_files"] == 1
@@ -243,14 +241,14 @@ def begin(images: Path, annotations: Path, out: Path) -> None:
     (out / "manifest.json").unlink()
 
 
-# What was done before, flags, exit code, fault, and whether there is a plan.
+# What is done first; flags, exit code, fault, and whether there is a plan.
 ENDS: list[tuple[Prepare | None, list[object], int, str, bool]] = [
     (cut_annotations, [], 3, "E-ANN-JSON", False),
     (lose_photos, [], 3, "E-SET-MISSING", False),
     (None, ["--num_shards", 7], 2, "E-ARG", False),
     (None, ["--licenses", 9], 3, "E-SET-EMPTY", True),
     (put_file, [], 6, "E-IO-READONLY", False),
-    (complete, ["--num_shards", 2], 5, "E-OUT-PLAN", False),  # by its manifest, at once
+    (complete, ["--num_shards", 2], 5, "E-OUT-PLAN", False),  # the manifest alone shows it
     (begin, ["--num_shards", 2], 5, "E-OUT-PLAN", True),
     (put_shard, [], 5, "E-OUT-FOREIGN", True),
     (put_shard, ["--overwrite"], 5, "E-OUT-FOREIGN", True),
@@ -278,9 +276,7 @@ def test_a_plan_ends_as_its_run_does(
     assert (run.code, run.fault) == (ended.code, ended.fault)
 
 
-def test_rejects_over_the_budget_are_told_with_the_plan(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_rejects_over_budget_are_shown_with_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
     made, out = make_coco(6), tmp_path / "out"
     (made[0] / "a001.jpg").unlink()
     (made[0] / "a003.jpg").write_bytes(b"")
@@ -304,7 +300,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch, make_coco: MakeCoco) -> Iterator[GcsSta
         yield stand_in
 
 
-def test_jobs_elsewhere_are_planned_here(gcs: GcsStandIn) -> None:
+def test_jobs_of_dataflow_are_planned_in_this_process(gcs: GcsStandIn) -> None:
     job = (
         *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
         *("--temp_location", "gs://staging/temp", "--sdk_container_image", "example.com/tfrec:1"),

@@ -79,7 +79,7 @@ MB = 10**6
 @pytest.mark.parametrize(
     ("total", "output_bytes", "sharding", "shards"),
     [
-        (118_287, 19_000 * MB, Sharding(hosts=8), 128),  # up to a multiple
+        (118_287, 19_000 * MB, Sharding(hosts=8), 128),  # rounded up to a multiple
         (10, 150 * MB + 1, Sharding(), 2),
         (10, 150 * MB, Sharding(shard_bytes=50 * MB), 3),
         (5, 0, Sharding(), 1),  # a user's layout may estimate nothing
@@ -88,7 +88,7 @@ MB = 10**6
         (1024, 1, Sharding(hosts=6), 18),
         (1024, 1, Sharding(shard_bytes=150 * MB), 1),  # a given size is obeyed
         (1024, 1, Sharding(shard_bytes=150 * MB, hosts=6), 6),
-        (1024, 1, Sharding({"": 3}), 3),  # what is asked for is not raised
+        (1024, 1, Sharding({"": 3}), 3),  # a given number is kept
         (100, 1, Sharding({"train": 8, "": 4}), 8),
         (100, 1, Sharding({"val": 8}), 1),  # another split's number: by size
         (2001, 1, Sharding(records_per_shard=1000), 3),
@@ -158,7 +158,7 @@ def test_bad_sharding_is_refused(given: dict[str, Any], message: str) -> None:
         ),
         (Sharding(records_per_shard=5), {"records_per_shard": "5"}),
         (Sharding(hosts=8), {"shard_size": "150000000", "hosts": "8"}),
-        # A size that is given has no least number of shards.
+        # With a given size, there is no minimum number of shards.
         (Sharding(shard_bytes=150 * MB), {"shard_size": "150000000 as given", "hosts": "1"}),
     ],
 )
@@ -181,7 +181,7 @@ KEYS = [*map(str, range(1, 13)), "a.jpg", "b/c.jpg", CAFE, "z", "30", LONG, "Z",
     ],
 )
 def test_the_shuffled_order_never_changes(seed: int, split: str, expected: str) -> None:
-    # Output bytes depend on it. Computed outside of the project from its recipe.
+    # Output bytes depend on it. The expected keys were computed without this project's code.
     places = shuffle_keys(split, KEYS, seed)
     assert " ".join(key for _, key in sorted(zip(places, KEYS, strict=True))) == expected
 
@@ -190,10 +190,10 @@ TWO_SHARDS = Sharding({"": 2}, order={"": INPUT})
 
 
 def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Sharding) -> list:
-    """Rank samples of one bucket by a table that was made of those counted before."""
+    """Rank samples of one bucket with a table made from those counted before."""
     order = sharding.order_of("train")
     table = make_shard_table([(("train", 0), batch_of(counted, order).tally)], sharding)
-    # Cut in two, as bundles would.
+    # Cut in two, as by bundles.
     batches = [batch_of(part, order) for part in (samples[:1], samples[1:]) if part]
     return list(rank_bucket((("train", 0), batches), table))
 
@@ -203,11 +203,11 @@ def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Shard
     [
         numbered(4),
         numbered(2),
-        [*numbered(2), sample("x", position=2)],  # as many, but one is another
+        [*numbered(2), sample("x", position=2)],  # the same number, but one is another
         [*numbered(2), sample("2", position=3)],
     ],
 )
-def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
+def test_a_bucket_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
     with pytest.raises(RuntimeError) as raised:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
@@ -256,7 +256,7 @@ def test_large_payloads_travel_in_short_runs() -> None:
 
 
 @pytest.mark.parametrize("order", Order)
-@pytest.mark.parametrize("second", [9, 5000])  # of the same bucket, and far away in input order
+@pytest.mark.parametrize("second", [9, 5000])  # in the same bucket, or far away in input order
 def test_two_samples_of_one_key_stop_the_run(
     order: Order, second: int, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
@@ -314,7 +314,7 @@ def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
         ),
     ],
 )
-def test_the_pipeline_plans_as_sorting_and_cutting_would(
+def test_the_pipeline_plans_like_sorting_and_cutting(
     test_pipeline: Callable[[], beam.Pipeline], totals: dict[str, int], sharding: Sharding
 ) -> None:
     samples = [s for split, total in totals.items() for s in numbered(total, split)]
@@ -332,9 +332,7 @@ def test_the_pipeline_plans_as_sorting_and_cutting_would(
         assert_that(digests, equal_to([f"{total:064x}"]), label="digest")
 
 
-def test_the_least_number_of_shards_is_logged_where_it_decides(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_minimum_of_shards_is_logged_when_it_decides(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         table_of(Sharding(), {"train": 1025, "val": 100})
         table_of(Sharding(shard_bytes=MB), {"train": 1025})
@@ -386,7 +384,7 @@ def test_the_digest_covers_exactly_what_decides_bytes(
         assert (one != other) is differs_then
 
 
-def test_digests_are_these_for_ever() -> None:
+def test_digests_never_change() -> None:
     assert [f"{add_content_digests([SAMPLE], with_position=p):064x}" for p in (False, True)] == [
         "6472286869f7bd16477306faba5b02e566e43cd7be72c8f0865a3e6b9037408f",
         "85a459ff7e580766468fdd6211abfad3dcd731cf1b87f6adaddb95127d8f2e52",

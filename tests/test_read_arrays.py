@@ -30,7 +30,7 @@ IMAGES = random_images(5, 4)
 
 
 def read(source: ArraySource, splitting: Splitting = GIVEN) -> list[Any]:
-    """Return all that is read of a source, piece after piece."""
+    """Return all that is read from a source, piece by piece."""
     storage, sources = open_storage(source.folder), {"train": source}
     listed = [storage.stat(source.uri.rpartition("/")[2])] if source.is_file else storage.list()
     files = [ListedFile("train", entry) for entry in listed if entry]
@@ -83,7 +83,7 @@ def test_rows_of_a_file_are_samples(tmp_path: Path) -> None:
         (np.array([b"cat", b"ox", b"cat"]), ["cat", "ox", "cat"]),
     ],
 )
-def test_labels_lie_next_to_the_images_or_anywhere(
+def test_labels_are_named_in_the_folder_or_by_path(
     labels: np.ndarray, expected: list, tmp_path: Path
 ) -> None:
     save(tmp_path, x=IMAGES[:3], y=labels)
@@ -108,7 +108,7 @@ def test_arrays_of_an_archive_belong_together(tmp_path: Path, save_npz: Any) -> 
     assert {s.blobs[0].member for s in found} == {"" if save_npz is np.savez else "images.npy"}
 
 
-def test_shards_of_a_folder_are_one_array(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_one_array(tmp_path: Path) -> None:
     save(tmp_path, b=IMAGES[2:], a=IMAGES[:2], labels=[5, 6, 7, 8, 9])
     (tmp_path / "README.txt").write_text("of the user")
 
@@ -120,7 +120,7 @@ def test_shards_of_a_folder_are_one_array(tmp_path: Path) -> None:
     assert [bytes_of(s, tmp_path) for s in found] == [row.tobytes() for row in IMAGES]
 
 
-def test_a_folder_s_array_can_be_named(tmp_path: Path) -> None:
+def test_the_image_array_of_a_folder_can_be_named(tmp_path: Path) -> None:
     save(tmp_path, x=IMAGES, masks=IMAGES[:, :, :, 0], y=[0] * 5)
     found = samples(ArraySource(str(tmp_path), image="masks", label="y"))
     assert [s.key for s in found] == ["0", "1", "2", "3", "4"]
@@ -147,7 +147,7 @@ def test_each_archive_may_be_a_sample_with_its_label(tmp_path: Path) -> None:
     assert [(s.key, fields_of(s).label) for s in samples(source)] == [("a.npz", 3), ("b.npz", 4)]
 
 
-def test_large_arrays_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_arrays, "MAX_PIECE_ROWS", 2)
     np.savez_compressed(tmp_path / "a.npz", x=IMAGES, y=np.arange(5))
     found = samples(ArraySource(f"{tmp_path}/a.npz", label="y"))
@@ -244,7 +244,7 @@ def test_missing_archive_members_are_named(
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 
 
-def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
+def test_a_packed_member_longer_than_its_array_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", DATA + bytes(10**6))
     line = r"^E-ARR-HEADER \S*/a\.npz:x: 1000368 bytes, its header says 368; "
@@ -261,7 +261,7 @@ def test_a_packed_member_holds_one_array_and_no_more(tmp_path: Path) -> None:
         ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link, but only files .*, repair it,"),
     ],
 )
-def test_no_file_of_a_folder_is_missed(name: str, line: str, tmp_path: Path) -> None:
+def test_other_files_of_a_folder_are_refused(name: str, line: str, tmp_path: Path) -> None:
     save(tmp_path, a=IMAGES)
     if name == "b.npz":
         np.savez(tmp_path / name, x=IMAGES)

@@ -61,12 +61,12 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
     [
         b"not JSON",
         b'{"key": "1"}',
-        b'{"code": "E-NEW-CODE", "stage": "", "split": "train"}',  # of a newer version
+        b'{"code": "E-NEW-CODE", "stage": "", "split": "train"}',  # from a newer version
         b"",
         pytest.param(b'{"later": ' + b"[" * 10_000, id="nested"),
     ],
 )
-def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
+def test_bad_lines_of_rejects_are_refused(line: bytes) -> None:
     good = msgspec.json.encode(reject("E-IMG-TYPE"))
     with pytest.raises(RuntimeError) as raised:
         excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
@@ -87,7 +87,7 @@ def test_files_are_recognised_by_sizes_and_checksums_in_any_order(tmp_path: Path
         assert uri_identity(order, uris[2]) == "0:00000000 and 9:e3069283 without 0:00000000"
 
 
-def test_a_file_that_is_not_there_is_an_argument_to_correct(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_wrong_argument(tmp_path: Path) -> None:
     there, not_there = str(tmp_path / "a.json"), str(tmp_path / "b.json")
     Path(there).write_bytes(b"")
     for uris, exclude in (([there], not_there), ([there, not_there], "")):

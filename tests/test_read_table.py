@@ -1,4 +1,4 @@
-"""Files of tables, their rows, and the samples that these become."""
+"""Table files, their rows, and the samples made from them."""
 
 import datetime
 import decimal
@@ -66,7 +66,7 @@ def parquet(columns: dict[str, Any] | pa.Table, **options: Any) -> bytes:
 # --- files ---
 
 
-def test_files_are_in_the_order_of_names_and_keys_begin_with_them(tmp_path: Path) -> None:
+def test_files_are_sorted_and_prefix_the_keys(tmp_path: Path) -> None:
     uris = [str(tmp_path / name) for name in ("x/b.csv", "y/a.csv")]
     for uri in uris:
         Path(uri).parent.mkdir()
@@ -82,7 +82,7 @@ def test_files_are_in_the_order_of_names_and_keys_begin_with_them(tmp_path: Path
 
 
 @given(st.text("ab\n", max_size=60).map(str.encode), st.integers(0, 5))
-def test_lines_are_those_of_the_whole_file(data: bytes, max_bytes: int) -> None:
+def test_lines_equal_readlines_except_long_ones(data: bytes, max_bytes: int) -> None:
     expected = [line if len(line) <= max_bytes else None for line in io.BytesIO(data).readlines()]
 
     assert [*lines_of(io.BytesIO(data), max_bytes)] == expected
@@ -98,7 +98,7 @@ BAD_FILES = [
     ("a.csv", b"\na,b\n", EMPTY),
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
     ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
-    ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # as an old Mac wrote it
+    ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # line ends of old Macs
     ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name or a repeated one: ''"),
     ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b', with ';' instead of a comma"),
     ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 of 3 has no name or a repeated one: 'a'"),
@@ -121,7 +121,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "data", "line"), BAD_FILES)
-def test_files_that_are_no_tables(name: str, data: bytes, line: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(name: str, data: bytes, line: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         rows(tmp_path / name, data, max_cell_bytes=20)
 
@@ -135,7 +135,7 @@ TOO_LARGE = "E-ROW-TOO-LARGE"
 IN_40_BYTES = "more than 40 bytes; --max_cell_bytes sets the limit"
 LARGE_ROW = BadRow(TOO_LARGE, f"the row has {IN_40_BYTES}")
 ROWS = [
-    # A blank line is no row, and is counted.
+    # A blank line is not a row, but takes a number.
     (
         "t.csv",
         b'\xef\xbb\xbfa,"b\nc"\r\n1,"x\r\ny"\r\n\r\n,"a ""b"""\r\n',
@@ -159,7 +159,7 @@ ROWS = [
         [(0, 2, {"a": '"x', "b": '5" tape'}), (1, 3, LARGE_ROW), (2, 4, {"a": "1", "b": "2"})],
     ),
     (
-        "t.csv",  # AutoML's
+        "t.csv",  # in AutoML's form
         b"TRAIN,gs://b/1.jpg,cat\nTRAINING,gs://b/2.jpg,cat,dog,\ngs://b/3.jpg\n"
         b",gs://b/4.jpg, cat \nVALIDATION,x.jpg,cat\n",
         [
@@ -252,7 +252,7 @@ LATIN = f"{UNREADABLE}'utf-8' codec can't decode byte 0xff in position 0: invali
 LOSSY = f"{UNREADABLE}Casting from duration[ns] to duration[us] would lose data: 1001"
 OFFSETS = pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0")
 VALUES = [
-    # Times in nanoseconds are those in microseconds.
+    # Times in nanoseconds are read as microseconds.
     (pa.array([SECOND, SECOND + 1000], pa.timestamp("ns")), "2020-01-02T03:04:05", None),
     (pa.array([SECOND], pa.timestamp("ns", "Europe/Berlin")), "2020-01-02T04:04:05+01:00", None),
     (pa.array([1_000_001_000], pa.time64("ns")), "00:00:01.000001", None),
@@ -275,7 +275,7 @@ def test_parquet_values_that_python_lacks_are_rejects(
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
-def test_a_cell_of_parquet_that_is_too_large(use_dictionary: bool, tmp_path: Path) -> None:
+def test_large_cells_of_parquet_are_rejects(use_dictionary: bool, tmp_path: Path) -> None:
     columns = {
         "text": ["a", "x" * 41, "x" * 40, None, "b", "c"],
         "data": [b"a", b"b", b"c", b"y" * 41, None, b"d"],
@@ -317,7 +317,7 @@ def test_large_rows_are_payloads(tmp_path: Path) -> None:
     assert row_bytes(large) == len(large.payload)
 
 
-def test_numbers_that_messagepack_lacks_are_text(tmp_path: Path) -> None:
+def test_numbers_beyond_64_bits_become_text(tmp_path: Path) -> None:
     (found,) = samples(tmp_path / "t.jsonl", f'{{"a": {2**64}, "b": [{-(2**64)}, 7, 2.5]}}\n')
 
     assert row_of(found) == {"a": str(2**64), "b": [str(-(2**64)), 7, 2.5]}
@@ -337,7 +337,7 @@ def test_keys_from_a_column(tmp_path: Path) -> None:
 STEPS = {"sequence_columns": ("a",)}
 
 
-def test_values_that_no_feature_can_hold(tmp_path: Path) -> None:
+def test_values_that_no_feature_can_hold_are_rejects(tmp_path: Path) -> None:
     data = '{"a": [[1]]}\n{"a": [null]}\n{"a": [{"b": 1}]}\n'
     what = ("a list of lists", "a list that holds null", "a value of the type dict")
 
@@ -355,7 +355,7 @@ def test_values_that_no_feature_can_hold(tmp_path: Path) -> None:
     assert rejects(tmp_path / "t.parquet", a_map) == [("0", "E-ROW-TYPE", detail)]
 
 
-def test_an_image_is_a_blob_and_no_feature(tmp_path: Path) -> None:
+def test_an_image_column_becomes_a_blob(tmp_path: Path) -> None:
     data = "f,a\nx/1.jpg,7\n,8\n../2.jpg,9\ngs://other/3.jpg,9\ngs://b/r/4.jpg,9\n"
     reader = {"image_column": "f", "image_roots": {"train": "gs://b/r"}}
     elsewhere = "'gs://other/3.jpg' does not lie below gs://b/r: give --image_root"
@@ -387,7 +387,7 @@ def test_an_image_is_a_blob_and_no_feature(tmp_path: Path) -> None:
         ("gs://b/", "gs://b", None),
     ],
 )
-def test_full_paths_lie_below_the_root(cell: str, root: str, name: str | None) -> None:
+def test_full_paths_must_lie_below_the_root(cell: str, root: str, name: str | None) -> None:
     if name:
         assert name_in_root(cell, root) == name
         return
@@ -405,7 +405,7 @@ def test_classes_are_noted(tmp_path: Path) -> None:
     assert labels_of({"l": "cat", "m": ["b", "cat"]}, ("m", "l")) == ("b", "cat")
 
 
-def test_splits_by_a_column_that_is_no_feature_then(tmp_path: Path) -> None:
+def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
     items = read(tmp_path / "t.csv", "part,a\nTRAIN,1\ntest,2\n", splitting=Splitting("part"))
 
     assert [(i.split, row_of(i)) for i in items if isinstance(i, Sample)] == [
@@ -438,7 +438,7 @@ def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
         ({"splitting": Splitting("part")}, "line 3: part decides its split and has no value"),
     ],
 )
-def test_tables_that_do_not_say_what_they_must(reader: dict, line: str, tmp_path: Path) -> None:
+def test_missing_columns_and_splits_are_refused(reader: dict, line: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(tmp_path / "t.csv", "part,b\nTRAIN,2\n,2\n", **reader)
 

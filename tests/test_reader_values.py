@@ -1,4 +1,4 @@
-"""Readers give exactly what the encoder was given: of every layout, by hypothesis."""
+"""Readers return exactly the encoded values: random ones, for every layout."""
 
 import struct
 import tempfile
@@ -30,7 +30,7 @@ from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]
-"""Of a record: the values by key, step by step where they are per step; floats as their bits."""
+"""A record's values by key, a list per step if they are per step; floats as their bits."""
 
 COLUMNS = {
     name: parse_type(name, text, may_nest=name.startswith("step"))
@@ -87,7 +87,7 @@ def value_lists(feature: Feature) -> st.SearchStrategy[list]:
 
 
 def record_values(spec: FeatureSpec) -> st.SearchStrategy[Values]:
-    """Return the values of records; of optional features some have none."""
+    """Return the values of records; some lack optional features."""
     given = {f.key: value_lists(f) for f in spec.features if not f.optional}
     steps = {f.key for f in spec.features if f.per_step}
     given |= {key: st.lists(given[key], max_size=3) for key in steps}
@@ -96,7 +96,7 @@ def record_values(spec: FeatureSpec) -> st.SearchStrategy[Values]:
 
 
 def flat(spec: FeatureSpec, values: Mapping[str, Any]) -> Flat:
-    """Return values in one form, whatever container they are in; what is missing is the default."""
+    """Return values in one form, whatever their container; missing ones are the defaults."""
     defaults: dict[Kind, Any] = {Kind.BYTES: b"", Kind.FLOAT: 0.0, Kind.INT64: 0}
     found: Flat = {}
     for feature in spec.features:
@@ -120,18 +120,18 @@ def _as_list(value: Any, kind: Kind) -> list:
     return values
 
 
-# --- readers, each of which gives all records of the split `train`, one shard after the other ---
+# --- readers: each yields all records of the split `train`, shard by shard ---
 
 
 def by_load(root: str) -> Iterator[Flat]:
-    """Parsed one by one."""
+    """Parse records one by one."""
     spec = find_data_sets(root).spec
     for record in beam_tfrec.load(root, "train", decode_images=False):
         yield flat(spec, record)
 
 
 def by_load_in_batches(root: str) -> Iterator[Flat]:
-    """Parsed a batch at a time; of steps too."""
+    """Parse records in batches, with steps or without."""
     spec = find_data_sets(root).spec
     for batch in beam_tfrec.load(root, "train", batch_size=4, decode_images=False):
         for place in range(batch[spec.features[0].key].shape[0]):
@@ -139,7 +139,7 @@ def by_load_in_batches(root: str) -> Iterator[Flat]:
 
 
 def by_open(root: str) -> Iterator[Flat]:
-    """At random, without TensorFlow."""
+    """Read by random access, without TensorFlow."""
     records = beam_tfrec.open(root, "train")
     for place in range(len(records)):
         yield flat(records.spec, records[place])
@@ -154,10 +154,10 @@ READERS: dict[str, Callable[[str], Iterator[Flat]]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("layout", SPECS)
-def test_readers_give_what_the_encoder_was_given(layout: str, reader: str) -> None:
+def test_readers_return_the_encoded_values(layout: str, reader: str) -> None:
     spec = SPECS[layout]
 
-    # An example takes TensorFlow half a second, so none is made smaller.
+    # An example takes TensorFlow half a second, so failing ones are not shrunk.
     @settings(max_examples=5, phases=[Phase.generate])
     @given(st.lists(record_values(spec), min_size=1, max_size=10))
     def equal(records: list[Values]) -> None:

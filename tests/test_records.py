@@ -1,4 +1,4 @@
-"""`beam_tfrec.open`: a split as a sequence, equal to what TensorFlow parses of it."""
+"""`beam_tfrec.open`: a split as a sequence, with the values that TensorFlow parses."""
 
 import copy
 import multiprocessing
@@ -72,7 +72,7 @@ def ids(records: Any) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with its type and the bits of its numbers, to be compared."""
+    """Return a value with its type and the bits of its numbers, for comparison."""
     if isinstance(value, np.ndarray | np.generic):
         return type(value), value.dtype, value.shape, value.tobytes()
     return value
@@ -94,7 +94,7 @@ def test_a_split_is_a_sequence(output: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [10, -11, 2**70])
-def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
+def test_an_index_out_of_range_is_an_index_error(output: Path, index: int) -> None:
     records = beam_tfrec.open(str(output), "train")
     for ask in (lambda: records[index], lambda: records.__getitems__([0, index])):
         with pytest.raises(IndexError, match=f"^index must be -10 to 9, got {index}: there are 10"):
@@ -113,7 +113,7 @@ def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
 
 @draw(60)
 @given(st.lists(st.integers(-10, 9), max_size=30))
-def test_many_come_in_the_order_asked_for(output: Path, indices: list[int]) -> None:
+def test_many_records_come_in_the_order_asked_for(output: Path, indices: list[int]) -> None:
     records = beam_tfrec.open(str(output), "train")
     found = records.__getitems__(indices)
     assert ids(found) == [index % 10 for index in indices]
@@ -142,7 +142,7 @@ def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
     record["none"] = np.empty((0, 4), np.float32)
     record["scalar"] = np.array(3.0)
     assert repr(record).splitlines() == [
-        "image/encoded: bytes [50]",  # 200 characters as text
+        "image/encoded: bytes [50]",  # too long to show: 200 characters
         "id: int64 2",
         "weight: float32 0.0",
         "name: bytes [0] b''",
@@ -211,13 +211,13 @@ def check_against_tensorflow(spec: FeatureSpec, data: bytes, ours: Mapping[str, 
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_values_are_those_that_tensorflow_parses(number: int) -> None:
-    """Lists of none, one and two values, with and without an optional one."""
-    data = example(number) + encode_example({"more": (Kind.INT64, [1])})  # messages add up
+def test_values_equal_those_that_tensorflow_parses(number: int) -> None:
+    """Lists of zero, one and two values, with and without an optional feature."""
+    data = example(number) + encode_example({"more": (Kind.INT64, [1])})  # joined messages merge
     check_against_tensorflow(SPEC, data, record_parser(SPEC)(data))
 
 
-def test_arrays_are_the_caller_s_own(output: Path) -> None:
+def test_records_share_no_arrays(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     one, same = records.__getitems__([2, 2])
     one["boxes"][0] = 9
@@ -226,17 +226,17 @@ def test_arrays_are_the_caller_s_own(output: Path) -> None:
 
 WHOLE = {"image/encoded": (Kind.BYTES, [b""]), "id": (Kind.INT64, [7])}
 WRONG = {
-    "none where there must be one": ({"id": (Kind.INT64, [7])}, "image/encoded has 0 values"),
-    "an empty list, likewise": ({**WHOLE, "id": (Kind.INT64, [])}, "id has 0 values, not one"),
-    "an empty list is no default": ({**WHOLE, "age": (Kind.INT64, [])}, "age has 0 values"),
-    "two": ({**WHOLE, "id": (Kind.INT64, [1, 2])}, "id has 2 values, not one"),
+    "missing value": ({"id": (Kind.INT64, [7])}, "image/encoded has 0 values"),
+    "empty list": ({**WHOLE, "id": (Kind.INT64, [])}, "id has 0 values, not one"),
+    "empty list, optional": ({**WHOLE, "age": (Kind.INT64, [])}, "age has 0 values"),
+    "two values": ({**WHOLE, "id": (Kind.INT64, [1, 2])}, "id has 2 values, not one"),
     "another kind": ({**WHOLE, "id": (Kind.FLOAT, [1])}, "id is of kind float, not int64"),
     "another kind, empty": ({**WHOLE, "boxes": (Kind.INT64, [])}, "boxes is of kind int64, not f"),
 }
 
 
 @pytest.mark.parametrize(("features", "error"), WRONG.values(), ids=WRONG)
-def test_what_tensorflow_refuses_is_refused(features: Mapping, error: str) -> None:
+def test_records_that_tensorflow_refuses_are_refused(features: Mapping, error: str) -> None:
     import tensorflow as tf
 
     data = encode_example(features)
@@ -246,7 +246,7 @@ def test_what_tensorflow_refuses_is_refused(features: Mapping, error: str) -> No
         record_parser(SPEC)(data)
 
 
-def test_a_record_that_is_no_example_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_damaged_record_is_named_with_its_place(tmp_path: Path) -> None:
     records = {"a": example(0), "b": b"\x0a\x05", "c": encode_example({})}
     output = write_data_set(tmp_path / "out", SPEC, {"train": [records]})
     opened = beam_tfrec.open(str(output), "train")
@@ -312,7 +312,7 @@ def read_in_child(records: Any) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_read_too(output: Path, method: str) -> None:
+def test_child_processes_can_read(output: Path, method: str) -> None:
     records = beam_tfrec.open(str(output), "train")
     expected = read_in_child(records)
     context: Any = multiprocessing.get_context(method)

@@ -1,4 +1,4 @@
-"""What is rejected beyond the budget, the command that accepts it, and what is left out."""
+"""The budget of rejects, the printed command that accepts them, and `--exclude`."""
 
 import os
 import subprocess
@@ -54,12 +54,12 @@ def test_printed_command_commits_without_reading_an_image(
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-EMPTY": 1, "E-IMG-TRUNCATED": 3}
 
 
-def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_budget_is_checked_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(6), tmp_path / "out"
     (sources[0] / "a000.jpg").unlink()
     run = run_coco(*command(sources, out))
     assert run.code == 4
-    assert not out.exists()  # no plan either, so that mended sources are no other plan
+    assert not out.exists()  # no plan either, so that repaired sources conflict with none
     assert run_coco(*accepting(run)).code == 0
     assert check_committed(out)["splits"]["train"]["rejected"] == {"E-IMG-MISSING": 1}
 
@@ -69,7 +69,7 @@ def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path
     [("1,1,5,5", "E-BOX-SHAPE", 0), ([64, 0, 5, 5], "E-BOX-OUTSIDE", 1)],
     ids=["known before the first shard", "known once shards are built"],
 )
-def test_a_data_set_without_one_label_is_over_budget(
+def test_a_data_set_without_any_label_is_over_budget(
     bbox: object, code: str, shards: int, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     def spoil(spec: dict) -> None:
@@ -88,8 +88,8 @@ def test_a_data_set_without_one_label_is_over_budget(
     assert check_committed(out)["splits"]["train"]["annotations"]["dropped"] == {code: 6}
 
 
-def test_exclude_makes_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Excluded samples take no place: the shards are as exact as if they had never been listed."""
+def test_exclude_leaves_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Shards are as exact as if the excluded samples had never been listed."""
     sources, first, second = make_coco(10), tmp_path / "first", tmp_path / "second"
     cut_off(sources[0] / "a002.jpg")
     (sources[0] / "a004.jpg").write_bytes(b"")
@@ -101,7 +101,7 @@ def test_exclude_makes_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path:
     assert (split["listed"], split["excluded"], split["annotations"]["excluded"]) == (10, 2, 4)
     assert rejected_of(second) == []
     again = run_coco(*command(sources, second, *flags))
-    assert again.ended == (5, "E-OUT-PLAN")  # without --exclude it is another data set
+    assert again.ended == (5, "E-OUT-PLAN")  # without --exclude the plan differs
 
 
 @pytest.mark.parametrize(

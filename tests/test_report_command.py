@@ -25,7 +25,7 @@ def run(*arguments: object) -> Run:
     return run_pipeline(report.run, *arguments)
 
 
-def test_a_data_set_gets_its_report_and_then_a_new_one(out: Path) -> None:
+def test_a_report_is_written_and_replaced(out: Path) -> None:
     before = snapshot(out)
     ended = run(out)
     assert (ended.code, ended.err) == (0, "")
@@ -44,7 +44,7 @@ def test_a_data_set_gets_its_report_and_then_a_new_one(out: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["mine", "edited"])
-def test_another_file_stays(text: str, out: Path) -> None:
+def test_another_file_is_not_overwritten(text: str, out: Path) -> None:
     page = out / "report.html"
     if text == "edited":
         assert run(out).code == 0
@@ -60,14 +60,14 @@ def test_another_file_stays(text: str, out: Path) -> None:
         assert page.read_text() == text
 
 
-def test_several_data_sets_get_one_each(out: Path, tmp_path: Path) -> None:
+def test_several_data_sets_get_a_report_each(out: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(out, tmp_path / "other" / out.name))
     assert run(out, other).code == 0
     assert (out / "report.html").read_bytes() == (other / "report.html").read_bytes()
 
 
 def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> None:
-    """A data set's shards without its manifest are a stranger's files."""
+    """Shards without a manifest are read like files of other programs."""
     (shard,) = out.glob("*.tfrec")
     shutil.copy(shard, tmp_path / "a.tfrecord")
     (tmp_path / "folder").mkdir()
@@ -93,7 +93,9 @@ def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> No
         (("{out}/none.tfrecord", "--output", "{page}"), "no such file"),
     ],
 )
-def test_usage(arguments: tuple[str, ...], said: str, out: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(
+    arguments: tuple[str, ...], said: str, out: Path, tmp_path: Path
+) -> None:
     (shard,) = out.glob("*.tfrec")
     page = tmp_path / "a.html"
     ended = run(*(text.format(shard=shard, out=out, page=page) for text in arguments))

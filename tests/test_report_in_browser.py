@@ -1,7 +1,7 @@
-"""The page in Chromium: what people do with it, by mouse, by keys and without scripts.
+"""The report's page in Chromium, used by mouse, by keyboard and without scripts.
 
-`.ci/run` installs Playwright and axe-core in an environment of their own and names its Python in
-BROWSER_PYTHON; CHROMIUM names the browser, where it is not on PATH.
+`.ci/run` installs Playwright and axe-core in their own environment and names its Python in
+BROWSER_PYTHON; CHROMIUM names the browser if it is not on PATH.
 """
 
 import json
@@ -40,8 +40,8 @@ def run_in_browser(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_page_does_what_people_want(tmp_path: Path) -> None:
-    """It writes no errors, asks no network and opens no dialogs either."""
+def test_the_page_works_in_chromium(tmp_path: Path) -> None:
+    """It also logs no errors, uses no network and opens no dialogs."""
     reports = {
         "rich": rich_report(),
         "few": rich_report(12, 5),

@@ -16,13 +16,7 @@ from beam_tfrec.schemas.documents.data_card import seen
 from beam_tfrec.transforms.report import Report, SplitReport
 from beam_tfrec.transforms.report.charts import make_chart, median
 from beam_tfrec.transforms.report.page import render_page
-from tests.report_contents import (
-    BIDI,
-    NO_COUNTS,
-    XSS,
-    hostile_report,
-    rich_report,
-)
+from tests.report_contents import BIDI, NO_COUNTS, XSS, hostile_report, rich_report
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,13 +61,13 @@ def test_a_page_shows_all_parts() -> None:
         assert text in page.text
 
 
-def test_a_page_shows_no_part_that_is_empty() -> None:
+def test_a_page_leaves_out_empty_parts() -> None:
     page = Elements(render_page(Report("a", "", [SplitReport("", NO_COUNTS)])))
     ids = {attributes.get("id") for _, attributes in page.found}
     assert "origin" in ids and not ids & {"pictures", "counts", "sizes", "classes", "show-masks"}
 
 
-def test_strangers_texts_stay_texts() -> None:
+def test_untrusted_text_stays_text() -> None:
     data = render_page(hostile_report())
     page = Elements(data)
     assert page.count("script") == 1
@@ -83,8 +77,8 @@ def test_strangers_texts_stay_texts() -> None:
     assert all(c.isprintable() or c in "\n\t" for c in data.decode())
 
 
-def test_the_policy_allows_the_pages_own_script_and_style_alone() -> None:
-    """Equal reports have equal bytes."""
+def test_the_policy_allows_only_the_pages_own_script_and_style() -> None:
+    """Equal reports also have equal bytes."""
     data = render_page(rich_report(6, 20))
     assert data == render_page(rich_report(6, 20))
     metas = dict(
@@ -128,7 +122,7 @@ def test_charts_count_each_record_once_and_medians_are_exact(histogram: dict[int
 
 
 def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
-    """Workers get the source archive from Beam, people the wheel."""
+    """Beam sends workers the source archive; users install the wheel."""
     no_caches = shutil.ignore_patterns("__pycache__")
     for name in ("beam_tfrec", "schemas", "transforms", "pipelines", "readers"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=no_caches)

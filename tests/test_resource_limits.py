@@ -1,4 +1,4 @@
-"""Limits and permissions of a process: one line with its code, nothing partial, never a reject."""
+"""Limits and permissions of a process: a fault in one line, nothing partial, never a reject."""
 
 import errno
 import itertools
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.thorough
 
 
 def run_within(what: int, limit: int, arguments: list[str], *dropped: str) -> Run:
-    """Run the command within a limit of `resource`; as root, without what `setpriv` drops."""
+    """Run the command within a resource limit; as root, `setpriv` drops rights first."""
     if os.geteuid() == 0 and dropped and shutil.which("setpriv") is None:
-        pytest.skip("limits do not bind root, and setpriv is not there to change that")
+        pytest.skip("limits do not bind root, and setpriv is not installed")
     by = ["setpriv", *dropped] if os.geteuid() == 0 and dropped else []
     run = subprocess.run(
         [*by, sys.executable, "-m", "beam_tfrec.pipelines.coco", *arguments],
@@ -56,8 +56,8 @@ def run_within(what: int, limit: int, arguments: list[str], *dropped: str) -> Ru
 
 
 @pytest.mark.parametrize("what", ["images", "image", "annotations", "output"])
-def test_no_permission(what: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    """To list, to read an image or the annotations, to write: stop, never a reject."""
+def test_missing_permission_stops_the_run(what: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A source that cannot be read or an output that cannot be written stops the run."""
     images, annotations = make_coco(3)
     out = tmp_path / "out"
     out.mkdir()
@@ -73,7 +73,7 @@ def test_no_permission(what: str, make_coco: MakeCoco, tmp_path: Path) -> None:
 
 
 class Job(NamedTuple):
-    """A conversion of 32 images, and the digests of what it makes without limits."""
+    """A conversion of 32 images, and the digests of its output without limits."""
 
     sources: Sources
     undisturbed: dict[str, str]
@@ -82,7 +82,7 @@ class Job(NamedTuple):
         return command(self.sources, out, *SHARDS)
 
     def check(self, run: Run, out: Path) -> None:
-        """Check that it succeeded or met a limit, and that without limits it completes."""
+        """Check that a run succeeded or met a limit, and that without limits it completes."""
         check_visible(out)
         if run.code:
             assert run.ended == (6, "E-IO-LIMIT"), run.err
@@ -109,17 +109,17 @@ def test_file_size_limit(job: Job, tmp_path: Path) -> None:
     assert check_visible(tmp_path / "out") == 0
 
 
-def test_open_files(job: Job, tmp_path: Path) -> None:
-    """Of 4 and fewer Python cannot import what it runs."""
+def test_open_file_limit(job: Job, tmp_path: Path) -> None:
+    """With 4 and fewer, Python cannot import its modules."""
     out = tmp_path / "out"
     job.check(run_within(resource.RLIMIT_NOFILE, 12, job.into(out)), out)
 
 
-def test_threads(job: Job, tmp_path: Path) -> None:
-    """Root's processes are not counted, so the command runs as somebody else."""
+def test_thread_limit(job: Job, tmp_path: Path) -> None:
+    """Root's processes are not counted, so the command runs as another user."""
     out = tmp_path / "out"
-    somebody = ("--ruid=65534", "--bounding-set=-sys_resource,-sys_admin")
-    run = run_within(resource.RLIMIT_NPROC, 4, job.into(out), *somebody)
+    other_user = ("--ruid=65534", "--bounding-set=-sys_resource,-sys_admin")
+    run = run_within(resource.RLIMIT_NPROC, 4, job.into(out), *other_user)
     assert run.ended == (6, "E-IO-LIMIT"), run.err
     assert "threads: no more can be started" in run.fault
     job.check(run, out)
@@ -128,18 +128,18 @@ def test_threads(job: Job, tmp_path: Path) -> None:
 def convert_within(
     more_bytes: int, arguments: list[str], run: Callable[..., Run] = run_coco
 ) -> Run:
-    """Run with so much more memory than is taken before; for a child of `children`."""
+    """Run with this much more memory than is in use; to be called in a child process."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     with children.limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more_bytes):
         return run(*arguments)
 
 
-def test_memory(tmp_path: Path) -> None:
-    """Too little for the threads, or for two images: never a reject, and well with enough."""
+def test_memory_limit(tmp_path: Path) -> None:
+    """Too little memory is never a reject; a run with enough completes."""
     sources, out = write_set(tmp_path, 6), tmp_path / "out"
     for path in sources[0].iterdir():
-        os.truncate(path, 16 << 20)  # what follows the image is a hole on the disk
-    alone = ("--workers", 1)  # a second process has as much again
+        os.truncate(path, 16 << 20)  # sparse: takes no disk space
+    alone = ("--workers", 1)  # a second process would have its own limit
     arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%", *alone)
     run = Run(*children.outcome_of(convert_within, 80 << 20, arguments))
     assert run.ended == (6, "E-IO-LIMIT"), run.err
@@ -148,7 +148,7 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
-    """Its size in the listing is enough: it would not fit in memory."""
+    """It would not fit in memory; its size in the listing shows that."""
     sources, out = write_set(tmp_path, 4), tmp_path / "out"
     os.truncate(sources[0] / "a002.jpg", 2 << 30)
     arguments = command(sources, out, "--max_rejected", 1)
@@ -166,7 +166,7 @@ def test_a_fault_leaves_no_shard_being_built(
     reads = itertools.count()
 
     def fail(name: str, attempt: int) -> None:
-        if next(reads) == 0:  # the first here, whatever shards the second process has
+        if next(reads) == 0:  # the first read of this process
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         time.sleep(0.1)
 
@@ -199,7 +199,7 @@ def large_table(path: Path) -> None:
 def test_tables_that_are_large_in_memory(
     name: str, records: int, rejects: list[str], tmp_path: Path
 ) -> None:
-    """Cells that are too large are not kept, and others are unpacked a few at a time."""
+    """Cells over the limit are not kept, and others are unpacked a few at a time."""
     large_table(tmp_path / name)
     out = tmp_path / "out"
     flags = ("--types", "a=bytes", "--max_rejected", "1", "--workers", "1")

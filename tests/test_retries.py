@@ -11,7 +11,7 @@ from beam_tfrec.transforms.storage.retries import THROTTLED, RequestRate, retry
 
 
 class Clock:
-    """Time that passes only by sleeping, and by what an operation takes."""
+    """A clock that only sleeping and operations move."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,7 +25,7 @@ class Clock:
         self.now_s += seconds
 
     def retry(self, failures: float, error: BaseException, takes_s: float = 0) -> int:
-        """Return the number of tries of an operation that fails so often."""
+        """Return the number of tries of an operation that fails this many times."""
         tries = itertools.count(1)
 
         def operation() -> int:
@@ -46,7 +46,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_waits_fill_the_range_below_a_bound_that_doubles_up_to_30_s() -> None:
+def test_waits_are_even_below_a_bound_that_doubles_up_to_30_s() -> None:
     bounds_s = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
     random.seed(0)
     shares: list[float] = []
@@ -74,7 +74,7 @@ def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) ->
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("a"), MemoryError(), KeyboardInterrupt()])
-def test_other_errors_pass_at_once(error: BaseException, clock: Clock) -> None:
+def test_other_errors_are_raised_at_once(error: BaseException, clock: Clock) -> None:
     with pytest.raises(type(error)) as raised:
         clock.retry(1, error)
 
@@ -96,7 +96,7 @@ def test_long_retries_are_logged_once(
 
 
 class TooManyError(Exception):
-    """A store's refusal."""
+    """A store's reply to too many requests."""
 
 
 class Requests:
@@ -141,7 +141,7 @@ def test_requests_start_freely_until_a_store_throttles(requests: Requests) -> No
     assert THROTTLED.take(1) == 0
 
 
-def test_a_refusal_slows_down_below_what_was_served(requests: Requests) -> None:
+def test_a_refusal_lowers_the_rate_below_that_served(requests: Requests) -> None:
     requests.serve(500)  # 100 a second
     requests.refuse()
 
@@ -152,7 +152,7 @@ def test_a_refusal_slows_down_below_what_was_served(requests: Requests) -> None:
     assert THROTTLED.take(1) == 5
 
 
-def test_refusals_of_all_readers_at_once_slow_down_once(requests: Requests) -> None:
+def test_refusals_of_all_readers_at_once_count_once(requests: Requests) -> None:
     requests.serve(500)
     for _ in range(32):  # within some 0.4 s
         requests.refuse()
@@ -160,9 +160,7 @@ def test_refusals_of_all_readers_at_once_slow_down_once(requests: Requests) -> N
     assert requests.rate.per_s() == pytest.approx(80, rel=0.05)
 
 
-def test_a_store_that_gives_nothing_at_most_halves_the_rate_each_second(
-    requests: Requests,
-) -> None:
+def test_further_refusals_slow_down_to_one_request_a_second(requests: Requests) -> None:
     requests.serve(500)
     rates = []
     for _ in range(30):
@@ -175,16 +173,18 @@ def test_a_store_that_gives_nothing_at_most_halves_the_rate_each_second(
 
 
 SLOWED = {
-    "18 replies say nothing": ([(18, 0.01)], math.inf),
-    "19 do": ([(19, 0.01)], 0.8 * 100),
-    "replies of one moment count as those of a millisecond": ([(100, 0)], 80_000),
-    "few a second are measured over more": ([(40, 0.5)], 0.8 * 2),
+    "18 replies are too few to measure": ([(18, 0.01)], math.inf),
+    "19 replies are enough": ([(19, 0.01)], 0.8 * 100),
+    "replies of one moment count as within a millisecond": ([(100, 0)], 80_000),
+    "slow replies are measured over more seconds": ([(40, 0.5)], 0.8 * 2),
     "a pause before the last second does not count": ([(1, 10), (30, 0.02)], 0.8 * 50),
 }
 
 
 @pytest.mark.parametrize(("served", "per_s"), SLOWED.values(), ids=SLOWED)
-def test_what_slows_down(served: list[tuple[int, float]], per_s: float, requests: Requests) -> None:
+def test_the_rate_after_a_refusal(
+    served: list[tuple[int, float]], per_s: float, requests: Requests
+) -> None:
     for number, each_s in served:
         requests.serve(number, each_s)
     requests.refuse()
@@ -193,12 +193,12 @@ def test_what_slows_down(served: list[tuple[int, float]], per_s: float, requests
 
 
 def test_a_limit_is_never_exceeded_and_its_waits_are_reported() -> None:
-    """In whole seconds of one thread; the rest is reported later."""
+    """Waits are reported in whole seconds of one thread; the rest follows later."""
     requests = Requests(limit_per_s=50)
     requests.serve(476, each_s=0)
 
     assert requests.clock.now_s == pytest.approx(9.5, abs=0.01)
     assert [THROTTLED.take(threads) for threads in (4, 4)] == [2, 0]
-    assert THROTTLED.take(1) in (1, 2)  # with the rest of earlier tests
+    assert THROTTLED.take(1) in (1, 2)  # includes what earlier tests left
     requests.refuse()
     assert requests.rate_after(1000) == 50

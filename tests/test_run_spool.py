@@ -1,4 +1,4 @@
-"""Payloads of a run in process lie in a file without a name."""
+"""Payloads of a run in this process are kept in an unnamed file."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def spool(spools: Callable[[], RunSpool]) -> RunSpool:
     return spools()
 
 
-def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
+def test_a_sample_keeps_place_and_digest_of_its_payload(spool: RunSpool) -> None:
     first, second = (
         spool.store_payload(sample("1", b"abc")),
         spool.store_payload(sample("2", b"polygons")),
@@ -44,7 +44,7 @@ def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
     assert spool.load_payload(first) == sample("1", b"abc")
 
 
-def test_more_than_waits_in_memory(spool: RunSpool) -> None:
+def test_payloads_beyond_the_buffer_are_read_back(spool: RunSpool) -> None:
     parts = [bytes([n]) * size for n, size in enumerate([5, 2**20, 7, 2**19, 2**19, 3 * 2**20, 1])]
 
     places = [spool.put(part) for part in parts]
@@ -54,13 +54,13 @@ def test_more_than_waits_in_memory(spool: RunSpool) -> None:
     assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*gone: .*give a --spool_dir"):
         RunSpool(10**9, str(tmp_path / "gone")).put(b"polygons")
 
 
 def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
-    """Room for nothing, by the device that is made for it."""
+    """`/dev/full` refuses every write."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     light = spool.store_payload(sample("1", b"x"))
@@ -78,8 +78,8 @@ def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
 
 
 @pytest.mark.thorough
-def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
-    """Though its pipeline is garbage that may lie there for long."""
+def test_a_finished_command_frees_the_disk(tmp_path: Path) -> None:
+    """Even while its pipeline waits for the garbage collector."""
     (tmp_path / "t.csv").write_text("a\n1\n")
     before = {*run_spool._OPEN}
 
@@ -105,9 +105,9 @@ def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], the
     )
 
 
-def test_another_process_reads_what_was_put_there(spools: Callable[[], RunSpool]) -> None:
-    """What waits in this process's memory, too."""
-    spool, theirs = spools(), spools()  # as its copy is called in a process of its own
+def test_another_process_reads_the_payloads(spools: Callable[[], RunSpool]) -> None:
+    """Those still buffered in this process, too."""
+    spool, theirs = spools(), spools()  # the second is the other process's copy
     light, place = spool.store_payload(sample("1", b"polygons")), spool.put(b"abc")
 
     theirs.adopt(os.dup(spool.written_file()))

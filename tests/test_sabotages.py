@@ -1,4 +1,4 @@
-"""Sabotages fit the code that they are to harm; that tests notice them, `make sabotage` shows."""
+"""Each sabotage fits the code it breaks; `make sabotage` checks that tests notice it."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.sabotage.sabotages import SABOTAGES, Sabotage
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.name)
-def test_its_text_is_there_once(sabotage: Sabotage) -> None:
+def test_its_text_occurs_once(sabotage: Sabotage) -> None:
     assert (ROOT / sabotage.file).read_text().count(sabotage.old) == 1

@@ -27,7 +27,7 @@ Parsed = tuple[Segmentation, list[str]]
 
 
 def parsed(text: str, width_px: int = 4, height_px: int = 3) -> Parsed | Fault:
-    """Return a segmentation, and what was mended; or what is wrong with it."""
+    """Return a segmentation and its repairs, or its fault."""
     repairs: Counter[str] = Counter()
     found = parse_segmentation(text.encode(), width_px, height_px, repairs)
     return (found, sorted(repairs.elements())) if isinstance(found, Segmentation) else found
@@ -48,7 +48,7 @@ def empty(*repairs: str) -> Parsed:
 TRIANGLE = [0.0, 0.0, 4.0, 0.0, 4.0, 3.0]
 DROPPED, EMPTY = "polygon_dropped", "segmentation_empty"
 
-# The JSON of an annotation in an image of 4 x 3 px (width x height), and what it is.
+# The JSON of an annotation in an image of 4 x 3 px (width x height), and the result.
 PARSED = {
     "polygon": ("[[0,0,4,0,4,3]]", polygon(*TRIANGLE)),
     "nine numbers": ("[[0,0,1,0,1,1,0,1,5]]", empty(DROPPED, EMPTY)),
@@ -71,7 +71,7 @@ PARSED = {
     "compressed RLE": ('{"size":[3,4],"counts":"129"}', rle(1, 2, 9)),
     "a number": ("5", ("E-SEG-SHAPE", "Expected `object | array | null`, got `int`")),
     "no counts": ('{"size":[3,4]}', ("E-SEG-SHAPE", "Object missing required field `counts`")),
-    "no JSON": ("[[NaN]]", ("E-SEG-SHAPE", "JSON is malformed: invalid character (byte 2)")),
+    "not JSON": ("[[NaN]]", ("E-SEG-SHAPE", "JSON is malformed: invalid character (byte 2)")),
     "size swapped": (
         '{"size":[4,3],"counts":[12]}',
         ("E-RLE-SIZE", "size is [4, 3], the image's is [3, 4]"),
@@ -80,7 +80,7 @@ PARSED = {
         '{"size":[3,4],"counts":[1,10]}',
         ("E-RLE-SUM", "counts sum to 11, 3 x 4 are 12 px"),
     ),
-    "too many in uint32": (  # which pycocotools would add up to 12
+    "too many in uint32": (  # pycocotools would add these up to 12
         '{"size":[3,4],"counts":[4294967296,12]}',
         ("E-RLE-SUM", "counts sum to 4294967308, 3 x 4 are 12 px"),
     ),
@@ -121,13 +121,13 @@ def counts_of_images(draw: st.DrawFn) -> tuple[list[int], int, int]:
     edges = [0, *sorted(cuts), width * height]
     counts = [end - start for start, end in itertools.pairwise(edges)]
     if draw(st.booleans()):
-        counts.insert(0, 0)  # the first pixel is the object's
+        counts.insert(0, 0)  # the first pixel belongs to the object
     return [count for place, count in enumerate(counts) if count or not place], width, height
 
 
 @draw(2000)
 @given(counts_of_images())
-def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int, int]) -> None:
+def test_compressed_counts_equal_those_of_pycocotools(found: tuple[list[int], int, int]) -> None:
     counts, width, height = found
     by_pycocotools = coco_mask.frPyObjects(
         {"size": [height, width], "counts": counts}, height, width
@@ -153,7 +153,7 @@ def test_any_text_is_counts_or_a_fault(text: str) -> None:
     ("polygon_px", "area_px2", "outline"),
     [
         (TRIANGLE, 6.0, 4.0 + 3.0 + 4.0),
-        (TRIANGLE[::-1], 6.0, 11.0),  # x and y change places, and the outline its direction
+        (TRIANGLE[::-1], 6.0, 11.0),  # x and y swapped, and the direction reversed
         ([0, 0, 2, 2, 0, 2, 2, 0], 0.0, 8.0),  # a bow tie: one half the other way around
         ([1e6, 1e6, 1e6 + 1, 1e6, 1e6 + 1, 1e6 + 1], 0.5, 3.0),  # far from 0
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 0.0, 0.0),
@@ -179,7 +179,7 @@ mask_of(Segmentation([[0, 0, size / 2 - 1, 0, 0, 1]]), 13377, 13377)
 """
 
 
-def test_drawing_takes_a_bounded_memory() -> None:
+def test_drawing_uses_bounded_memory() -> None:
     limits = resource.RLIMIT_DATA, (10**9, 10**9)
     subprocess.run(
         [sys.executable, "-c", DRAW_THE_LARGEST],

@@ -1,4 +1,4 @@
-"""Runs whose shards are built by two processes; `test_kill_and_resume.py` kills them."""
+"""Runs with two processes that build shards; `test_kill_and_resume.py` kills them."""
 
 import contextlib
 import os
@@ -42,13 +42,10 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_the_bytes_are_those_of_one_process(
-    built_here: list[str],
-    make_coco: MakeCoco,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_two_processes_make_the_bytes_of_one(
+    built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What masks are made of lies in the run's spool."""
+    """Masks are made from segmentations in the run's spool."""
     sources = make_coco(24)
     (sources[0] / "a003.jpg").write_bytes(b"<html>")
     flags = ("--features", "boxes,masks,polygons", "--num_shards", 12, "--max_rejected", 1, *TWO)
@@ -76,7 +73,7 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert builders_of(os.getpid()) == []
 
 
-def test_where_none_can_start_a_run_builds_alone(
+def test_a_run_builds_alone_if_no_process_can_start(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("beam_tfrec.transforms.builders.sys.executable", "/bin/false")

@@ -20,7 +20,7 @@ ROWS = [
     ),
     IndexRow("4", 120, 64, [Source("b/caf\u00e9.jpg", 44, "7", SHA)], []),  # no objects
     IndexRow("pair", 184, 90, [Source("l.png", 1, "8", SHA), Source("h.png", 2, "9", SHA)], [2]),
-    IndexRow("table row", 274, 20, [], [0]),  # made of no blob
+    IndexRow("table row", 274, 20, [], [0]),  # without source files
 ]
 
 
@@ -60,7 +60,7 @@ def of_something_else() -> bytes:
 @pytest.mark.parametrize(
     "data", [b"no Parquet", index_to_parquet(ROWS)[:-5], of_something_else()], ids=range(3)
 )
-def test_what_is_no_index_is_refused(data: bytes) -> None:
+def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
         index_from_parquet(data)
 

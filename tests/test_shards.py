@@ -44,7 +44,7 @@ def test_file_names(template: str, shard: tuple, name: str) -> None:
         (PLAIN, "sub/train-00000-of-00016.tfrec"),
     ],
 )
-def test_names_of_another_grammar(template: str, name: str) -> None:
+def test_other_names_do_not_match(template: str, name: str) -> None:
     assert ShardNames(template).matches(name) is None
 
 
@@ -88,7 +88,7 @@ def test_bad_templates_are_refused(template: str, message: str) -> None:
 
 
 INDEX = "hold {index} for several shards, got"
-# Template, splits, shards that are asked for, what it must do for them; empty for nothing.
+# Template, splits, --num_shards, and what the template must do; empty if it is accepted.
 SPLITS_OF_TEMPLATES = [
     ("{index}.tfrec", ["train"], {}, ""),
     ("{index}.tfrec", ["val", "train"], {}, "hold {split} for splits ['train', 'val'], got"),
@@ -110,10 +110,7 @@ def test_a_template_names_every_shard_once(
 
 @pytest.mark.parametrize(
     ("shard", "stem"),
-    [
-        (("train", 3, 16), "train-00003-of-00016"),
-        (("a", 99_999, 100_000), "a-099999-of-100000"),
-    ],
+    [(("train", 3, 16), "train-00003-of-00016"), (("a", 99_999, 100_000), "a-099999-of-100000")],
 )
 def test_stems_name_receipts(shard: tuple, stem: str) -> None:
     assert shard_stem(*shard) == ShardPlan(*shard, samples=[]).name == stem
@@ -131,5 +128,5 @@ def test_stems_name_receipts(shard: tuple, stem: str) -> None:
         "index/file_00-4096.idx",
     ],
 )
-def test_other_files_are_no_index(name: str) -> None:
+def test_other_files_are_not_indexes(name: str) -> None:
     assert not is_index_name(name, ShardNames())

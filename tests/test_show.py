@@ -1,4 +1,4 @@
-"""The command `beam-tfrec show`: schemas, values, pictures; of ours and of other programs."""
+"""The command `beam-tfrec show`: schemas, values and pictures of our files and of others."""
 
 import os
 import re
@@ -119,7 +119,7 @@ def test_a_data_set_by_index(out: Path, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [f"{n}-image_encoded.jpeg" for n in range(1, 6)]
 
 
-def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
+def test_a_key_is_searched_in_all_splits(tmp_path: Path) -> None:
     record = encode_example({"n": (Kind.INT64, [7])})
     spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
     splits = {"train": [{"1": record}], "val": [{"2": record}, {"1": record, "3": record}]}
@@ -151,7 +151,7 @@ def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
         ("begun", {}, "begun: is not complete; run its command again"),
     ],
 )
-def test_what_is_not_there(
+def test_missing_records_and_files_are_named(
     path: str, config: dict[str, object], said: str, out: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a.tfrecord").touch()
@@ -193,7 +193,7 @@ def test_any_bytes_are_shown_in_one_printable_line(data: bytes) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (2, 3, 2), (2, 3, 3), (2, 3, 4)])
 def test_pixels_become_png(dtype: str, shape: tuple[int, ...]) -> None:
-    """TensorFlow reads back what was in the tensor: 16 bits of one channel, 8 bits of several."""
+    """TensorFlow reads the tensor's values: 16 bits of one channel, 8 bits of several."""
     values = (numpy.arange(numpy.prod(shape)) * 257 % 65536).astype(dtype).reshape(shape)
     png = tensor_png(Tensor(dtype, shape, values.tobytes()))
     if dtype == "uint16" and shape[2:] > (1,):
@@ -202,6 +202,6 @@ def test_pixels_become_png(dtype: str, shape: tuple[int, ...]) -> None:
     assert (read.numpy() == values.reshape(*shape[:2], -1)).all()
 
 
-def test_other_tensors_do_not() -> None:
+def test_other_tensors_do_not_become_png() -> None:
     for dtype, shape in (("float32", (2, 3)), ("uint8", (2,)), ("uint8", (2, 3, 5))):
         assert tensor_png(Tensor(dtype, shape, bytes(24))) is None

@@ -34,7 +34,7 @@ RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6
 
 
 class Objects(NamedTuple):
-    """What a sample holds of a file."""
+    """Contents of a sample, read from a file."""
 
     objects: list[tuple[int | str, ObjectFields]]
     outlines: list[Segmentation]
@@ -66,7 +66,7 @@ def test_shapes_of_a_group_are_one_object() -> None:
     assert (found.outlines[1], found.bad) == (Segmentation([TRIANGLE]), [])
 
 
-def test_a_circle_is_a_polygon_within_a_five_hundredth_of_its_area() -> None:
+def test_a_circle_becomes_a_polygon_of_nearly_its_area() -> None:
     outline = outline_of("circle", [(10.0, 20.0), (13.0, 24.0)])
     assert isinstance(outline, list) and len(outline) == 2 * 64
     corners = list(zip(outline[0::2], outline[1::2], strict=True))
@@ -93,7 +93,7 @@ def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
     assert found.bad == [BadAnnotation(1, "E-ANN-SHAPE", detail)]
 
 
-def test_masks_of_sa1b_are_objects_of_one_class_by_id() -> None:
+def test_masks_of_sa1b_are_objects_of_one_class_sorted_by_id() -> None:
     first = {"id": 9, "bbox": [1, 0, 1, 3], "area": 3, "segmentation": RLE}
     second = {"id": 4, "bbox": [1, 0, 1, 3], "segmentation": RLE}
     found = objects_of(sa1b(first, second))
@@ -193,7 +193,7 @@ def test_values_by_path(path: str, value: str) -> None:
         ([1], ("E-ANN-FILE", "Expected `object`, got `array`")),
     ],
 )
-def test_values_that_do_not_fit(content: object, fault: tuple[str, str]) -> None:
+def test_values_of_another_type_are_faults(content: object, fault: tuple[str, str]) -> None:
     assert read_values(as_bytes(content), {"a.b": ColumnType(Kind.INT64)}) == fault
 
 
@@ -209,7 +209,7 @@ def test_values_that_do_not_fit(content: object, fault: tuple[str, str]) -> None
         ("x/", ""),
     ],
 )
-def test_no_name_leaves_the_root(value: str, name: str) -> None:
+def test_names_of_images_stay_below_the_root(value: str, name: str) -> None:
     assert named_image("s/1.json", value) == name
 
 
@@ -234,7 +234,7 @@ def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory whose name is no UTF-8"])
-def test_an_annotation_file_that_is_none_is_a_reject(kind: str) -> None:
+def test_an_annotation_that_is_not_a_file_is_a_reject(kind: str) -> None:
     (rejected,) = SideReader(Splitting(), read_objects)(joined(labelme(), kind, images=0))
     assert isinstance(rejected, Rejected)
     assert (rejected.code, rejected.detail) == ("E-ANN-FILE", f"a.json: a {kind}")

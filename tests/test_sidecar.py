@@ -33,7 +33,7 @@ def rejects(out: Path) -> list[tuple[str, str, str]]:
     return [(one["code"], one["key"], one["detail"]) for one in rejected_of(out)]
 
 
-def test_labelme_and_sa1b_are_known_by_content(tmp_path: Path) -> None:
+def test_labelme_and_sa1b_are_recognized_by_content(tmp_path: Path) -> None:
     files = {"1": CAT_AND_DOG, "a/2": labelme(), "a/b/3": sa1b(MASK, width=64, height=48)}
     manifest = committed_by(
         sidecar.run, tmp_path / "out", *sources(write_side_files(tmp_path, files))
@@ -59,7 +59,7 @@ def test_labelme_and_sa1b_are_known_by_content(tmp_path: Path) -> None:
     }
 
 
-def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path) -> None:
+def test_each_bad_sample_is_one_reject(tmp_path: Path) -> None:
     good = {f"good{number}": CAT_AND_DOG for number in range(8)}
     files = {
         **good,
@@ -120,7 +120,7 @@ def test_files_may_name_their_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_finished_run_sees_changed_annotations(tmp_path: Path) -> None:
+def test_a_finished_run_notices_changed_annotations(tmp_path: Path) -> None:
     folders, out = write_side_files(tmp_path, {f"{n}": CAT_AND_DOG for n in range(2)}), "out"
     flags = [*sources(folders), "--output", tmp_path / out]
     assert run_pipeline(sidecar.run, *flags).code == 0
@@ -182,19 +182,19 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
+def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert ended.code == 2
     assert ended.fault.startswith(f"E-ARG command line: {fault}")
 
 
-# --- a folder made of COCO's annotations gives its records, byte for byte ---
+# --- LabelMe files made from COCO's annotations give the same records, byte for byte ---
 
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
 
 
 def coco_instances() -> dict[str, Any]:
-    """Return COCO's instances with file names as ids, and classes numbered as their names sort."""
+    """Return COCO's instances with file names as ids, and classes numbered in order of name."""
     spec = json.loads((TEST_DATA / "coco_val/annotations/instances.json").read_bytes())
     names = {image["id"]: image["file_name"] for image in spec["images"]}
     for image in spec["images"]:
@@ -215,7 +215,7 @@ def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]
 
 
 def write_labelme(spec: dict[str, Any], folder: Path) -> None:
-    """Write a file an image; a COCO object of several polygons becomes a group of shapes."""
+    """Write a file per image; a COCO object of several polygons becomes a group of shapes."""
     names = {one["id"]: one["name"] for one in spec["categories"]}
     for image in spec["images"]:
         shapes = [
@@ -234,7 +234,7 @@ def write_labelme(spec: dict[str, Any], folder: Path) -> None:
 
 
 def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
-    """Keep what LabelMe can say: polygons, and the boxes around them."""
+    """Keep what LabelMe can express: polygons, and the boxes around them."""
     spec["annotations"] = [one for one in spec["annotations"] if not one["iscrowd"]]
     for annotation in spec["annotations"]:
         xs = [x for polygon in annotation["segmentation"] for x in polygon[0::2]]
@@ -244,7 +244,7 @@ def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def test_records_are_those_of_coco(tmp_path: Path) -> None:
+def test_records_equal_those_of_coco(tmp_path: Path) -> None:
     spec = as_labelme_has_it(coco_instances())
     images, folder, instances = TEST_DATA / "coco_val/images", tmp_path / "json", tmp_path / "i"
     folder.mkdir()

@@ -47,8 +47,8 @@ def convert(process: Process, name: str) -> Run:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_a_read_that_fails_ends_the_run(name: str, store: MemoryStore) -> None:
-    """At its first read and at its last, before which the file is rewritten in the end."""
+def test_a_failed_read_ends_the_run(name: str, store: MemoryStore) -> None:
+    """The first and the last read fail; then the file is rewritten before its last read."""
     trial = store.copy().start()
     assert convert(trial, name).code == 0
     reads = [s.number for s in trial.steps if s.operation in ("read", "crc32c") and s.name == name]
@@ -71,7 +71,7 @@ def test_a_read_that_fails_ends_the_run(name: str, store: MemoryStore) -> None:
     assert convert(store.start(rewrite), name).ended == (6, "E-SRC-CHANGED")
 
 
-def test_memory_that_ends_within_pyarrow_is_no_fault_of_the_file(
+def test_too_little_memory_for_pyarrow_is_not_a_fault_of_the_file(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory(*_: object, **__: object) -> None:

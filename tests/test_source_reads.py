@@ -1,4 +1,4 @@
-"""Which listed files a source reads, and how many bytes that is."""
+"""Which listed files a source reads, and how many bytes these have."""
 
 import functools
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> L
         (file("cat/1.jpg", kind="fifo"), False),
     ],
 )
-def test_a_folder_s_images_are_read(listed: ListedFile, is_read: bool) -> None:
+def test_images_of_a_folder_are_read(listed: ListedFile, is_read: bool) -> None:
     assert list_blobs.is_read(listed) is is_read
 
 
@@ -53,7 +53,7 @@ JSON = "train/annotations"
         (file("a/1.json"), "", False),  # under the root of images
         (file("a/1.json", root=JSON), "", True),
         (file("a/b\nc.JSON", root=JSON), "", True),
-        (file("a/1.JSON", root=JSON), "a/*.json", False),  # as given
+        (file("a/1.JSON", root=JSON), "a/*.json", False),  # globs heed case
         (file("a/1.json", root=JSON), "a/*.json", True),
         (file("a/b/1.json", root=JSON), "a/*.json", False),
         (file("b/1.json", root=JSON), "a/*.json", False),
@@ -67,7 +67,7 @@ def test_images_and_their_json_files_are_read(listed: ListedFile, glob: str, is_
     assert SideNames({"train": glob}).reads(listed) is is_read
 
 
-def test_a_folder_that_cannot_be_listed_is_named_as_an_annotation_file() -> None:
+def test_a_folder_that_cannot_be_listed_counts_as_an_annotation_file() -> None:
     folder = file("\\xff", kind="directory whose name is no UTF-8", root=JSON)
     (named,) = SideNames({"train": "a/*.json"})(folder)
     assert (named.name, named.side) == ("\\xff", 1)

@@ -1,4 +1,4 @@
-"""Splits given by sources, said by a field, or drawn by a hash: of COCO images, of folders."""
+"""Splits given by sources, named by a field, or drawn by a hash, for COCO and for folders."""
 
 import re
 from collections import Counter
@@ -53,7 +53,7 @@ def test_golden_split_of_fixed_keys() -> None:
 
 @pytest.mark.parametrize("text", ["train=80,val=10,test=10", "train=0.8,val=.1,test=1/10"])
 def test_equal_shares_draw_equal_splits(text: str) -> None:
-    """No float is rounded."""
+    """Shares are exact fractions, not rounded floats."""
     splitting = Splitting(HASH, parse_splits(text)[0])
     keys = [str(key) for key in range(10_000)]
     assert [*map(splitting.split_of, keys)] == [*map(BY_HASH.split_of, keys)]
@@ -66,8 +66,8 @@ def test_equal_shares_draw_equal_splits(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde")), st.integers(0, 3))
-def test_keys_and_groups_decide_alone(scene_of: dict[str, str], seed: int) -> None:
-    """Adding keys never moves one, and no group is in two splits."""
+def test_only_keys_and_groups_decide(scene_of: dict[str, str], seed: int) -> None:
+    """New keys never move others, and a group is never in two splits."""
     by_key = Splitting(HASH, SHARES, seed=seed)
     for key, scene in scene_of.items():
         assert by_key.split_for("given", key) == by_key.split_of(key)
@@ -76,7 +76,7 @@ def test_keys_and_groups_decide_alone(scene_of: dict[str, str], seed: int) -> No
 
 @pytest.mark.parametrize("text", ["test", "TEST", " Test "])
 @pytest.mark.parametrize("names", [(), ("a", "test")])
-def test_a_field_says_the_split(text: str, names: tuple[str, ...]) -> None:
+def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
     splitting = Splitting("part", names=names)
     assert splitting.split_for("train", "7", {"part": text}) == "test"
     assert splitting.splits(["train"]) == (names or USUAL_SPLITS)
@@ -101,7 +101,7 @@ FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas betwee
         (GROUPED, {"scene": " "}, f"scene {NO_VALUE}"),
     ],
 )
-def test_a_field_that_says_nothing_stops(
+def test_a_field_that_names_no_split_stops_the_run(
     splitting: Splitting, fields: dict[str, str], what: str
 ) -> None:
     with pytest.raises(RuntimeError, match=f"^{re.escape(f'E-SRC-SPLIT sample 7: {what}')}$"):
@@ -121,7 +121,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_a_splitting_without_effect_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_splittings_without_effect_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         Splitting(**arguments)
 
@@ -158,7 +158,7 @@ def split_of_each(out: Path) -> dict[str, str]:
 
 @pytest.mark.thorough
 def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
-    """Whatever the class: the same scene may have cats and dogs."""
+    """Across classes, too: the same scene may have cats and dogs."""
     names = [f"{c}/s{s}/{shot}.jpg" for s in range(12) for c in ("cat", "dog") for shot in (0, 1)]
     sources = ("--images", put_photos(tmp_path / "images", *names))
     flags = (*DRAWN, "--split_seed", 1, "--allow_empty")
@@ -175,7 +175,7 @@ def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
     assert run.fault == f"E-SRC-SPLIT cat/stray.jpg: folder {NO_VALUE}"
 
 
-def test_folders_say_the_split(tmp_path: Path) -> None:
+def test_folders_name_the_split(tmp_path: Path) -> None:
     names = {"cat/train/1.jpg": "train", "dog/train/1.jpg": "train", "cat/Test/1.jpg": "test"}
     flags = ("--images", put_photos(tmp_path / "images", *names), "--split_by", "folder")
     manifest = committed_by(folder.run, tmp_path / "out", *flags)
@@ -213,7 +213,7 @@ def records(out: Path, split: str = "") -> list[bytes]:
 
 
 def with_scenes(spec: dict) -> None:
-    """Scenes of three images; 4 and 4.0 are one."""
+    """Put three images in each scene; 4 and 4.0 are the same scene."""
     for place, entry in enumerate(spec["images"]):
         entry["scene"] = place // 3 if place % 2 else float(place // 3)
 
@@ -237,7 +237,7 @@ def test_the_splits_together_are_the_undivided_data_set(
 
 
 @pytest.mark.thorough
-def test_a_field_of_images_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_a_field_of_images_names_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     def say(spec: dict) -> None:
         for place, entry in enumerate(spec["images"]):
             entry["part"] = "TEST" if place < 4 else "train"
@@ -350,16 +350,12 @@ RULES = st.fixed_dictionaries(
 def test_sums_hold_per_split_and_add_up_in_any_order(
     files: tuple, rules: dict, per_annotation: bool, by: str, random: Random
 ) -> None:
-    """Whatever the files hold: splits divide what one split would have, to the last count."""
+    """For random files, the counts of all splits add up to those of an undivided data set."""
     kinds = files[:2] if per_annotation else files
     if files[0] == files[1]:
         return
     sources = [("f.json", data) for data in kinds]
-    taken = CocoRules(
-        **rules,
-        drop_orphans=True,
-        per_annotation=per_annotation,
-    )
+    taken = CocoRules(**rules, drop_orphans=True, per_annotation=per_annotation)
     splitting = BY_HASH
     if by == "group":
         splitting = Splitting(HASH, SHARES, group_by="license")

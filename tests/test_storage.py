@@ -1,4 +1,4 @@
-"""What every storage does: one table of behaviours, run on every kind of store."""
+"""Behaviour that all storages share, tested on every kind of store."""
 
 import gzip
 import threading
@@ -56,7 +56,7 @@ def test_lists_files_with_sizes_and_folders(store: Store) -> None:
 
 
 def test_takes_names_literally(store: Store) -> None:
-    for other in ("a1.jpg", "starry.jpg"):  # what two of them would match as globs
+    for other in ("a1.jpg", "starry.jpg"):  # two odd names would match these as globs
         store.files.put(other, b"1")
 
     for name in ODD_NAMES:
@@ -104,7 +104,7 @@ CHANGES: dict[str, Callable[[Store], None]] = {
 
 @pytest.mark.parametrize("span", [None, (1, 3)])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_refuses_what_is_not_the_listed_file(
+def test_refuses_a_file_that_changed_since_its_listing(
     store: Store, change: Callable[[Store], None], span: tuple[int, int] | None
 ) -> None:
     store.files.put("a", b"12345")
@@ -116,7 +116,7 @@ def test_refuses_what_is_not_the_listed_file(
         store.storage.read("a", entry, span)
 
 
-def test_says_what_is_not_there(store: Store) -> None:
+def test_names_a_missing_file(store: Store) -> None:
     for act in (store.storage.read, store.storage.crc32c):
         with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again"):
             act("a")
@@ -159,7 +159,7 @@ def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
     for part in range(100):
         spool.write([bytes([part]) * 1000, b"|"])
         assert store.files.all() == {}
-    spool.write([b"%d " % part for part in range(3000)])  # more than one call of writev takes
+    spool.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
     assert spool.publish("a.tfrec") is True
     spool.close()
 
@@ -187,7 +187,7 @@ def test_an_observer_never_sees_a_partial_file(store: Store) -> None:
     assert {len(data) for data in store.files.all().values()} == {400_000}
 
 
-def test_deletes_a_file_if_it_is_there_and_a_probe_its_own(store: Store) -> None:
+def test_deletes_files_that_exist_and_a_probe_its_own(store: Store) -> None:
     store.files.put("a/b", b"1")
     store.files.put("a/c", b"2")
 

@@ -23,25 +23,25 @@ from beam_tfrec.transforms.storage import (
 ACCEPTED = {
     "anonymous for images": (Access(anonymous=True), ["s3://b/x"], "out"),
     "anonymous for the output": (Access(anonymous=True), ["photos"], "s3://b/out"),
-    "who pays for images": (Access(billing_project="p"), ["photos", "gs://b/x"], "out"),
+    "billing project for images": (Access(billing_project="p"), ["photos", "gs://b/x"], "out"),
     "a key": (Access(kms_key="k"), ["photos"], "gs://b/out"),
-    "a rate, some images far": (Access(max_reads_per_second=5), ["photos", "s3://b/x"], "out"),
+    "a rate, some images remote": (Access(max_reads_per_second=5), ["photos", "s3://b/x"], "out"),
 }
 
 
 @pytest.mark.parametrize(("access", "images", "output"), ACCEPTED.values(), ids=ACCEPTED)
-def test_what_has_an_effect_is_accepted(access: Access, images: list[str], output: str) -> None:
+def test_flags_with_an_effect_are_accepted(access: Access, images: list[str], output: str) -> None:
     access.check_needed(images, ["notes.json"], output)
 
 
-def test_a_key_for_what_is_only_read_is_refused() -> None:
+def test_a_key_without_an_output_on_gs_is_refused() -> None:
     message = "^kms_key must come with an output on gs://, got k: leave it out$"
     with pytest.raises(ValueError, match=message):
         Access(kms_key="k").check_needed(["gs://b/x"], [], "s3://b/out")
 
 
 @pytest.mark.parametrize("rate", [-0.001, math.inf, math.nan])
-def test_a_rate_is_a_number_of_requests(rate: float) -> None:
+def test_rates_must_be_finite_and_not_negative(rate: float) -> None:
     what = f"^max_reads_per_second must be .* no limit, got {rate}: give for example 1000$"
     with pytest.raises(ValueError, match=what):
         Access(max_reads_per_second=rate)
@@ -64,17 +64,17 @@ BELOW = {
     "the root itself": ("gs://b/photos", "gs://b/photos/", ""),
     "a bucket": ("gs://b", "gs://b/out", "out"),
     "a bucket with a slash": ("gs://b/", "gs://b/x/out/", "x/out"),
-    "a name that goes on": ("gs://b/photos", "gs://b/photos2", None),
+    "a longer name": ("gs://b/photos", "gs://b/photos2", None),
     "another store": ("gs://b/photos", "s3://b/photos/out", None),
     "local": ("/photos", "/photos/out", "out"),
     "local by its URI": ("/photos", "file:///photos/out", "out"),
-    "the other way round": ("/photos/out", "/photos", None),
-    "the root of all": ("/", "/out", "out"),
-    "local and not": ("/photos", "gs://photos/out", None),
-    "by another way": ("/photos/../photos/.", "/photos//out", "out"),
+    "above the root": ("/photos/out", "/photos", None),
+    "the root folder": ("/", "/out", "out"),
+    "local and remote": ("/photos", "gs://photos/out", None),
+    "dots and double slashes": ("/photos/../photos/.", "/photos//out", "out"),
     "an object's name is not a path": ("gs://b/a", "gs://b/a/../out", "../out"),
     "relative": (".", "out", "out"),
-    "by a link": ("photos", "link/out", "out"),
+    "through a link": ("photos", "link/out", "out"),
 }
 
 
@@ -128,7 +128,7 @@ def entry(storage: Storage) -> Entry:
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 3, 100])
-def test_reads_and_seeks_as_a_file(
+def test_reads_and_seeks_like_a_file(
     storage: Storage, entry: Entry, tmp_path: Path, buffer_bytes: int
 ) -> None:
     with open_stored(storage, entry, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:

@@ -17,11 +17,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
     left = [operation for operation, errors in FAULTS.items() if errors]
     FAULTS.clear()
-    assert left == [], "an error was asked for and never met"
+    assert left == [], "an injected error was never raised"
 
 
-@pytest.mark.parametrize("uri", ["nosuch://b/c", "hdfs://b/c"])  # Beam knows hdfs, without client
-def test_a_scheme_that_nothing_provides_is_refused(uri: str) -> None:
+@pytest.mark.parametrize("uri", ["nosuch://b/c", "hdfs://b/c"])  # Beam's hdfs lacks its client
+def test_an_unknown_scheme_is_refused(uri: str) -> None:
     with pytest.raises(
         ValueError, match=rf"^no filesystem for '{uri}' \(.*\): install its package"
     ):
@@ -124,7 +124,7 @@ def test_a_store_without_folders_makes_none(store: Store) -> None:
     assert store.files.all() == {"a": b"1"}
 
 
-def test_a_store_may_have_no_error_of_its_own_for_what_is_gone(store: Store) -> None:
+def test_a_store_may_report_a_missing_file_by_a_general_error(store: Store) -> None:
     FAULTS["open"] = [BeamIOError("404")]
 
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again when"):
@@ -132,7 +132,7 @@ def test_a_store_may_have_no_error_of_its_own_for_what_is_gone(store: Store) -> 
 
 
 def test_days_are_not_searched_where_folders_are_not_listed(tmp_path: Path) -> None:
-    """Finding none would mean to write everything again."""
+    """Finding none would mean writing everything again."""
     pattern = f"testfs://{tmp_path}/coco-{{date}}"
 
     with pytest.raises(RuntimeError, match=r"^E-ARG .*: {date} needs a list of folders, .*--since"):

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: faults, permissions, credentials, and what its requests ask for."""
+"""Google Cloud Storage: faults, permissions, credentials, and the requests that are made."""
 
 import functools
 import gzip
@@ -32,7 +32,7 @@ GENERIC = obstore_errors.GenericError
 def store(tmp_path: Path) -> Iterator[Store]:
     with opened("gcs", tmp_path) as made:
         yield made
-        assert made.stand_in.faults_left() == [], "a fault was asked for and never met"
+        assert made.stand_in.faults_left() == [], "an injected fault never occurred"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def names_in(storage: Storage) -> list[str]:
     return sorted(entry.name for entry in storage.list())
 
 
-# --- every call site, and everything that can happen to it ---
+# --- every kind of request, with every kind of fault ---
 
 
 def read_pinned(storage: Storage) -> bytes:
@@ -60,7 +60,7 @@ def read_pinned(storage: Storage) -> bytes:
 
 def create(data: bytes) -> Callable[[Storage], int]:
     def act(storage: Storage) -> int:
-        # False: a try whose reply was lost has made it.
+        # False if an earlier try made it and its reply was lost.
         assert storage.create("new", data) in (True, False)
         return storage.crc32c("new")
 
@@ -78,8 +78,8 @@ SITES: dict[str, tuple[Kind, Act, object]] = {
     "crc32c": (Kind.STAT, lambda storage: storage.crc32c("a"), 0xF3DBD4FE),
     "read": (Kind.READ, read_pinned, SMALL),
     "create": (Kind.UPLOAD, create(SMALL), 0xF3DBD4FE),
-    "create a large one": (Kind.UPLOAD, create(LARGE), google_crc32c.value(LARGE)),
-    "send a part of it": (Kind.UPLOAD_CHUNK, create(LARGE), google_crc32c.value(LARGE)),
+    "create a large object": (Kind.UPLOAD, create(LARGE), google_crc32c.value(LARGE)),
+    "send a part of a large object": (Kind.UPLOAD_CHUNK, create(LARGE), google_crc32c.value(LARGE)),
     "delete": (Kind.DELETE, delete_a, []),
     "probe": (Kind.LIST, lambda storage: storage.probe(), None),
 }
@@ -113,13 +113,7 @@ PERMANENT = {400: r"E-IO-RETRIES gs://b/root\S*: .*; check ", 401: DENIED, 403: 
 @pytest.mark.parametrize(("status", "line"), PERMANENT.items())
 @at_every_site
 def test_a_permanent_error_ends_the_run_at_once(
-    kind: Kind,
-    act: Act,
-    result: object,
-    status: int,
-    line: str,
-    store: Store,
-    stand_in: GcsStandIn,
+    kind: Kind, act: Act, result: object, status: int, line: str, store: Store, stand_in: GcsStandIn
 ) -> None:
     store.files.put("a", SMALL)
     stand_in.inject(Fault(What.STATUS, kind, status=status))
@@ -137,7 +131,7 @@ def test_a_permanent_error_ends_the_run_at_once(
     "what", [What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY]
 )
 @pytest.mark.parametrize("name", ["a", "a//b"])  # obstore cannot read the second one
-def test_a_read_of_other_bytes_is_repeated(
+def test_a_read_of_damaged_bytes_is_repeated(
     what: What, name: str, store: Store, stand_in: GcsStandIn
 ) -> None:
     store.files.put(name, LARGE)
@@ -157,7 +151,7 @@ def test_a_listing_that_is_cut_is_repeated(what: What, store: Store, stand_in: G
 
 
 @pytest.mark.parametrize(("kind", "data"), [(Kind.UPLOAD, SMALL), (Kind.UPLOAD_CHUNK, LARGE)])
-def test_an_upload_of_other_bytes_is_refused_and_repeated(
+def test_an_upload_of_damaged_bytes_is_refused_and_repeated(
     kind: Kind, data: bytes, store: Store, stand_in: GcsStandIn
 ) -> None:
     stand_in.inject(Fault(What.FLIPPED_UPLOAD, kind))
@@ -234,7 +228,7 @@ def test_missing_credentials_are_reported_within_seconds() -> None:
 
 @pytest.fixture
 def new_clients(no_credentials: None) -> Iterator[None]:
-    """Clients are made anew, from no credentials."""
+    """Clients are created again, without credentials."""
     made = (gcs.credentials, gcs.client, gcs.reader)
     for cached in made:
         cached.cache_clear()
@@ -263,7 +257,7 @@ def test_all_clients_use_the_account_of_the_machine(monkeypatch: pytest.MonkeyPa
 def test_credentials_that_are_not_sent_may_be_of_any_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As CI services have them; obstore knows no such."""
+    """Such as those of CI services, which obstore cannot read."""
     elsewhere = {"type": "external_account", "credential_source": {"file": "/nowhere"}}
     (tmp_path / "credentials.json").write_text(json.dumps(elsewhere))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "credentials.json"))
@@ -318,7 +312,7 @@ def test_too_many_open_files_are_reported_at_once(
 # --- requests ---
 
 
-def test_one_request_an_image_and_one_a_thousand_names(store: Store, stand_in: GcsStandIn) -> None:
+def test_one_request_per_image_and_per_thousand_names(store: Store, stand_in: GcsStandIn) -> None:
     stand_in.put_all("b", [f"root/{number:05}" for number in range(2500)])
 
     for entry in [*store.storage.list()][:50]:
@@ -328,7 +322,7 @@ def test_one_request_an_image_and_one_a_thousand_names(store: Store, stand_in: G
     assert len(stand_in.requests) == 54
 
 
-def test_a_listing_knows_generations_and_checksums(store: Store, stand_in: GcsStandIn) -> None:
+def test_a_listing_has_generations_and_checksums(store: Store, stand_in: GcsStandIn) -> None:
     generation = stand_in.put("b", "root/a", b"123456789")
     folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
     stand_in.put("b", "rooted", b"")
@@ -341,7 +335,7 @@ def test_a_listing_knows_generations_and_checksums(store: Store, stand_in: GcsSt
 
 @pytest.mark.parametrize("name", ["a", "a//b.jpg", "./a.jpg", "a/../b.jpg", "a\tb.jpg", "/a.jpg"])
 def test_objects_are_read_as_they_are_stored(name: str, store: Store, stand_in: GcsStandIn) -> None:
-    """Their bytes not unpacked, their names not tidied as a disk's."""
+    """Bytes are not unpacked, and names are not normalized like those on a disk."""
     stand_in.put_all("b", ["root/a.jpg", "root/b.jpg", "root/a/b.jpg"], b"other")
     packed = gzip.compress(b"instances", mtime=0)
     stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
@@ -354,7 +348,7 @@ def test_objects_are_read_as_they_are_stored(name: str, store: Store, stand_in: 
         store.storage.read(name, entry)
 
 
-def test_reads_slow_down_where_a_store_throttles(store: Store, stand_in: GcsStandIn) -> None:
+def test_reads_slow_down_when_a_store_throttles(store: Store, stand_in: GcsStandIn) -> None:
     store.files.put("a", b"1")
     for _ in range(30):
         store.storage.stat("a")

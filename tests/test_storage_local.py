@@ -1,4 +1,4 @@
-"""Local paths: odd files, errors of the system, crashes, and disks that lack something."""
+"""Local paths: odd files, errors of the system, crashes, and disks that lack features."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def all_names(folder: Path) -> list[str]:
 # --- listing ---
 
 
-def test_a_listing_says_what_is_not_a_file(
+def test_a_listing_gives_the_kind_of_each_entry(
     storage: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "a.jpg").write_bytes(b"123")
@@ -135,7 +135,7 @@ def test_a_change_of_one_nanosecond_is_noticed(storage: Storage, folder: Path) -
         storage.read("a", entry)
 
 
-def test_a_read_that_the_kernel_cuts_short_goes_on(
+def test_a_short_read_is_continued(
     storage: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "a").write_bytes(b"0123456789")
@@ -146,7 +146,7 @@ def test_a_read_that_the_kernel_cuts_short_goes_on(
     assert storage.read("a", storage.stat("a"), (1, 9)) == b"12345678"
     once = iter([b"01234"])
     monkeypatch.setattr(os, "pread", lambda fd, size, at: next(once, b""))
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):  # fewer than its size
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):  # the file shrank
         storage.read("a", storage.stat("a"))
 
 
@@ -173,7 +173,7 @@ def test_a_transient_error_is_retried(
 def test_missing_permission_ends_the_run_at_once(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("stat", "open", "scandir"):  # root may do anything, so these say so instead
+    for name in ("stat", "open", "scandir"):  # root may do anything, so these calls fail
         monkeypatch.setattr(os, name, failing(errno.EACCES))
 
     for act in (storage.stat, storage.read, lambda _: list(storage.list())):
@@ -249,7 +249,7 @@ def test_no_descriptor_is_left_open(storage: Storage) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_bytes_are_durable_before_their_name_is_and_the_name_after(
+def test_bytes_are_synced_before_their_name_and_the_name_after(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
@@ -286,7 +286,7 @@ def test_bytes_that_cannot_be_made_durable_are_never_shown(
 def test_a_folder_that_cannot_be_synced_is_accepted_and_one_that_fails_is_not(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync, codes = os.fsync, [errno.EIO, errno.EINVAL]  # SMB knows no other: EINVAL
+    sync, codes = os.fsync, [errno.EIO, errno.EINVAL]  # EINVAL is SMB's answer
 
     def sync_files_only(fd: int) -> None:
         if os.path.isdir(f"/proc/self/fd/{fd}"):
@@ -315,7 +315,7 @@ def test_a_disk_may_refuse_links_in_several_ways(
 
 
 def write_until_killed(ready: Any, folder: str, named: bool) -> None:
-    """Run in a child: fill a spool, say so, and wait for the end."""
+    """Run in a child: fill a spool, report that, and wait to be killed."""
     if named:
         os.open = without_anonymous_files(os.open)
     spool = open_storage(folder).spool()
@@ -325,7 +325,7 @@ def write_until_killed(ready: Any, folder: str, named: bool) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_the_next_run_finds_nothing_of_a_killed_writer(
+def test_the_next_run_removes_what_a_killed_writer_left(
     storage: Storage, folder: Path, named: bool
 ) -> None:
     kill_once_ready(write_until_killed, str(folder), named)

@@ -1,4 +1,4 @@
-"""What a run tells people: the log's lines, the summary, and the bar on a terminal."""
+"""What a run prints: log lines, the summary, and the progress bar on a terminal."""
 
 import contextlib
 import fcntl
@@ -29,7 +29,7 @@ DURATION = re.compile(r"in [0-9.]+ s \([0-9,]+ records/s\)")
 
 
 def masked(text: str, out: Path) -> str:
-    """Return a summary without what differs from run to run."""
+    """Return a summary without the values that differ from run to run."""
     text = DURATION.sub("in ? s (? records/s)", SIZE.sub("? kB", text))
     return text.replace(str(out), "OUT")
 
@@ -78,8 +78,8 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.err == ""
 
 
-def test_what_the_summary_says_reads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """The printed lines are Python that runs, whatever the output is called."""
+def test_the_printed_code_reads_the_output(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """It is Python that runs, whatever the output's name."""
     images, annotations = make_coco(5)
     output = tmp_path / "it's \\ caf\u00e9\n\u202e"
     run = run_coco("--images", images, "--annotations", annotations, "--output", output)
@@ -152,7 +152,7 @@ def on_a_terminal(arguments: list[object], interrupt_after_shards: int = -1) -> 
 
 
 def lines_left(shown: str) -> list[str]:
-    """Return the lines that stay on the screen: what a carriage return goes back over is gone."""
+    """Return the lines that stay on the screen, after carriage returns overwrote others."""
     lines = []
     for line in shown.replace("\r\n", "\n").split("\n"):
         left = ""
@@ -180,12 +180,12 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     assert re.search(r"\rconverting: +\d+%\|", shown)
     lines = lines_left(shown)
     bars = [line for line in lines if "%|" in line]
-    assert len(bars) == 1, lines  # it ends once, full, on a line of its own
+    assert len(bars) == 1, lines  # one full bar, on its own line
     done = r"converting: 100%\|\S+\| 120/120 \[.*records/s, 60/60 shards, 1 reject"
     assert re.match(done, bars[0]) and len(bars[0]) <= 100
     assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
     assert lines[lines.index(bars[0]) + 1].startswith(f"{many[-1]}: 119 records in ")
-    assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor left behind
+    assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor
 
 
 @pytest.mark.thorough
@@ -199,7 +199,7 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
 
 @pytest.mark.slow
 def test_lines_of_a_long_run(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal: one every ten seconds."""
+    """Without a terminal, a line is printed every ten seconds."""
     images, annotations = make_coco(24)
     with GcsStandIn() as gcs:
         for path in images.iterdir():
@@ -234,7 +234,7 @@ def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BEAM_TFREC_LOG: quieter, or with the traceback of a fault."""
+    """BEAM_TFREC_LOG: fewer lines, or the traceback of a fault."""
     images, annotations = make_coco(1)
     command = ("--images", images, "--annotations", annotations)
     monkeypatch.setenv("BEAM_TFREC_LOG", "WARNING")

@@ -1,4 +1,4 @@
-"""Tables to Examples and SequenceExamples, end to end, and what is refused."""
+"""Tables to Examples and SequenceExamples, end to end, and refused flags."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def spec_of(output: Path) -> FeatureSpec:
 
 
 def parsed(output: Path, split: str = "train", spec: Any = None) -> dict[str, list]:
-    """Return the values of every feature as TensorFlow reads them, by default with the manifest."""
+    """Return every feature's values, parsed by TensorFlow; by default with the manifest's spec."""
     import tensorflow as tf
 
     spec = spec or parse_spec(spec_of(output), RepeatedAs.RAGGED)
@@ -70,7 +70,7 @@ def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def test_missing_cells_are_the_tutorial_s_defaults(tmp_path: Path) -> None:
+def test_missing_cells_become_the_tutorials_defaults(tmp_path: Path) -> None:
     import tensorflow as tf
 
     description = {
@@ -180,7 +180,7 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
 
 
-def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Path) -> None:
+def test_since_needs_a_key_column(tmp_path: Path) -> None:
     """Row 0 of Tuesday's file would be taken for row 0 of Monday's."""
     monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
     for day, rows in ((monday, "k\nx\ny\n"), (tuesday, "k\nz\ny\nw\n")):
@@ -197,8 +197,8 @@ def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
-    """Row 0 of `a.csv` is `0`, and in a folder `a.csv:0`: it would come twice."""
+def test_since_refuses_data_sets_with_other_keys(tmp_path: Path) -> None:
+    """Row 0 of `a.csv` has key `0`, in a folder `a.csv:0`: it would be written twice."""
     folder = tmp_path / "in"
     folder.mkdir()
     for name in ("a", "b"):
@@ -219,8 +219,8 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("other", ["README.md", "broken.csv"])
-def test_what_cannot_say_its_split_makes_none(other: str, tmp_path: Path) -> None:
-    """It is counted in train, of which there is no row."""
+def test_rejects_without_a_split_are_counted_in_train(other: str, tmp_path: Path) -> None:
+    """Even if `train` has no rows."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.csv").write_text("n,part\n1,val\n2,test\n")
@@ -334,7 +334,7 @@ def test_flags_that_do_not_fit_together(argv: str, message: str) -> None:
         COMMAND.configure(["--table", *argv.split(), "--output", "out"])
 
 
-def test_a_program_gives_lists_of_tables() -> None:
+def test_programs_must_give_lists_of_tables() -> None:
     with pytest.raises(ValueError, match=r"^tables of train must be a list of paths, got 'a.csv'"):
         TableConfig(tables={"train": "a.csv"}, output="out")
 
@@ -418,7 +418,7 @@ def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     assert (found[0]["image/class/label"], found[0]["image/class/text"]) == (0, b"cat")
 
 
-def test_a_shard_s_size_is_foreseen() -> None:
+def test_the_size_of_a_record_is_estimated() -> None:
     tokens = [*range(100, 1100)]
     layout = TableLayout(sequence_columns=("tokens",)).resolved(["int64[] tokens"])
     fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))

@@ -36,7 +36,7 @@ def serialized(values: np.ndarray, name: str) -> bytes:
 
 @pytest.mark.parametrize("name", TENSOR_TYPES)
 @given(data=st.data())
-def test_bytes_equal_tensorflow_s(name: str, data: st.DataObject) -> None:
+def test_bytes_equal_those_of_tensorflow(name: str, data: st.DataObject) -> None:
     shapes = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
     values = data.draw(arrays.arrays(bits(name), shapes))
     assert encode_tensor(values, name) == serialized(values, name)
@@ -98,7 +98,7 @@ def test_reads_what_numpy_writes(dtype: str, order: str, shape: tuple[int, ...])
         (np.array(["cat", "a"]), ("text", 12, False)),
         (np.array(["cat"], ">U3"), ("text", 12, True)),
         (np.array([b"cat", b"a"]), ("bytes", 3, False)),
-        (np.asfortranarray(np.zeros((3, 1))), ("float64", 8, False)),  # one order or the other
+        (np.asfortranarray(np.zeros((3, 1))), ("float64", 8, False)),  # both orders are the same
     ],
 )
 def test_reads_text_and_columns(values: np.ndarray, expected: tuple[str, int, bool]) -> None:

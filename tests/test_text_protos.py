@@ -29,7 +29,7 @@ POOL.Add(text_format.Parse(LABEL_MAP, descriptor_pb2.FileDescriptorProto()))
 LabelMap = message_factory.GetMessageClass(POOL.FindMessageTypeByName("od.Map"))
 
 
-def test_schema_pbtxt_is_what_tensorflow_metadata_prints():
+def test_schema_pbtxt_equals_what_tensorflow_metadata_prints():
     labels = Feature("image/label", Kind.INT64, True, "the file's", Content.CLASS_LABEL)
     text = schema_pbtxt(FeatureSpec("every case", (*DETECTION.features, labels)))
     schema = text_format.Parse(text, schema_pb2.Schema())
@@ -60,5 +60,5 @@ def test_label_map_pbtxt_is_read_back_by_protobuf(names_by_id):
     for source in (text, text.encode()):
         label_map = text_format.Parse(source, LabelMap())
         assert [(item.id, item.name) for item in label_map.item] == sorted(names_by_id.items())
-    # No line break of any kind within a name: readers that go by lines, or translate \r, see it.
+    # No line break of any kind within a name: readers may go by lines, or translate \r.
     assert len(text.splitlines()) == 4 * len(names_by_id)

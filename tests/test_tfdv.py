@@ -1,7 +1,7 @@
-"""TensorFlow Data Validation with our `schema.pbtxt` over our shards, and over what is foreign.
+"""TensorFlow Data Validation checks our shards, and changed ones, by our `schema.pbtxt`.
 
-`.ci/run` installs it in an environment of its own and names its Python in TFDV_PYTHON: its
-protobuf, pyarrow and Beam must not touch ours.
+`.ci/run` installs it in its own environment, so that its protobuf, pyarrow and Beam do not
+replace ours, and names its Python in TFDV_PYTHON.
 """
 
 import json
@@ -35,7 +35,7 @@ def areas_as_text(feature: Any) -> None:
     feature["image/object/area"].bytes_list.value.append(b"large")
 
 
-def with_a_stranger(feature: Any) -> None:
+def with_a_new_feature(feature: Any) -> None:
     feature["image/mine"].int64_list.value.append(5)
 
 
@@ -44,14 +44,14 @@ FOREIGN = [  # change of Examples, feature that is found, part of its message
     (without_height, "image/height", "Column dropped"),
     (two_widths, "image/width", ""),
     (areas_as_text, "image/object/area", "Unexpected data type"),
-    (with_a_stranger, "image/mine", "New column"),
+    (with_a_new_feature, "image/mine", "New column"),
 ]
 PICTURES = 4
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures in every layout, a table, and what was done to the Examples of the first."""
+    """Pictures in every layout, a table, and changed Examples of the first layout."""
     folder = tmp_path_factory.mktemp("tfdv")
     sources = draw_coco(folder, PICTURES)
     for layout in LAYOUTS:
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
-    """What TFDV finds, by output or damage: of all in one process, which takes long to start."""
+    """TFDV's findings by output or damage, all from one process, since it starts slowly."""
     outputs, schema = (*LAYOUTS, "table"), "schema.pbtxt"
     cases = {out: (f"{folder / out / schema}", f"{folder / out}/*.tfrec") for out in outputs}
     cases |= {
@@ -89,8 +89,8 @@ def found(folder: Path) -> dict[str, Any]:
 
 @by_tfdv
 @pytest.mark.parametrize("out", [*LAYOUTS, "table"])
-def test_no_anomaly_is_in_our_shards(out: str, folder: Path, found: dict[str, Any]) -> None:
-    """Missing cells of a table are none either."""
+def test_our_shards_have_no_anomaly(out: str, folder: Path, found: dict[str, Any]) -> None:
+    """Missing cells of a table are not anomalies either."""
     manifest = manifest_of(folder / out)
     assert found[out] == {
         "features": len(manifest["features"]),
@@ -102,9 +102,9 @@ def test_no_anomaly_is_in_our_shards(out: str, folder: Path, found: dict[str, An
 
 @by_tfdv
 @pytest.mark.parametrize(
-    ("damage", "key", "what"), [(damage.__name__, *told) for damage, *told in FOREIGN]
+    ("damage", "key", "what"), [(damage.__name__, *found) for damage, *found in FOREIGN]
 )
-def test_an_anomaly_is_found_in_foreign_examples(
+def test_an_anomaly_is_found_in_changed_examples(
     damage: str, key: str, what: str, found: dict[str, Any]
 ) -> None:
     assert list(found[damage]["statistics"]) == [key]

@@ -1,4 +1,4 @@
-"""TFRecord framing: bytes as TensorFlow writes them, and damage that is found."""
+"""TFRecord framing: the bytes equal TensorFlow's, and damage is found."""
 
 import itertools
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
 
-# Each record in the parts that it is given in.
+# Records, each as a list of its parts.
 RECORDS = [
     [b"12345"],
     [b"12", b"", b"345"],
@@ -19,14 +19,14 @@ RECORDS = [
 ]
 
 
-def test_parts_are_handed_on_uncopied() -> None:
+def test_parts_are_passed_on_uncopied() -> None:
     parts = [b"12", b"345"]
     framed = frame_record(parts)
     assert framed[1] is parts[0] and framed[2] is parts[1]
     assert [len(part) for part in framed] == [12, 2, 3, 4]
 
 
-def test_the_file_equals_tensorflow_s(tmp_path: Path) -> None:
+def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:
     import tensorflow as tf
 
     theirs = tmp_path / "theirs.tfrec"
@@ -42,7 +42,7 @@ FRAMED_FILE = b"".join(part for record in FRAMED for part in frame_record([recor
 OFFSETS = [0, 21, 37, 37 + 768 + 16, len(FRAMED_FILE)]
 
 
-def test_every_bit_is_covered() -> None:
+def test_every_flipped_bit_is_found() -> None:
     for (start, end), record in zip(itertools.pairwise(OFFSETS), FRAMED, strict=True):
         assert read_frame(FRAMED_FILE, start, end) == record
         for bit in range(8 * start, 8 * end):
@@ -55,7 +55,7 @@ def test_every_bit_is_covered() -> None:
 
 
 def header(length: int) -> bytes:
-    """Return a frame's header whose checksum is right."""
+    """Return a frame's header with a valid checksum."""
     encoded = length.to_bytes(8, "little")
     return encoded + masked_crc(google_crc32c.value(encoded)).to_bytes(4, "little")
 
@@ -69,7 +69,7 @@ NO_FRAMES = [
 
 
 @pytest.mark.parametrize(("data", "end", "error"), NO_FRAMES)
-def test_what_is_no_frame(data: bytes, end: int, error: str) -> None:
+def test_other_bytes_are_refused(data: bytes, end: int, error: str) -> None:
     with pytest.raises(FrameError, match=f"^{error}$") as caught:
         read_frame(data, 0, end)
     assert caught.value.code == "E-VER-FRAME"

@@ -1,4 +1,4 @@
-"""A bucket that gives so many reads a second: the run takes longer, and nothing fails."""
+"""A bucket with a limit of reads per second: the run takes longer, and nothing fails."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,18 +41,18 @@ def test_a_run_fits_into_a_quota(stand_in: GcsStandIn, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_runner_is_told_how_long_a_store_made_it_wait(tmp_path: Path) -> None:
-    """So that Dataflow adds no workers to a store that cannot serve those there are."""
+def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
+    """So that Dataflow adds no workers while a store cannot serve the present ones."""
     given = [*arguments(tmp_path / "out"), "--readers", "1", "--max_reads_per_second", "20"]
     config = coco.COMMAND.configure(given)[0]
-    retries.THROTTLED.add(100)  # what was waited before, for instance by listings
+    retries.THROTTLED.add(100)  # earlier waits, for instance of listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
     coco.build(pipeline, config)
 
     result = pipeline.run()
     result.wait_until_finish()
 
-    told = MetricsFilter().with_name("cumulativeThrottlingSeconds")
-    (counter,) = result.metrics().query(told)["counters"]
+    throttled = MetricsFilter().with_name("cumulativeThrottlingSeconds")
+    (counter,) = result.metrics().query(throttled)["counters"]
     assert counter.key.metric.namespace == "beam_tfrec"
     assert 1 <= counter.result <= 3  # sixty images at 20 a second, less on a busy machine

@@ -1,7 +1,7 @@
-"""PyTorch, Grain and the `tfrecord` package read what we write: values and order are TensorFlow's.
+"""PyTorch, Grain and the `tfrecord` package read our shards with TensorFlow's values and order.
 
-`.ci/run` installs them in an environment of their own and names its Python in TORCH_READER_PYTHON:
-PyTorch's wheel brings gigabytes of CUDA's libraries.
+`.ci/run` installs them in their own environment, since PyTorch's wheel brings gigabytes of CUDA's
+libraries, and names its Python in TORCH_READER_PYTHON.
 """
 
 import json
@@ -37,7 +37,7 @@ INDEX = "tfrecord2idx"
 
 
 def read(out: Path, *ways: str) -> dict[str, list[str]]:
-    """Return what ways of reading give, one after the other in one process."""
+    """Return the records by way of reading, tried one after the other in one process."""
     command = [PYTHON, "-m", "tests.torch_reader.read", str(out), SPLIT, *ways]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -79,13 +79,13 @@ def test_reads_every_value_in_the_order_of_the_shards(
 def test_loaders_in_other_orders_have_every_record(
     expected: list[str], got: dict[str, list[str]]
 ) -> None:
-    """Two epochs of a shuffled loader, each in an order of its own."""
+    """Two epochs of a shuffled loader, each in its own order."""
     first, second = got[SHUFFLED][: len(expected)], got[SHUFFLED][len(expected) :]
     assert sorted(first) == sorted(second) == sorted(expected) == sorted(got[SEVERAL])
     assert len({tuple(first), tuple(second), tuple(expected)}) == 3
 
 
-def test_grain_has_every_record_in_an_order_that_workers_and_a_restore_keep(
+def test_grain_keeps_its_order_with_workers_and_after_a_restore(
     expected: list[str], got: dict[str, list[str]]
 ) -> None:
     shuffled, *others = (got[way] for way in GRAIN)
@@ -95,5 +95,5 @@ def test_grain_has_every_record_in_an_order_that_workers_and_a_restore_keep(
     assert others == [shuffled] * 3
 
 
-def test_index_files_are_those_of_tfrecord2idx(out: Path, got: dict[str, list[str]]) -> None:
+def test_index_files_equal_those_of_tfrecord2idx(out: Path, got: dict[str, list[str]]) -> None:
     assert got[INDEX] == [path.name for path in shard_paths(out, SPLIT)]

@@ -1,4 +1,4 @@
-"""The command `beam-tfrec verify`: exit codes, literal lines, and what it does not import."""
+"""The command `beam-tfrec verify`: exit codes, literal lines, and packages it does not import."""
 
 import re
 import subprocess
@@ -43,10 +43,10 @@ def test_exit_codes_and_lines(tmp_path: Path) -> None:
 
 
 USAGE = {
-    "nothing": ((), "the following arguments are required: PATH"),
+    "no argument": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
-    "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
-    "a folder of nothing": (
+    "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "a folder without records": (
         (PROJECT / "docs",),
         "has no manifest.json and no TFRecord files; give a finished data set or a file",
     ),
@@ -57,7 +57,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
-def test_usage_is_exit_code_2(arguments: tuple[object, ...], said: str) -> None:
+def test_wrong_usage_is_exit_code_2(arguments: tuple[object, ...], said: str) -> None:
     code, lines, err = run(*arguments)
     assert (code, lines) == (2, [])
     assert err.startswith("E-ARG ") and said in err and len(err.splitlines()) == 1

@@ -87,10 +87,10 @@ def test_a_whole_data_set(out: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 PAIR = {"splits": ["train", "val"], "contents": 3, "sha256": "0", "names": ["a", "b"]}
-OF_THE_USER = ("README.md", "croissant.json", "report.html")
+EDITABLE = ("README.md", "croissant.json", "report.html")
 KINDS = (
     *("manifest.json", "_plan.json", "label_map.pbtxt", "rejected.jsonl"),
-    *("features.json", "dataset_info.json", "schema.pbtxt", *OF_THE_USER, "_sources/*.json"),
+    *("features.json", "dataset_info.json", "schema.pbtxt", *EDITABLE, "_sources/*.json"),
     *("_receipts/*.json", "index/*.parquet", "index/*.idx", "*.tfrec"),
 )
 
@@ -109,11 +109,11 @@ def test_a_flipped_bit_of_any_file_is_found(
         flip(path, bit // 8)
         try:
             found = verify(VerifyConfig((str(out),)))
-        except RuntimeError as error:  # of a manifest: another program's, or a later one's
+        except RuntimeError as error:  # a manifest of another program or version
             assert str(error).startswith("E-OUT-FOREIGN"), bit
             continue
         printed = capsys.readouterr().out.splitlines()[:-1]
-        assert found is (kind not in OF_THE_USER), (bit, printed)
+        assert found is (kind not in EDITABLE), (bit, printed)
         assert printed, bit
         if not found:
             assert printed == [f"{kind} was edited"]
@@ -123,7 +123,7 @@ def test_a_flipped_bit_of_any_file_is_found(
 def test_data_sets_of_earlier_formats_are_read(
     version: int, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without what later versions added."""
+    """They lack what later versions added."""
 
     def change_plan(plan: dict) -> None:
         plan["format_version"] = version
@@ -156,7 +156,7 @@ def relabel(rows: list[IndexRow]) -> list[IndexRow]:
 
 
 def remove(out: Path) -> None:
-    (out / "notes.txt").touch()  # a user's own file is no fault
+    (out / "notes.txt").touch()  # a user's own file is not a fault
     for name in (shards(out)[0].name, *TOOLS, INDEX, RECEIPT, "croissant.json"):
         (out / name).unlink()
 
@@ -190,7 +190,7 @@ TOOLS = ("dataset_info.json", "schema.pbtxt", "features.json")
 SMALL = ("_plan.json", "rejected.jsonl", INDEX)
 MANIFEST = "E-VER-MANIFEST manifest.json:"
 NO_RUN = "has values that this program never writes ("
-NOT_SAID = "contradicts the manifest"
+CONTRADICTS = "contradicts the manifest"
 STRAY = "is named like a file of a shard, but is not in the manifest; move it away: "
 FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
     "files are gone": (
@@ -212,8 +212,8 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
         alter,
         [
             f"E-VER-MANIFEST {RECEIPT}: planned is 7, the manifest says 3; {RESTORE}",
-            f"E-VER-MANIFEST _plan.json: {NOT_SAID}; {COPY}",
-            f"E-VER-MANIFEST rejected.jsonl: {NOT_SAID}; {RESTORE}",
+            f"E-VER-MANIFEST _plan.json: {CONTRADICTS}; {COPY}",
+            f"E-VER-MANIFEST rejected.jsonl: {CONTRADICTS}; {RESTORE}",
             f"E-VER-INDEX {TEXT_INDEX}: is not the text form of {INDEX}; {RESTORE}",
             f"E-VER-FOREIGN train-00000-of-00004-9.tfrec: {STRAY}",
         ],
@@ -254,11 +254,11 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
             f"E-VER-MISSING duplicates.jsonl: is missing; {RESTORE}",
         ],
     ),
-    "no order at all": (
+    "an unknown order": (
         edit_manifest(lambda m: m["plan"]["options"].update(order="all=backwards")),
         [f"{MANIFEST} {NO_RUN}'backwards' is not a valid Order); {COPY}"],
     ),
-    "a manifest that is none": (
+    "not a manifest": (
         lambda out: (out / "manifest.json").write_bytes(b"{"),
         [f"E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); {COPY}"],
     ),
@@ -275,10 +275,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
 
 @pytest.mark.parametrize(("plant", "said"), FAULTS.values(), ids=FAULTS)
 def test_a_planted_fault_is_named(
-    plant: Callable[[Path], object],
-    said: list[str],
-    out: Path,
-    capsys: pytest.CaptureFixture[str],
+    plant: Callable[[Path], object], said: list[str], out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, shard = index_from_parquet((out / INDEX).read_bytes()), shards(out)[0]
     size, total = rows[-1].size - 16, shard.stat().st_size
@@ -297,7 +294,7 @@ def test_a_planted_fault_is_named(
 
 
 def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its shards alone are well. A newer format is no damage."""
+    """Its shards are intact. A newer format is not damage."""
     edit(out / "manifest.json", lambda m: m.update(format_version=99))
     with pytest.raises(RuntimeError, match=r"E-OUT-FOREIGN .* upgrade beam-tfrec"):
         verify(VerifyConfig((str(out),)))
@@ -307,8 +304,10 @@ def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixtur
     assert lines(out, capsys)[0] == f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"
 
 
-def test_the_order_and_keys_that_come_twice(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shuffled splits are compared across shards, others in each shard."""
+def test_wrong_orders_and_repeated_keys_are_found(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shuffled splits are compared across shards, others within each shard."""
     edit(out / "manifest.json", lambda m: m["plan"]["options"].update(seed="7"))
     assert any(": by seed 7 it is not after '" in line for line in lines(out, capsys))
     edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order="all=input", seed="0"))
@@ -344,7 +343,7 @@ def test_sources_are_hashed(
     ]
 
 
-def test_sources_that_cannot_be_compared(out: Path) -> None:
+def test_sources_that_cannot_be_compared_are_refused(out: Path) -> None:
     one = str(out)
     with pytest.raises(ValueError, match="sources must be of splits train, val, got 'test'"):
         verify(VerifyConfig((one,), sources={"test": (one,)}))

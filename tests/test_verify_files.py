@@ -1,4 +1,4 @@
-"""Files of TensorFlow's own writer: structure, schema, images, lies."""
+"""`verify` of files by TensorFlow's own writer: structure, schema, images, false lengths."""
 
 import gzip
 import subprocess
@@ -43,7 +43,7 @@ def write(path: Path, records: Sequence[bytes], compression: str = "") -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *paths: Path, deep: bool = False) -> list[str]:
-    """Return what verify prints but for its last line, the first path's folder left out."""
+    """Return what verify prints except its last line, without the first path's folder."""
     found = verify(VerifyConfig(tuple(map(str, paths)), deep=deep))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].endswith("all is well") is not found
@@ -105,7 +105,7 @@ HELD: Mapping[str, tuple[Sequence[bytes], list[str]]] = {
 
 
 @pytest.mark.parametrize(("records", "lines"), HELD.values(), ids=HELD)
-def test_what_records_hold(
+def test_contents_of_records(
     records: Sequence[bytes], lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert printed(capsys, write(tmp_path / "a.tfrecord", records)) == lines
@@ -138,7 +138,7 @@ def test_compressed_files(
     pack = gzip.compress if compression == "GZIP" else zlib.compress
     path.write_bytes(pack(content[:-1]))
     assert printed(capsys, path)[0].startswith("E-VER-FRAME a.tfrecord record 8 at byte ")
-    if compression == "GZIP":  # which may have several members
+    if compression == "GZIP":  # a file may have several members
         path.write_bytes(pack(content[:50]) + pack(content[50:]))
         assert printed(capsys, path) == whole
 
@@ -150,8 +150,8 @@ def test_deep_decodes_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert printed(capsys, path, deep=True)[0].startswith("E-VER-IMAGE a.tfrecord record 0 at byte")
 
 
-def test_a_tiny_file_that_claims_a_huge_record(tmp_path: Path) -> None:
-    """Under 64 MB, the interpreter with all imports included."""
+def test_a_false_record_length_takes_little_memory(tmp_path: Path) -> None:
+    """Memory stays below 64 MB, interpreter and imports included."""
     path, size = tmp_path / "a.tfrecord", 2**62
     path.write_bytes(claiming(size))
     program = (
@@ -184,7 +184,7 @@ def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\\x1b[2J" in text and "a\\u202e.tfrecord" in text
 
 
-def test_a_folder_is_its_record_files(tmp_path: Path) -> None:
+def test_a_folder_means_its_record_files(tmp_path: Path) -> None:
     names = ["a.tfrec", "b.tfrecord", "c.tfrecord.gz", "t.tfrecord-00000-of-00001"]
     for name in (*names, "d.json"):
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Data sets in a store that lists checksums: nothing is read of shards, unless it is asked for."""
+"""Data sets in a store that lists checksums: shards are read only with `--deep`."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def verified(
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_listed_checksums_or_all_bytes(
+def test_only_deep_reads_shards(
     deep: bool, store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = store.start()
@@ -57,7 +57,7 @@ def test_a_changed_shard_is_found_by_its_checksum_and_nothing_is_written(
     assert {step.operation for step in process.steps} <= {"list", "read", "stat"}
 
 
-def test_a_store_that_fails_is_no_damage(store: MemoryStore) -> None:
+def test_a_store_that_fails_is_not_damage(store: MemoryStore) -> None:
     def fail(step: Step, now: Moment) -> None:
         if step.operation == "read" and now is Moment.BEFORE and "index" in step.name:
             raise RuntimeError("E-IO-RETRIES out: kept failing; run again")

@@ -15,7 +15,7 @@ from tests.small_runs import build_run, plan_run, write_set
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A small shard, and what verify needs to know of it."""
+    """A small shard with its index and manifest."""
 
     data: bytes
     rows: list[IndexRow]
@@ -30,7 +30,7 @@ class Shard:
         return verify_bytes(self.manifest.shards[0], found, rules, read, len(data))
 
     def record_of(self, at: int) -> tuple[int, IndexRow]:
-        """Return number and row of the record whose frame holds a byte."""
+        """Return number and row of the record with this byte in its frame."""
         return next((n, r) for n, r in enumerate(self.rows) if at < r.offset + r.size)
 
 
@@ -72,7 +72,7 @@ def test_every_cut_is_found_and_named(shard: Shard) -> None:
         assert report.records == number
 
 
-def test_records_that_were_taken_out_or_put_in(shard: Shard) -> None:
+def test_removed_and_added_records_are_found(shard: Shard) -> None:
     first, second, third = shard.rows
     assert first.size != second.size
     file, data, end = shard.manifest.shards[0].file, shard.data, len(shard.data)
@@ -102,10 +102,10 @@ def test_records_that_were_taken_out_or_put_in(shard: Shard) -> None:
         assert [line.partition(";")[0] for line in shard.verify(changed).lines()] == wanted
 
 
-def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Shard) -> None:
+def test_a_rewritten_record_is_found_by_the_hashes_of_the_file(shard: Shard) -> None:
     first = shard.rows[0].size
     anew = bytearray(shard.data[12 : first - 4])
-    anew[anew.rindex(b"jpeg")] ^= 1  # of image/format, whose value may be any
+    anew[anew.rindex(b"jpeg")] ^= 1  # in image/format, where any value is valid
     data = b"".join(frame_record([bytes(anew)])) + shard.data[first:]
     said = ["the file's CRC-32C", "the file's SHA-256"]
     for deep, wanted in ((False, said[:1]), (True, said)):

@@ -1,4 +1,4 @@
-"""`verify --runner` prints the lines of the command in process."""
+"""`verify --runner` prints the same lines as `verify` in this process."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ def test_planted_faults_are_found_as_in_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plant(folder / "out")
-    flags = ("--labels", "x=y", "--temp_location", tmp_path)  # whose values are no paths to verify
+    flags = ("--labels", "x=y", "--temp_location", tmp_path)  # values, not paths to verify
     found, printed = elsewhere(capsys, *flags, folder / "out", "--deep")
     assert (found, printed) == here(capsys, folder / "out", deep=True)
     assert found is (plant is not PLANTED["nothing"])
@@ -104,7 +104,7 @@ USAGE = {
         "template_location must come with --runner DataflowRunner",
     ),
     "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
-    "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
     "no folder for the result": (
         (__file__, "--temp_location", "no/such"),
         "E-ARG no/such: no such folder; give the path of a folder",
@@ -120,8 +120,8 @@ def test_wrong_usage_is_refused_before_a_job(arguments: tuple[str, ...], said: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deep", [(), ("--deep",)], ids=["local", "deep"])
-def test_on_prism_the_command_says_the_same(deep: tuple[str, ...], folder: Path) -> None:
-    """Its workers get all that they hold as bytes."""
+def test_prism_prints_the_same_lines(deep: tuple[str, ...], folder: Path) -> None:
+    """Its workers get all their objects as bytes."""
     if not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
     out = folder / "out"

@@ -1,4 +1,4 @@
-"""Frames of files that are whole, damaged, cut off, or claim what they do not have."""
+"""Frames of whole, damaged and cut-off files, and of files with false lengths."""
 
 import struct
 import tracemalloc
@@ -37,14 +37,14 @@ def changed(at: int, by: int = 1) -> bytes:
     return bytes(data)
 
 
-def test_a_damaged_record_is_passed_over() -> None:
+def test_a_damaged_record_is_skipped() -> None:
     assert walked(changed(13)) == [
         BadFrame(0, 0, "E-VER-CRC", "its data's checksum is f20336ab, the frame's 21f1576e"),
         *RECORDS[1:],
     ]
 
 
-def test_behind_a_damaged_length_the_index_tells_how_to_go_on() -> None:
+def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
     data = changed(0)  # 3 becomes 2
     (alone,) = walked(data)
     assert alone == BadFrame(
@@ -67,7 +67,7 @@ def test_behind_a_damaged_length_the_index_tells_how_to_go_on() -> None:
         (55, "a record of 5 bytes is cut off: 8 bytes are left for it and its checksum"),
     ],
 )
-def test_a_file_that_is_cut_off(end: int, what: str) -> None:
+def test_a_cut_off_file_is_reported(end: int, what: str) -> None:
     last = walked(ABC[:end])[-1]
     assert isinstance(last, BadFrame)
     assert last[:3] == (2, 35, "E-VER-FRAME")
@@ -82,7 +82,7 @@ def claiming(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [81, 2**31, 2**62, 2**64 - 1])
 @pytest.mark.parametrize("known", [True, False])
-def test_a_length_is_not_believed(size: int, known: bool) -> None:
+def test_a_false_length_allocates_no_memory(size: int, known: bool) -> None:
     data = claiming(size)
     tracemalloc.start()
     (found,) = walked(data, known=known)
@@ -120,5 +120,5 @@ def test_any_records_in_pieces_of_any_size(
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 220), unique=True))
-def test_any_bytes_end(data: bytes, starts: list[int]) -> None:
+def test_walking_any_bytes_ends(data: bytes, starts: list[int]) -> None:
     walked(data, sorted(starts))

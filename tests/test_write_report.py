@@ -11,13 +11,7 @@ from beam_tfrec.transforms.report import gather
 from beam_tfrec.transforms.report import page as page_module
 from beam_tfrec.transforms.report.page import has_report, write_report
 from beam_tfrec.transforms.storage import Access
-from tests.coco_command import (
-    MakeCoco,
-    check_committed,
-    command,
-    run_coco,
-    snapshot,
-)
+from tests.coco_command import MakeCoco, check_committed, command, run_coco, snapshot
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
 
@@ -25,7 +19,7 @@ REPORT = "report.html"
 
 
 @pytest.mark.thorough
-def test_a_pillow_with_a_hole_is_handed_no_photo(
+def test_a_vulnerable_pillow_gets_no_photos(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -37,7 +31,7 @@ def test_a_pillow_with_a_hole_is_handed_no_photo(
     assert "data:image/jpeg" not in page
 
 
-def test_a_local_run_makes_a_report_and_a_complete_data_set_gets_a_missing_one(
+def test_local_runs_write_the_report_and_restore_a_missing_one(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """Equal data sets have equal reports."""
@@ -80,12 +74,12 @@ def test_an_error_is_a_warning(
     check_committed(tmp_path / "out")
 
 
-# --- killed, failed and doubled between manifest and report ---
+# --- runs killed or failing between manifest and report ---
 
 
 @pytest.fixture(scope="module")
 def complete(memory_served: None) -> tuple[Sources, MemoryStore]:
-    """Return sources and the store with the data set of a run that ended at its manifest."""
+    """Return sources, and the store after a run that ended with its manifest."""
     sources = make_sources()
     store = sources.store.copy()
     run_on(store.start())
@@ -98,7 +92,7 @@ def report_on(process: Process) -> bool:
 
 
 def check_data_set(sources: Sources, store: MemoryStore) -> bytes | None:
-    """Check that a data set is whole; return its report, which is whole or not there."""
+    """Check that a data set is whole; return its report, which is whole or None."""
     files = store.files("out/")
     page = files.pop(REPORT, None)
     assert page is None or is_sealed(page)
@@ -120,7 +114,7 @@ def page_and_steps(complete: tuple[Sources, MemoryStore]) -> tuple[bytes, int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", list(Moment))
-def test_killed_at_every_step_and_made_by_the_next_run(
+def test_after_a_kill_at_any_step_the_next_run_writes_it(
     moment: Moment, complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]
 ) -> None:
     sources, (page, steps) = complete[0], page_and_steps
@@ -136,14 +130,14 @@ def test_killed_at_every_step_and_made_by_the_next_run(
 
 @pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
 @pytest.mark.parametrize("moment", list(Moment))
-def test_failed_at_every_step_and_said(
+def test_a_failure_at_any_step_is_reported(
     moment: Moment,
     code: str,
     complete: tuple[Sources, MemoryStore],
     page_and_steps: tuple[bytes, int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where pictures fail the page says so, else there is a warning; never an error."""
+    """The page notes missing pictures; other failures are warnings, never errors."""
     caplog.set_level(logging.WARNING, "beam_tfrec.transforms")
     page, steps = page_and_steps
     for number in range(1, steps + 1):

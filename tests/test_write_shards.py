@@ -45,7 +45,7 @@ DATA = f"{STEM}-4.tfrec"
 
 @pytest.fixture
 def small(tmp_path: Path) -> SmallSet:
-    """Four images, which are one shard."""
+    """Four images in one shard."""
     return make_small(tmp_path, 4, num_shards=1)
 
 
@@ -54,7 +54,7 @@ def build(run: SmallRun) -> ShardInfo:
     return info
 
 
-# Six zeros in a stored block of zlib, so that no compressor has a say.
+# Six zeros in a stored block of zlib, the same for every compressor.
 STORED_PIXELS = chunk(b"IDAT", bytes.fromhex("7801 01 0600f9ff 000000000000 00060001"))
 GOLDEN_COCO = {
     "images": [
@@ -71,9 +71,9 @@ GOLDEN_COCO = {
 }
 
 
-def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path) -> None:
-    # Of images made by hand, so that no codec has a say. A change here is a breaking change: it
-    # raises the format version.
+def test_the_bytes_of_a_shard_never_change(tmp_path: Path) -> None:
+    # The images are made by hand, without a codec. A change here is a breaking change: it raises
+    # the format version.
     out, images, annotations = tmp_path / "out", tmp_path / "images", tmp_path / "instances.json"
     out.mkdir()
     (images / "b").mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class OddLayout(DetectionLayout):
-    """A layout of the user's that does something odd with the image of key 2."""
+    """A user's layout that does something odd with the image of key 2."""
 
     odd: Callable[[], Any] = dict
 
@@ -162,21 +162,19 @@ UNFIT_IMAGES = [
 
 
 @pytest.mark.parametrize(("image", "code", "detail"), UNFIT_IMAGES)
-def test_an_image_that_is_unfit_is_rejected(
-    small: SmallSet, image: bytes, code: str, detail: str
-) -> None:
+def test_an_unfit_image_is_rejected(small: SmallSet, image: bytes, code: str, detail: str) -> None:
     small.image(1).write_bytes(image)
     check_that_key_2_is_rejected(small, code, detail)
 
 
 NOT_OURS = "no errno: not of the machine"
 TOO_LARGE = "OverflowError: int64 features take -2^63 to 2^63-1, got 9223372036854775808"
-HUGE = [bytes(2**20)] * 2048  # one megabyte that stands in them many times
+HUGE = [bytes(2**20)] * 2048  # the same megabyte many times
 NOT_BUILT = [
     (built_of(Kind.BYTES, HUGE), "E-EX-TOO-LARGE", "2147491869 bytes, the limit is 2147483647"),
     (built_of(Kind.INT64, [2**63]), "E-EX-FAILED", TOO_LARGE),
     (raising(OSError(NOT_OURS)), "E-EX-FAILED", f"OSError: {NOT_OURS}"),
-    # What differs from run to run, or from terminal to terminal, stays out of the receipt.
+    # Text that differs by run or terminal stays out of the receipt.
     (
         raising(ValueError("<object at 0x7fa3b2c4d5e6> \udcff\x1b[0m")),
         "E-EX-FAILED",
@@ -194,11 +192,16 @@ def test_an_example_that_cannot_be_built_is_rejected(
     check_that_key_2_is_rejected(small, code, detail, layout=OddLayout(odd=odd))
 
 
-MACHINE_S = [MemoryError(), RecursionError(), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()]
+MACHINE_ERRORS = [
+    MemoryError(),
+    RecursionError(),
+    OSError(errno.ENOSPC, "full"),
+    KeyboardInterrupt(),
+]
 
 
-@pytest.mark.parametrize("error", MACHINE_S)
-def test_trouble_of_the_machine_is_never_a_reject(small: SmallSet, error: BaseException) -> None:
+@pytest.mark.parametrize("error", MACHINE_ERRORS)
+def test_errors_of_the_machine_are_never_rejects(small: SmallSet, error: BaseException) -> None:
     run = small.plan(layout=OddLayout(odd=raising(error)))
     with pytest.raises(type(error)) as raised:
         build(run)
@@ -223,7 +226,7 @@ def test_a_source_that_changes_before_it_is_read_fails_the_shard(
 
 @dataclasses.dataclass(frozen=True)
 class CodedLayout(DetectionLayout):
-    """A layout whose bytes hang on a codec, of another version where shards are written."""
+    """A layout that depends on a codec, which has another version on workers."""
 
     def options(self) -> dict[str, str]:
         here = threading.current_thread() is threading.main_thread()
@@ -247,7 +250,7 @@ def rebuild(run: SmallRun, caplog: pytest.LogCaptureFixture) -> tuple[str, Shard
 
 
 @pytest.mark.parametrize("gone", [[DATA], [PARQUET], [IDX, RECEIPT]])
-def test_what_is_missing_is_built_again_and_comes_out_equal(
+def test_missing_files_are_built_again_with_equal_bytes(
     small: SmallSet, caplog: pytest.LogCaptureFixture, gone: list[str]
 ) -> None:
     run = small.plan()
@@ -266,7 +269,7 @@ def test_a_touched_source_is_hashed_and_accepted(
     before = small.made()
     touch(small.image(1))
     run = small.plan()
-    small.image(2).unlink()  # its pin is the index's, so that it is not read
+    small.image(2).unlink()  # not read, since its pin equals the index's
     assert rebuild(run, caplog) == ("kept", first)
     assert small.made() == before
 
@@ -322,7 +325,7 @@ SPOILT_WITHOUT_DATA = [
     ("name", "edit", "what", "gone"),
     [*((*row, False) for row in SPOILT), *((*row, True) for row in SPOILT_WITHOUT_DATA)],
 )
-def test_what_is_there_and_disagrees_is_a_conflict(
+def test_a_file_that_is_there_and_differs_is_a_conflict(
     small: SmallSet, name: str, edit: Callable[[bytes], bytes], what: str, gone: bool
 ) -> None:
     run = small.plan()
@@ -351,15 +354,15 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(small: SmallSet) -> 
     for path in small.out.rglob("*.*"):
         path.unlink()
     small.put([DATA], foreign)
-    for _ in range(2):  # a rerun does not take it for what the first run claimed
+    for _ in range(2):  # a rerun does not accept it either
         with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {small.out}/{DATA}: has CRC-32C"):
             build(small.plan())
     assert list(small.made()) == [DATA]
     assert (small.out / DATA).read_bytes() == foreign
 
 
-# Of write, fsync and link, for two shards: a small file takes 4, a shard 1 + 3 and 3 small files,
-# the probe and the plan 1 small file each, the commit 9.
+# Calls of write, fsync and link for two shards: a small file takes 4, a shard 1 + 3 and 3 small
+# files, the probe and the plan 1 small file each, the commit 9.
 CALLS_OF_A_RUN = 76
 
 

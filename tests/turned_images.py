@@ -1,4 +1,4 @@
-"""Images that ask to be turned, and the code that the project is compared with."""
+"""Images with an EXIF orientation, and their pixels as Pillow reads them."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ _HEAD_END = len(PNG_SIGNATURE) + 25
 
 
 def oriented(data: bytes, orientation: int) -> bytes:
-    """Return a JPEG or PNG with an EXIF block before all that it has."""
+    """Return a JPEG or PNG with an EXIF block put in front of its other parts."""
     block = exif(entry(0x0112, 3, 1, struct.pack(">H", orientation)), values=bytes(4))
     if data.startswith(PNG_SIGNATURE):
         return data[:_HEAD_END] + chunk(b"eXIf", block) + data[_HEAD_END:]
@@ -53,13 +53,13 @@ def as_viewed(data: bytes) -> np.ndarray:
 
 
 def as_stored(data: bytes) -> np.ndarray:
-    """Return a file's pixels without a look at EXIF."""
+    """Return a file's pixels as they are stored, whatever its EXIF says."""
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image)
 
 
 def every_pixel_another(width_px: int, height_px: int) -> np.ndarray:
-    """Return gray pixels of which no two are alike."""
+    """Return gray pixels that all differ."""
     return np.arange(width_px * height_px, dtype=np.uint8).reshape(height_px, width_px)
 
 

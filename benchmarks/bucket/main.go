@@ -1,12 +1,12 @@
-// Serve folders as buckets of Cloud Storage, each answer late by a fixed time, for little CPU.
+// Serve folders as buckets of Cloud Storage, with a fixed delay of each answer and little CPU.
 //
 //	go build -o bucket . && ./bucket -delay 30ms in=/photos out=
 //
-// It prints its address, then answers what this project asks of a store: pages of a listing,
+// It prints its address, then answers the requests that this project makes: pages of a listing,
 // metadata, reads (by sendfile), and uploads in one request or as a session. A waiting request
-// holds no thread. An upload is kept in memory, one by session only as its size and checksum; with
-// -upload it takes as long as so many bytes a second do. Nothing is refused but a name that is
-// taken and one that is not there: whether the project keeps to the protocol is for its tests.
+// holds no thread. An upload is kept in memory; of one by session, only size and checksum are kept.
+// With -upload, uploads are limited to this many bytes a second. Only existing names (uploads) and
+// missing names (reads) are refused; the project's tests check that it keeps to the protocol.
 package main
 
 import (
@@ -36,7 +36,7 @@ const namesPerPage = 1000
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// object is one object's metadata as the JSON API has it, and where its bytes are.
+// object is one object's metadata as the JSON API has it, and the place of its bytes.
 type object struct {
 	Name         string `json:"name"`
 	Size         string `json:"size"`
@@ -53,7 +53,7 @@ type listing struct {
 	NextPageToken string    `json:"nextPageToken,omitempty"`
 }
 
-// bucket holds objects by name, and the names in order, made anew when one has come.
+// bucket holds objects by name, and the sorted names, sorted again after an upload.
 type bucket struct {
 	mutex   sync.RWMutex
 	objects map[string]*object
@@ -66,7 +66,7 @@ func (b *bucket) find(name string) *object {
 	return b.objects[name]
 }
 
-// insert adds an object, and tells whether its name was free.
+// insert adds an object, and reports whether its name was free.
 func (b *bucket) insert(o *object) bool {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -116,7 +116,7 @@ func (b *bucket) list(query url.Values) listing {
 	return found
 }
 
-// session is an upload that comes in pieces, one after the other.
+// session is an upload in pieces, one after the other.
 type session struct {
 	name    string
 	size    int64
@@ -260,7 +260,7 @@ func (s *service) upload(w http.ResponseWriter, r *http.Request, b *bucket) {
 	s.finish(w, b, given.Name, int64(len(data)), sum, data, started, err)
 }
 
-// finish makes an uploaded object appear, when as much time has passed as its bytes take.
+// finish makes an uploaded object visible after the time that its bytes take.
 func (s *service) finish(w http.ResponseWriter, b *bucket, name string, size int64, sum uint32,
 	data []byte, started time.Time, err error) {
 	if err != nil {
@@ -298,8 +298,8 @@ func refuse(w http.ResponseWriter, status int, message string) {
 	json.NewEncoder(w).Encode(map[string]any{"error": content})
 }
 
-// load makes a bucket of the files below a folder, each some times (0/a.jpg, 1/a.jpg); an empty
-// one where that is empty.
+// load makes a bucket from the files below a folder, each several times (0/a.jpg, 1/a.jpg), or an
+// empty bucket if the folder is "".
 func load(folder string, copies int) (*bucket, error) {
 	b := &bucket{objects: map[string]*object{}}
 	if folder == "" {

@@ -1,4 +1,4 @@
-"""ArrayRecord, a record a group, as Grain wants it for random access; uncompressed, for JPEGs.
+"""ArrayRecord, one record per group, as Grain needs for random access; JPEGs uncompressed.
 
 Grain leaves the records' encoding to the user: pickled dictionaries, as in its tutorials.
 """

@@ -1,8 +1,8 @@
 """The floor: all of beam-tfrec's work in one plain Python process, without Beam or a manifest.
 
 Reads the JSON with msgspec, groups the annotations, shuffles globally, reads each photo, takes its
-SHA-256, encodes the detection Example by hand, frames it with CRC32C and writes 16 files. What a
-pipeline takes beyond this is the price of Beam, of the checks and of the commit protocol.
+SHA-256, encodes the detection Example by hand, frames it with CRC32C and writes 16 files. Time of a
+pipeline beyond this is the price of Beam, of the checks and of the commit protocol.
 `--processes 2` divides the shards.
 """
 
@@ -45,7 +45,7 @@ class Category(msgspec.Struct):
 
 
 class Coco(msgspec.Struct):
-    """What the job needs of a COCO file."""
+    """The parts of a COCO file that the job needs."""
 
     images: list[Image]
     annotations: list[Annotation]

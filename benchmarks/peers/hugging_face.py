@@ -25,7 +25,7 @@ FEATURES = Features(
 
 
 def samples(rows: list[dict], names: dict[int, str], images: Path) -> Iterator[dict]:
-    """Yield samples; lists among the arguments are what processes divide."""
+    """Yield samples; processes divide the lists among the arguments."""
     for row in rows:
         encoded = (images / row["file_name"]).read_bytes()
         image = {"bytes": encoded, "path": row["file_name"]}

@@ -11,7 +11,7 @@ if __name__ == "__main__":
         output_folder=out,
         output_format="webdataset",
         processes_count=int(processes),
-        thread_count=2,  # that read; each process resizes in one
+        thread_count=2,  # threads that read; each process resizes in one
         image_size=512,
         resize_mode="keep_ratio_largest",
         encode_quality=90,

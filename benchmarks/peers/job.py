@@ -1,7 +1,7 @@
 """The job that every peer does: photos and a COCO file in, 16 shuffled shards out.
 
-Each peer is called as `PEER.py IMAGES_DIR ANNOTATIONS_FILE OUT_DIR`. What is here is what their
-published recipes share; the reading, the encoding and the writing are each peer's own.
+Each peer is called as `PEER.py IMAGES_DIR ANNOTATIONS_FILE OUT_DIR`. This module has what
+their published recipes share; the reading, the encoding and the writing are each peer's own.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def arguments() -> argparse.ArgumentParser:
 def load_rows(annotations: Path) -> tuple[list[dict], dict[int, str]]:
     """Read a COCO file as recipes do; return shuffled images, each with `objects`, and the names.
 
-    Every image comes back, those without annotations too, with an empty `objects`. The polygons
+    Images without annotations are returned too, with empty `objects`. The polygons
     are dropped: no peer writes them, and Beam would pickle them.
     """
     with annotations.open(encoding="utf-8") as stream:

@@ -11,7 +11,7 @@ from litdata import optimize
 
 
 def read_sample(row: dict, names: dict[int, str], images: Path) -> dict:
-    """Return a sample; lists whose lengths change from sample to sample cannot be stored."""
+    """Return a sample; lists of varying length cannot be stored."""
     encoded = (images / row["file_name"]).read_bytes()
     return {"image": encoded, "id": row["id"], "objects": job.object_text(row, names)}
 

@@ -1,4 +1,4 @@
-"""Model Garden's `create_coco_tf_record.py --include_masks`, on all cores as it comes.
+"""Model Garden's `create_coco_tf_record.py --include_masks`, on all cores by default.
 
 The script is run as it is installed. Only the imports of its packages are left out, which load all
 of Model Garden: that would be seconds more of its time.
@@ -28,7 +28,7 @@ def import_alone(name: str) -> Any:
 
 
 def main() -> int:
-    """Write Examples with masks into as many shards as everybody."""
+    """Write Examples with masks into as many shards as all contenders."""
     args = job.arguments().parse_args()
     script = import_alone("official.vision.data.create_coco_tf_record")
     flags.FLAGS(

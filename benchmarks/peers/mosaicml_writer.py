@@ -1,4 +1,4 @@
-"""MosaicML streaming's MDSWriter; in several processes a folder each, whose indexes are merged."""
+"""MosaicML streaming's MDSWriter; each process writes a folder, and the indexes are merged."""
 
 import sys
 from multiprocessing import Pool

@@ -1,10 +1,10 @@
 """Read all samples of a data set in one process: READER FOLDER [--shuffled].
 
 Prints the samples, the bytes of their images, and the seconds by the clock and of CPU; imports do
-not count, and a first sample is read before. Images stay encoded, as `bytes`, so that who gives a
-view of a mapped file has to read it, too; every other field is read, too, as the reader
-gives it. Each is used as its documentation tells; shuffling is whatever it calls so: of all
-samples (ours, Grain, Hugging Face), or of files and a buffer (the others).
+not count, and a first sample is read before. Images stay encoded; they are copied to `bytes`, so
+that views of mapped files are read, too. Every other field is read as the reader gives it. Each
+reader is used as documented, with its own shuffling: of all samples (ours, Grain, Hugging Face),
+or of files and a buffer (the others).
 """
 
 import argparse
@@ -21,7 +21,7 @@ BATCH = 256
 
 
 def ours(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
-    """Read with beam-tfrec's `beam_tfrec.open`, shuffled in batches of 256 as a DataLoader asks."""
+    """Read with `beam_tfrec.open`, shuffled in batches of 256 as by a DataLoader."""
     import random
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -147,7 +147,7 @@ def grain(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
 
 
 def grain_ahead(folder: Path, shuffled: bool) -> Callable[[], Iterator[int]]:
-    """Read ArrayRecord files with Grain as it comes: sixteen threads read ahead."""
+    """Read ArrayRecord files with Grain's defaults: sixteen threads read ahead."""
     from grain import MapDataset
     from grain.sources import ArrayRecordDataSource
 
@@ -188,14 +188,14 @@ READERS = {
 
 
 def main() -> None:
-    """Read once, and tell."""
+    """Read once, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("reader", choices=READERS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shuffled", action="store_true")
     args = parser.parse_args()
     read = READERS[args.reader](args.folder, args.shuffled)
-    next(read())  # what is imported, traced or opened when the first sample is asked for
+    next(read())  # imports, traces and opens whatever the first sample needs
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     samples = image_bytes = 0
     for size in read():

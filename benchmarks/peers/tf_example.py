@@ -1,4 +1,4 @@
-"""The detection Example as TensorFlow recipes build it, for the loop and for Beam without care."""
+"""The detection Example as TensorFlow recipes build it, for the loop and for naive Beam."""
 
 import hashlib
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""webdataset's ShardWriter: a tar of `key.jpg` and `key.json` pairs a shard; no checksums.
+"""webdataset's ShardWriter: one tar of `key.jpg` and `key.json` pairs per shard; no checksums.
 
-`--processes 2` divides the samples; each process writes tars of its own.
+`--processes 2` divides the samples; each process writes its own tars.
 """
 
 import sys
@@ -12,7 +12,7 @@ import webdataset
 
 
 def write(pattern: str, a_shard: int, rows: list[dict], images: Path) -> None:
-    """Write samples into tars of at most so many."""
+    """Write samples into tars of at most this many."""
     with webdataset.ShardWriter(pattern, maxcount=a_shard, maxsize=1e12, verbose=0) as sink:
         for row in rows:
             sink.write(
@@ -38,7 +38,7 @@ def main() -> int:
         (str(args.out / f"train-{share}-%05d.tar"), a_shard, rows[share :: args.processes])
         for share in range(args.processes)
     ]
-    # Forked, so that no process has to import or to read the annotations again.
+    # Forked, so that no process imports or reads the annotations again.
     started = [get_context("fork").Process(target=write, args=(*s, args.images)) for s in shares]
     for process in started:
         process.start()

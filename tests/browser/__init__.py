@@ -1,1 +1,1 @@
-"""The report's page in a real browser: what runs in an environment of its own."""
+"""Checks of the report's page in a real browser; they run in their own environment."""

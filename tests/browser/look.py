@@ -1,7 +1,8 @@
-"""Use pages in Chromium as people do, and print what went wrong as JSON: a list for each look.
+"""Use pages in Chromium as people do, and print the problems as JSON, a list for each look.
 
 `python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. It imports nothing of
-the project, since it runs where Playwright is; `tests/test_report_in_browser.py` writes the pages.
+the project, since it runs in Playwright's environment. `tests/test_report_in_browser.py` writes
+the pages.
 """
 
 import json
@@ -30,7 +31,7 @@ STOPS = """() => [
 CLASS_ROWS = """() => [...document.querySelectorAll("#class-table tbody tr")]
   .filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"""
 VISIBLE = "(s) => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
-# Chromium calls a part of an SVG visible that is not displayed, but it has no size.
+# Chromium calls undisplayed parts of an SVG visible, but these have no size.
 DRAWN = """(s) => [...document.querySelectorAll(".tile " + s)].filter(
     (part) => part.getBoundingClientRect().width).length"""
 PLACES = """(where) => {
@@ -50,11 +51,11 @@ MISPLACED = """() => [...document.querySelectorAll(".tile")].filter((tile) => {
 
 
 class Looker:
-    """A browser.
+    """A browser, and the problems of its pages.
 
     Attributes:
-        problems: what a page wrote to its console, threw, asked a network for or showed as a
-            dialog, and what it did not do.
+        problems: what a page wrote to its console, its errors, requests and dialogs, and what it
+            did not do.
     """
 
     def __init__(self, browser: Browser, folder: Path) -> None:
@@ -63,7 +64,7 @@ class Looker:
         self.problems: list[str] = []
 
     def open(self, name: str, size: tuple[int, int] = LAPTOP, **options: Any) -> Page:
-        """Open a page in a window of its own, and note whatever it does."""
+        """Open a page in a new window, and note its errors, requests and dialogs."""
         width, height = size
         viewport = {"width": width, "height": height}
         page = self._browser.new_context(viewport=viewport, **options).new_page()
@@ -80,7 +81,7 @@ class Looker:
             self.problems.append(f"request: {asked}")
 
     def expect(self, what: str, got: object, wanted: object = True) -> None:
-        """Note what is not as it should be."""
+        """Note a value that is not the wanted one."""
         if got != wanted:
             self.problems.append(f"{what}: {got!r}, wanted {wanted!r}")
 
@@ -134,7 +135,7 @@ def lightbox(looker: Looker) -> None:
     page.locator(".open:visible").first.click()
     looker.expect("among bicycles", page.inner_text("#lightbox-place"), "1 of 44")
     page.mouse.click(3, 3)
-    looker.expect("open after a click beside it", page.evaluate(is_open), False)
+    looker.expect("open after a click outside it", page.evaluate(is_open), False)
 
 
 def keyboard(looker: Looker) -> None:
@@ -156,7 +157,7 @@ def keyboard(looker: Looker) -> None:
 
 
 def sizes(looker: Looker) -> None:
-    """Look for what is wider than the window, and for misplaced pictures."""
+    """Look for contents wider than the window, and for misplaced pictures."""
     for name in ("rich", "hostile", "small"):
         for size in (LAPTOP, PHONE):
             page = looker.open(name, size)
@@ -165,7 +166,7 @@ def sizes(looker: Looker) -> None:
 
 
 def hostile(looker: Looker) -> None:
-    """Strangers' texts are texts, whose unseen characters show."""
+    """Untrusted text stays text, and its invisible characters are shown."""
     page = looker.open("hostile")
     page.wait_for_timeout(300)
     made = "img[src=x], [onerror], [onload], script ~ *"
@@ -193,7 +194,7 @@ def axe(looker: Looker) -> None:
 
 
 def violations(page: Page) -> list[str]:
-    """Return what axe-core finds serious or critical, and whether it looked at too little."""
+    """Return the serious and critical findings of axe-core, and a line if it checked too little."""
     found = Axe().run(page).response
     kept = {rule["id"] for rule in found["passes"]}
     return [
@@ -207,7 +208,7 @@ def violations(page: Page) -> list[str]:
 
 
 def without_script(looker: Looker) -> None:
-    """Look at a page where JavaScript is off; Playwright evaluates even there."""
+    """Look at a page without JavaScript; Playwright can still evaluate."""
     page = looker.open("rich", java_script_enabled=False)
     looker.expect("tiles", page.evaluate(VISIBLE, ".tile"), 96)
     looker.expect("facts", page.evaluate(VISIBLE, ".tile .facts"), 96)
@@ -235,7 +236,7 @@ LOOKS: tuple[Callable[[Looker], None], ...] = (
 
 
 def main(chromium: str, folder: str) -> None:
-    """Look at everything, and print what is wrong."""
+    """Take all looks, and print the problems."""
     problems: dict[str, list[str]] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

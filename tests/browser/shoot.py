@@ -1,7 +1,7 @@
-"""Take the pictures of a report that the documents show, in a light and in a dark page.
+"""Take screenshots of a report for the documents, one light and one dark.
 
 `python -m tests.browser.shoot CHROMIUM REPORT.html docs/report` writes `docs/report-light.jpg` and
-`docs/report-dark.jpg`. It runs where Playwright is, as `tests/browser/look.py` does; `make
+`docs/report-dark.jpg`. It runs in Playwright's environment, like `tests/browser/look.py`; `make
 screenshots` gives it a report.
 """
 

@@ -1,8 +1,8 @@
-"""Load a `croissant.json` with MLCommons' reader, and print what it says and all records as JSON.
+"""Load a `croissant.json` with MLCommons' reader, and print its metadata and all records as JSON.
 
     python load.py OUT/croissant.json
 
-Its warnings stand in `warnings`; what it calls an error ends it.
+The reader's warnings are in `warnings`; its errors end the program.
 """
 
 import json
@@ -33,7 +33,7 @@ def main(path: str) -> None:
 
 
 def as_text(record: dict) -> dict:
-    """Return a record of JSON's types."""
+    """Return a record with JSON's types."""
     return {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in record.items()

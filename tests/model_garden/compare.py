@@ -1,13 +1,13 @@
-"""Compare shards with what Model Garden's own script and decoder make of the same COCO files.
+"""Compare shards with the output of Model Garden's script and decoder for the same COCO files.
 
-Runs in an environment of its own (`requirements.lock`), where nothing of this project is installed:
+Runs in its own environment (`requirements.lock`), where nothing of this project is installed:
 
     python compare.py --shards OUT/*.tfrec --images DIR --instances FILE [--captions FILE]
                       [--panoptic FILE --panoptic_images DIR] [--masks]
 
-Prints a line a difference, and last the number of Examples that were compared. Documented
-corrections are taken into account: `image/format` is the true one, an object is in the order of its
-annotation's id, and a box over the edge is clipped where the script leaves it out.
+Prints a line per difference, then the number of Examples that were compared. Documented corrections
+are not differences: `image/format` is the true one, objects are in the order of their annotations'
+ids, and boxes over the edge are clipped, while the script leaves them out.
 """
 
 import argparse
@@ -32,8 +32,8 @@ _PNGS = (
     "image/panoptic/category_mask",
     "image/panoptic/instance_mask",
 )
-_ROUNDING = 6e-8  # half a float32 step below 1: a clipped box is rounded on the way to the script
-_OWN_KEYS = {  # which the script does not write
+_ROUNDING = 6e-8  # half a float32 step below 1: clipped boxes are rounded for the script
+_OWN_KEYS = {  # the script does not write these
     "image/object/polygon",
     "image/object/polygon_count",
     "image/object/polygon_length",
@@ -42,7 +42,7 @@ _OWN_KEYS = {  # which the script does not write
 
 
 def import_alone(name: str) -> Any:
-    """Import a module of Model Garden without its packages' own imports, which want all of it."""
+    """Import a module of Model Garden without its packages' own imports, which need all of it."""
     folder = Path(
         str(importlib.metadata.distribution("tf-models-official").locate_file("official"))
     )
@@ -122,7 +122,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 def differences(ours: dict[str, list], theirs: dict[str, list]) -> Iterator[str]:
-    """Yield the keys whose values differ beyond the documented corrections."""
+    """Yield the keys with values that differ beyond the documented corrections."""
     theirs = {**theirs, "image/format": [b"jpeg"]}
     for key in sorted(ours.keys() | theirs.keys()):
         if key in _OWN_KEYS or key.startswith("image/object/keypoint/"):
@@ -132,7 +132,7 @@ def differences(ours: dict[str, list], theirs: dict[str, list]) -> Iterator[str]
             same = len(mine) == len(other) and all(
                 np.array_equal(pixels(a), pixels(b)) for a, b in zip(mine, other, strict=True)
             )
-        elif key.startswith(f"{_OBJECT}bbox/"):  # theirs of a clipped box is rounded on the way
+        elif key.startswith(f"{_OBJECT}bbox/"):  # their clipped boxes are rounded
             same = (
                 np.allclose(mine, other, rtol=0, atol=_ROUNDING)
                 if mine and other
@@ -145,7 +145,7 @@ def differences(ours: dict[str, list], theirs: dict[str, list]) -> Iterator[str]
 
 
 def same_decoded(decode: Any, ours: bytes, theirs: bytes) -> Iterator[str]:
-    """Yield what their decoder gives otherwise of the two Examples."""
+    """Yield the differences of the two Examples after their decoder."""
     mine, other = decode(ours), decode(theirs)
     for key in sorted(other):
         if key.endswith("_png"):
@@ -161,7 +161,7 @@ def same_decoded(decode: Any, ours: bytes, theirs: bytes) -> Iterator[str]:
 
 
 def main() -> int:
-    """Compare everything; the exit code says whether all is equal."""
+    """Compare everything; return 0 if all is equal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", nargs="+", required=True)
     for name in ("images", "instances", "captions", "panoptic", "panoptic_images"):

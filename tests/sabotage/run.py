@@ -1,8 +1,8 @@
-"""Apply one sabotage at a time to a copy of the project; a test that it names must turn red.
+"""Apply one sabotage at a time to a copy of the project; a test that it names must fail.
 
-Red means an assertion that fails, or one of the project's own lines of a fault where none belongs.
-A file that cannot be imported, a fixture that breaks or any other exception proves nothing about
-the guard, and ends the run like a sabotage that survives.
+To fail means a failed assertion, or a line of a fault (E-…) where none is expected. A file that
+cannot be imported, a broken fixture or any other exception proves nothing about the guard, and
+counts as a sabotage that survives.
 """
 
 import argparse
@@ -30,20 +30,22 @@ COPIED = (
     "pyproject.toml",
     "setup.py",
 )
-_NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv")  # that of fuzzing may just be made
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv")  # fuzzing's may be half made
 TIMEOUT_S = 600
 _RED = ("AssertionError", "assert ", "Failed: DID NOT RAISE", "RuntimeError: E-")
-_ALL_PASSED, _SOME_FAILED = 0, 1  # of pytest's exit codes
-# A stale .pyc is found by whole seconds and size, which a sabotage may leave as they were. Where it
-# finds itself in CI, pytest compares values to the last line, which can take hours.
+_ALL_PASSED, _SOME_FAILED = 0, 1  # exit codes of pytest
+# Python compares a .pyc by whole seconds and size, which a sabotage may leave as they were, so none
+# is written. With CI set, pytest prints differences in full, which can take hours.
 _ENV = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
 _ENV["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def main() -> int:
-    """Run the sabotages whose name holds the given text, all by default; 0 when all are caught."""
+    """Run the sabotages with a text in their names, by default all; return 0 if all are caught."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", nargs="?", default="", help="run those whose name holds this text")
+    parser.add_argument(
+        "name", nargs="?", default="", help="run those with this text in their names"
+    )
     wanted = parser.parse_args().name
     sabotages = [sabotage for sabotage in SABOTAGES if wanted in sabotage.name]
     caught = 0
@@ -69,7 +71,7 @@ def main() -> int:
 
 
 def sabotaged(tree: Path, sabotage: Sabotage) -> tuple[str, str]:
-    """Return (trouble, name of the test that turned red), one of them empty."""
+    """Return (trouble, name of the test that failed), one of them empty."""
     path = tree / sabotage.file
     whole = path.read_text(encoding="utf-8")
     if whole.count(sabotage.old) != 1:
@@ -90,7 +92,7 @@ def sabotaged(tree: Path, sabotage: Sabotage) -> tuple[str, str]:
 
 
 def run_tests(tree: Path, words: Iterable[str]) -> tuple[int, list[tuple[str, str]], str]:
-    """Return pytest's exit code, the tests that failed with their messages, and what it said."""
+    """Return pytest's exit code, the tests that failed with their messages, and its output."""
     results = tree / "results.xml"
     results.unlink(missing_ok=True)
     options = ("-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={results}")
@@ -104,7 +106,7 @@ def run_tests(tree: Path, words: Iterable[str]) -> tuple[int, list[tuple[str, st
 
 
 def run(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the copy; a run without an end raises, and ends all."""
+    """Run Python in the copy; a timeout raises."""
     command = [sys.executable, *words]
     return subprocess.run(
         command, cwd=tree, env=_ENV, capture_output=True, text=True, timeout=TIMEOUT_S

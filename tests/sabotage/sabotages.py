@@ -14,7 +14,7 @@ class Sabotage(NamedTuple):
     file: str
     old: str  # text that the file holds exactly once
     new: str
-    test: str  # pytest's name of fast tests; one must turn red
+    test: str  # pytest's id of fast tests; one must fail
 
 
 COMMIT = "transforms/commit.py"
@@ -29,7 +29,7 @@ SHARD_TABLE = "transforms/shard_table.py"
 BUILD_RECORDS = "transforms/build_records.py"
 BUILD_SHARD = "transforms/build_shard.py"
 
-# By the promise of README's "What you can rely on" that is broken; 7 is about retries.
+# Grouped by the promise in README's "What you can rely on" that they break; 7 is about retries.
 SABOTAGES = (
     # 1. Nothing is lost silently.
     Sabotage(
@@ -98,7 +98,7 @@ SABOTAGES = (
         "tests/test_write_shards.py::test_a_file_of_equal_size_but_other_bytes_is_a_conflict",
     ),
     Sabotage(
-        "a shard is kept whose sources have other bytes now",
+        "a shard is kept although its sources have changed",
         BUILD_SHARD,
         "if sha256 != source.sha256:",
         "if not sha256:",
@@ -109,10 +109,10 @@ SABOTAGES = (
         GCS,
         "if crc32c != wanted.crc32c:",
         "if crc32c < 0:",
-        "tests/test_storage_gcs.py::test_a_read_of_other_bytes_is_repeated",
+        "tests/test_storage_gcs.py::test_a_read_of_damaged_bytes_is_repeated",
     ),
     Sabotage(
-        "local: a file that was modified since it was listed is taken",
+        "local: a file that was modified since it was listed is read",
         LOCAL,
         "if found.pin != wanted.pin:",
         "if not found.pin:",
@@ -123,7 +123,7 @@ SABOTAGES = (
         BUILD_SHARD,
         "        return None\n    _compare_twin(info, output)\n",
         "        return None\n",
-        "tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",
+        "tests/test_write_shards.py::test_a_file_that_is_there_and_differs_is_a_conflict",
     ),
     # 3. Shards are exact.
     Sabotage(
@@ -135,14 +135,14 @@ SABOTAGES = (
     ),
     # 4. A manifest is the commit point.
     Sabotage(
-        "gs://: an object that is there is replaced",
+        "gs://: an existing object is replaced",
         GCS,
         "                if_generation_match=0,\n",
         "",
         "tests/test_storage.py::test_of_many_creators_one_succeeds",
     ),
     Sabotage(
-        "local: a file that is there is replaced",
+        "local: an existing file is replaced",
         LOCAL,
         "            os.link(source, target,",
         "            os.path.exists(target) and os.unlink(target)\n"
@@ -154,8 +154,7 @@ SABOTAGES = (
         LOCAL,
         "            os.fsync(self._file.fileno())\n",
         "",
-        "tests/test_storage_local.py"
-        "::test_bytes_are_durable_before_their_name_is_and_the_name_after",
+        "tests/test_storage_local.py::test_bytes_are_synced_before_their_name_and_the_name_after",
     ),
     Sabotage(
         "the manifest is written before the budget is checked",
@@ -166,32 +165,32 @@ SABOTAGES = (
         "tests/test_reject_budget.py::test_printed_command_commits_without_reading_an_image",
     ),
     Sabotage(
-        "shards are committed without a look at what is there",
+        "shards are committed without a check of the output",
         COMMIT,
         "    _check_output(shards, output, job.names)\n",
         "",
         "tests/test_commit.py::test_missing_or_foreign_files_prevent_the_manifest",
     ),
     Sabotage(
-        "a data file is there before its receipt",
+        "a data file is published before its receipt",
         BUILD_SHARD,
         "    receipt = to_json(info)\n",
         "    twin = twin or spool.publish(info.file)\n    receipt = to_json(info)\n",
-        "tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",
+        "tests/test_write_shards.py::test_a_file_that_is_there_and_differs_is_a_conflict",
     ),
     Sabotage(
-        "an output of another plan is taken",
+        "an output of another plan is accepted",
         PUBLISH,
         "if data != to_json(plan):",
         "if not data:",
         "tests/test_commit.py::test_another_plan_stops_the_run_and_names_the_difference",
     ),
     Sabotage(
-        "--overwrite deletes files of others",
+        "--overwrite deletes other people's files",
         FILES,
         "if name in named or split_of(name, names) in wanted or _is_own_document(output, name):",
         "if name:",
-        "tests/test_output_files.py::test_other_files_are_no_obstacle_and_stay",
+        "tests/test_output_files.py::test_other_files_are_ignored_and_kept",
     ),
     Sabotage(
         "a run that was overwritten goes on to claim shards",
@@ -228,11 +227,11 @@ SABOTAGES = (
         BUILD_SHARD,
         "import google_crc32c\n",
         "import google_crc32c\nimport tensorflow\n",
-        "tests/test_imports.py::test_importing_a_package_leaves_out",
+        "tests/test_imports.py::test_importing_a_package_avoids_heavy_libraries",
     ),
     # 7. Transient trouble is retried, never rejected.
     Sabotage(
-        "an image that the storage does not give is rejected",
+        "an image that the storage cannot read is rejected",
         BUILD_RECORDS,
         "        contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]\n",
         "        try:\n"
@@ -246,7 +245,7 @@ SABOTAGES = (
         BUILD_RECORDS,
         "    except (MemoryError, RecursionError):\n        raise\n",
         "",
-        "tests/test_write_shards.py::test_trouble_of_the_machine_is_never_a_reject",
+        "tests/test_write_shards.py::test_errors_of_the_machine_are_never_rejects",
     ),
     Sabotage(
         "gs://: a busy store ends the run",

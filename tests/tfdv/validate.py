@@ -1,10 +1,10 @@
-"""Validate TFRecord files with TensorFlow Data Validation, and print what it finds as JSON.
+"""Validate TFRecord files with TensorFlow Data Validation, and print its findings as JSON.
 
     python validate.py '{"CASE": ["schema.pbtxt", "OUT/*.tfrec"]}'
 
-All cases are validated in one process, since its imports take longer than they do. By case,
+All cases are validated in one process, since the imports take longer than they do. For each case,
 `statistics` has the anomalies of all Examples together by feature, `examples` the number of
-Examples, `anomalous` how many of them have an anomaly of their own by its kind.
+Examples, `anomalous` the number of anomalous Examples by kind of anomaly.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tell records apart by their values, whoever read them; nothing but NumPy is needed."""
+"""Digests of records by their values, equal for all readers; only NumPy is needed."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ def digest(record: Mapping[str, Any]) -> str:
 
 
 def _listed(value: Any) -> list:
-    """Return a value, list or array as a flat list; an int is told from a float, 1 from 1.0."""
+    """Return a value, list or array as a flat list; ints and floats stay apart, as 1 and 1.0."""
     if isinstance(value, bytes):
         return [value.hex()]
     if isinstance(value, np.ndarray | np.generic):

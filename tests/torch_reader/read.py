@@ -1,12 +1,12 @@
-"""Read a data set by what PyTorch users and Grain users have, and print what came.
+"""Read a data set with the loaders of PyTorch and of Grain, and print digests of the records.
 
-Runs in an environment of its own (`requirements.lock`), without Beam and TensorFlow:
+Runs in its own environment (`requirements.lock`), without Beam and TensorFlow:
 
     python -m tests.torch_reader.read OUT SPLIT WAY...
 
-prints a JSON object of what each way gave, a digest a record (`tests.torch_reader.digests`: of
-values alone, whoever read them). All ways are tried in one process, as in a notebook: what one
-leaves open must not harm the workers of the next.
+prints a JSON object with a list for each way, a digest for each record (see
+`tests.torch_reader.digests`). All ways are tried in one process, as in a notebook: what one leaves
+open must not harm the workers of the next.
 """
 
 import json
@@ -35,7 +35,7 @@ _BATCH = 4
 
 
 def digests(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Collate a batch; a function of a module, since workers that are spawned import it."""
+    """Collate a batch; a function of the module, since spawned workers import it."""
     return [digest(record) for record in records]
 
 
@@ -46,7 +46,7 @@ def in_order(out: str, split: str) -> Iterator[str]:
 
 
 def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
-    """An epoch of PyTorch's loader, of records of which this process has read one."""
+    """An epoch of PyTorch's loader, after this process has read a record."""
     records = beam_tfrec.open(out, split)
     assert records[0]
     for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, **options):
@@ -54,7 +54,7 @@ def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
 
 
 def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
-    """Two epochs of a loader with workers that stay, each in an order of its own."""
+    """Two epochs of a loader with persistent workers, each in its own order."""
     records = beam_tfrec.open(out, split)
     seeded = torch.Generator().manual_seed(7)
     workers = {"num_workers": 2, "persistent_workers": True}
@@ -79,7 +79,7 @@ def grain_shuffled(out: str, split: str) -> Iterator[str]:
 
 
 def grain_resumed(out: str, split: str, workers: int = 0) -> Iterator[str]:
-    """An epoch of Grain, of which each batch is read by an iterator that goes on from a state."""
+    """An epoch of Grain, continued after two batches by another iterator from a saved state."""
     dataset = grain_batches(out, split)
     if workers:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
@@ -87,7 +87,7 @@ def grain_resumed(out: str, split: str, workers: int = 0) -> Iterator[str]:
     for _ in range(2):
         yield from next(first)
     state = first.get_state()
-    next(first)  # was read before the crash, and behind the checkpoint
+    next(first)  # read before the crash, but after the checkpoint
     again = iter(dataset)
     again.set_state(state)
     for batch in again:
@@ -117,14 +117,14 @@ def tfrecord_package(out: str, split: str) -> Iterator[str]:
 
 
 def tfrecord_multi(out: str, split: str) -> Iterator[str]:
-    """The `tfrecord` package's data set of many files, which puts a name into two patterns."""
+    """The `tfrecord` package's data set of many files, which fills names into two patterns."""
     names = {shard.stem: 1.0 for shard in _shards(out, split)}
     patterns = f"{out}/{{}}.tfrec", f"{out}/index/{{}}.idx"
     yield from MultiTFRecordDataset(*patterns, names, transform=digest, infinite=False)
 
 
 def tfrecord2idx(out: str, split: str) -> Iterator[str]:
-    """Names of shards whose index file is, byte for byte, that of the package's own tool."""
+    """Names of the shards with an index file that equals that of the package's own tool."""
     tool = [sys.executable, "-m", "tfrecord.tools.tfrecord2idx"]
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "made.idx"
@@ -161,7 +161,7 @@ def _shards(out: str, split: str) -> list[Path]:
 
 
 def _index(shard: Path) -> Path:
-    """Return the shard's index file, which is called like the shard."""
+    """Return the shard's index file, which is named like the shard."""
     return shard.parent / "index" / f"{shard.stem}.idx"
 
 
