@@ -189,7 +189,7 @@ SABOTAGES = (
     Sabotage(
         "--overwrite deletes files of others",
         FILES,
-        "if name in named or split_of(name, names) in wanted or _is_own_document(output, name):",
+        "if is_document or name in named or split_of(name, names) in wanted:",
         "if name:",
         "tests/test_output_files.py::test_other_files_are_no_obstacle_and_stay",
     ),
