@@ -129,7 +129,7 @@ check_options() {
   staging=${staging%/}
   [[ $project =~ ^[a-z][-a-z0-9:.]+[a-z0-9]$ ]] || fail E-ARG "--project $project is not a project id" "give the id, not the name or number"
   [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail E-ARG "--region $region is not a region" "give one such as europe-west4"
-  [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]*(/.*)?$ ]] || fail E-ARG "--staging $staging is not a bucket" "give gs://BUCKET/PATH"
+  [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/.*)?$ ]] || fail E-ARG "--staging $staging is not a bucket" "give gs://BUCKET/PATH; BUCKET has 3 characters or more"
   for name in max_workers disk_size_gb; do
     [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail E-ARG "--$name ${!name} is not a whole number above 0" "give one"
   done

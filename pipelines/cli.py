@@ -238,9 +238,11 @@ def add_reading_flags(parser: FlagParser) -> FlagGroup:
     return group
 
 
-def reading_access(flags: argparse.Namespace) -> Access:
-    """Return the access that the flags of `add_reading_flags` ask for."""
-    return Access(flags.anonymous, flags.billing_project or "")
+def reading_access(flags: argparse.Namespace, uris: Sequence[str]) -> Access:
+    """Return the access that the flags of `add_reading_flags` ask for, to read these URIs."""
+    access = Access(flags.anonymous, flags.billing_project or "")
+    access.check_needed((), uris, "")
+    return access
 
 
 def parse_several_per_split(

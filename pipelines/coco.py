@@ -174,7 +174,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
         "annotations": parse_several_per_split("annotations", flags.annotations, bare),
         "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
         "layout": LAYOUTS[flags.layout](
-            on_size_mismatch=flags.on_size_mismatch,
+            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
             features=feature_names(flags.features),
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),
@@ -190,11 +190,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "coco",
-    CocoConfig,
-    add_flags,
-    fields_of,
-    "--images photos --annotations photos.json",
+    "coco", CocoConfig, add_flags, fields_of, "--images photos --annotations photos.json"
 )
 
 run = COMMAND.run  # `cli.run_command` calls it by name

@@ -82,6 +82,8 @@ class DataSetConfig(DataSetJob):
         """Refuse options that do not fit together."""
         if not self.output:
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
+        if self.overwrite and self.trust_manifest:
+            raise ValueError("overwrite and trust_manifest exclude each other, got both: give one")
         check_split_names(self.splits)
         self._check_splitting()
         # The layout says whether images become plain pixels. `Conversion` checks its options again.
@@ -90,6 +92,10 @@ class DataSetConfig(DataSetJob):
         source = self.source_flag if self.splitting.is_given else "--splits"
         check_splits_named("num_shards", self.sharding.num_shards, source, self.splits)
         check_splits_named("order", self.sharding.order, source, self.splits)
+        if self.sharding.seed and {*map(self.sharding.order_of, self.splits)} == {Order.INPUT}:
+            raise ValueError(
+                f"seed must come with a shuffled split, got {self.sharding.seed}: leave it out"
+            )
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
@@ -229,9 +235,12 @@ def check_split_names(splits: Iterable[str]) -> None:
 
 
 def check_splits_named(
-    option: str, named: Iterable[str], source_flag: str, splits: Iterable[str]
+    option: str, named: Mapping[str, Any], source_flag: str, splits: Iterable[str]
 ) -> None:
-    """Refuse an option's value for an unknown split."""
+    """Refuse an option's value for an unknown split, or for the others where none is left."""
+    if {"", *splits} <= {*named}:
+        left = getattr(named[""], "value", named[""])
+        raise ValueError(f"{option} must be of a split, got {left} for none: leave it out")
     if unknown := sorted({*named} - {"", *splits}):
         raise ValueError(
             f"{option} must name splits of {source_flag}, got {unknown}: give {sorted(splits)}"

@@ -337,12 +337,26 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
         **flags: metavar and help of each flag, by its name.
     """
     group = parser.group(title)
+    parser.set_defaults(sources=[*flags])
     for name, (value, help) in flags.items():
         group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
-    split = "split of paths that have no SPLIT= before them"
-    group.add("--split", split, default="train", metavar="SPLIT", rare=True)
+    split = "split of paths that have no SPLIT= before them (default train)"
+    group.text("--split", split, "SPLIT", rare=True)
     _add_output_flags(parser)
     return group
+
+
+def split_of_bare(flags: argparse.Namespace) -> str:
+    """Return the split of paths that name none.
+
+    Raises:
+        ValueError: when --split is given, but every path names its split.
+    """
+    paths = [parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
+    if flags.split and not any("" in per_split for per_split in paths):
+        what = f"split must come with a path without SPLIT= before it, got {flags.split!r}"
+        raise ValueError(f"{what}: leave it out, and give only the paths to read")
+    return flags.split or "train"
 
 
 def add_drop_flag(parser: FlagParser) -> None:
@@ -357,9 +371,8 @@ def add_size_flag(group: FlagGroup) -> None:
         "--on_size_mismatch",
         "if an image has another size than its annotations say, auto rescales boxes where the"
         " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
-        " pixels of that size",
+        " pixels of that size (default auto)",
         SizeMismatch,
-        "auto",
         rare=True,
     )
 

@@ -99,7 +99,7 @@ def plan_run(
     state, there, fault = COMPLETE, len(gathered.outlines), None
     try:
         check_budget_aloud(gathered.rejected, gathered.sources, config, "rejected")
-        warn_of_splits(gathered.sources)
+        warn_of_splits(gathered.sources, config)
         if not complete:
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:

@@ -16,10 +16,11 @@ from beam_tfrec.pipelines.cli import (
 from beam_tfrec.schemas.faults import counted, fault_line
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.transforms import verify
+from beam_tfrec.transforms.output_files import is_own_document
 from beam_tfrec.transforms.report import Report
 from beam_tfrec.transforms.report.gather import make_report
 from beam_tfrec.transforms.report.gather_files import report_of_files
-from beam_tfrec.transforms.report.page import is_own_report, render_page
+from beam_tfrec.transforms.report.page import render_page
 from beam_tfrec.transforms.storage import (
     Access,
     Storage,
@@ -65,9 +66,11 @@ def run(argv: Sequence[str]) -> None:
             store fails.
     """
     flags = parser().parse_args(argv)
-    output, access, found = flags.output, reading_access(flags), verify.Report()
-    for uri in (*flags.paths, *filter(None, [output])):
+    output, found = flags.output, verify.Report()
+    uris = [*flags.paths, *filter(None, [output])]
+    for uri in uris:
         check_uri(uri)
+    access = reading_access(flags, uris)
     data_sets, files = verify.find_paths(flags.paths, access, found)
     pages = len(data_sets) + bool(files)
     if not pages:  # only data sets that are not complete
@@ -96,7 +99,7 @@ def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Stora
     root, name = split_uri(uri)
     storage = open_storage(root, access)
     if storage.stat(name) is not None:
-        if not is_own_report(storage, name):
+        if not is_own_document(storage, name):
             what = "is there, and is no report as this program wrote it"
             remedy = "give another --output, or move it away"
             raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))

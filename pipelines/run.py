@@ -24,7 +24,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from beam_tfrec.pipelines import engines
 from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields
+from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
 from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
@@ -40,7 +40,7 @@ from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
 from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
-from beam_tfrec.transforms.output_files import remove_output
+from beam_tfrec.transforms.output_files import is_own_document, remove_output
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
@@ -58,6 +58,7 @@ _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 10.0
+_SHOWN_CLASSES = 6
 _DRAWN_EVERY_S = 0.2
 _EPILOG = """\
 runners (docs/dataflow.md, docs/flink.md):
@@ -116,9 +117,9 @@ class Command:
         """
         parser = self.parser(short="--help_all" not in argv)
         flags, beam_args = engines.parse_flags(parser, argv)
+        flags.split = split_of_bare(flags)
         fields = self.fields(flags) | data_set_fields(flags, images=self.images)
-        command = shlex.join(["beam-tfrec", self.name, *argv])
-        command = _OF_ONE_RUN.sub("", command)
+        command = _OF_ONE_RUN.sub("", shlex.join(["beam-tfrec", self.name, *argv]))
         if flags.date is None and DATE in command:
             command += f" --date {fields['since'].date}"
         return self.config(**fields, command=command), beam_args
@@ -181,11 +182,11 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
         elif find_complete(output, config):
             _say_complete(config)
             if config.report:  # a killed run may have written none
-                from beam_tfrec.transforms.report.page import has_report, write_report
+                from beam_tfrec.transforms.report.page import write_report
 
-                uri, access = config.output, config.access
-                if not has_report(uri, access) and write_report(uri, access):
-                    say(f"report: {join_uri(uri, REPORT_NAME)}")
+                has_report = is_own_document(output, REPORT_NAME)
+                if not has_report and write_report(config.output, config.access):
+                    say(f"report: {join_uri(config.output, REPORT_NAME)}")
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
@@ -279,11 +280,10 @@ def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
         say(line)
-    if config.report:
-        from beam_tfrec.transforms.report.page import has_report
-
-        if has_report(uri, config.access):
-            say(f"  report: {join_uri(uri, REPORT_NAME)}")
+    documents = {"read it by other tools": CARD_NAME, "report": config.report and REPORT_NAME}
+    for what, name in documents.items():
+        if name and is_own_document(output, name):
+            say(f"  {what}: {join_uri(uri, name)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
@@ -300,6 +300,9 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
     for name, split in manifest.splits.items():
         yield from _split_lines(name, split, noun if split.images is None else "object")
+    if classes := [printable(label.name) for label in manifest.plan.labels]:
+        more = ", ..." if len(classes) > _SHOWN_CLASSES else ""
+        yield f"  classes ({len(classes)}): {', '.join(classes[:_SHOWN_CLASSES])}{more}"
     for pair in manifest.duplicates or ():  # a test on training images proves nothing
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
         same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
@@ -312,7 +315,6 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
         yield "    import beam_tfrec"
         yield f"    dataset = beam_tfrec.load({where})  # tf.data"
         yield f"    records = beam_tfrec.open({where})  # without TensorFlow"
-        yield f"  read it by other tools: {join_uri(output, CARD_NAME)}"
 
 
 def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:

@@ -94,7 +94,7 @@ def run(argv: Sequence[str]) -> None:
         limit=flags.limit,
         split=flags.split or "",
         images=flags.images or "",
-        access=reading_access(flags),
+        access=reading_access(flags, [flags.path]),
     )
     for line in show(config):
         say(line)
@@ -108,15 +108,17 @@ def show(config: ShowConfig) -> Iterator[str]:
         RuntimeError: `E-ARG` when there is no such record, `E-IO-…` when the store fails.
     """
     is_one = config.key is not None or config.record is not None
-    limit, first = 1 if is_one else config.limit, config.record or 0
+    limit, first, among = 1 if is_one else config.limit, config.record or 0, ""
     storage = open_storage(config.path, config.access)
     if storage.stat(MANIFEST_NAME) is not None:
         where = join_uri(config.path, MANIFEST_NAME)
         manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
         yield from _manifest_lines(config.path, manifest)
+        splits = _splits_to_search(config, manifest)
+        among = f" among the {' and '.join(f'{manifest.splits[s].records} of {s}' for s in splits)}"
         found = [
             records_of_set(config.path, config.access, manifest, split, first, config.key)
-            for split in _splits_to_search(config, manifest)
+            for split in splits
         ]
     else:
         if storage.stat(PLAN_NAME) is not None:
@@ -139,8 +141,11 @@ def show(config: ShowConfig) -> Iterator[str]:
     if not is_one and not shown and config.limit:
         yield f"{printable(config.path)}: no records"
     if is_one and not shown:
-        what = f"has no record {config.record if config.key is None else config.key!r}"
-        raise RuntimeError(fault_line("E-ARG", config.path, what, "give another --record or --key"))
+        what = f"has no record {config.record if config.key is None else config.key!r}{among}"
+        remedy = (
+            "give another --record or --key; without them, the first records and keys are shown"
+        )
+        raise RuntimeError(fault_line("E-ARG", config.path, what, remedy))
 
 
 def _splits_to_search(config: ShowConfig, manifest: Manifest) -> list[str]:

@@ -27,6 +27,7 @@ from beam_tfrec.schemas.annotations.side_files import SideFormat
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
@@ -172,9 +173,10 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 f"fields must come with format flat, got format {flags.format} and fields"
                 f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
             )
-        for name in ("features", "label_file", "first_label", "max_dropped"):
+        for name in ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch"):
             if (given := getattr(flags, name)) is not None:
-                raise ValueError(f"{name} must come without fields, got {given}: leave it out")
+                got = getattr(given, "value", given)
+                raise ValueError(f"{name} must come without fields, got {got}: leave it out")
         types = parse_types(flags.fields)
         if empty := [path for path in types if not all(path.split("."))]:
             raise ValueError(
@@ -189,7 +191,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
             f" leave out {', '.join(map(repr, unknown))}"
         )
     return DetectionLayout(
-        on_size_mismatch=flags.on_size_mismatch,
+        on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
         features=features,
         first_label=first_label_of(flags, 1),
     )

@@ -69,12 +69,14 @@ def parser() -> FlagParser:
 def configure(argv: Sequence[str]) -> VerifyConfig:
     """Return the configuration that the flags ask for."""
     flags = parser().parse_args(argv)
+    sources = parse_several_per_split("sources", flags.sources)
+    uris = [*flags.paths, *(uri for given in sources.values() for uri in given)]
     return VerifyConfig(
         paths=tuple(flags.paths),
         deep=flags.deep,
-        sources=parse_several_per_split("sources", flags.sources),
+        sources=sources,
         workers=flags.workers,
-        access=reading_access(flags),
+        access=reading_access(flags, uris),
     )
 
 

@@ -181,7 +181,7 @@ class Records(Sequence[Record]):
                 if found == key and place in self._places:
                     return self._places.index(place)
             first += part.records
-        raise KeyError(key)
+        raise KeyError(f"none of {len(self)} records of {self.split} has {key!r}: see key(0)")
 
     def show(self, index: SupportsIndex) -> "Image.Image":
         """Return a record's first image with its masks and boxes, at most 320 px, for notebooks.

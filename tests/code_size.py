@@ -35,10 +35,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 2790, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3100, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 2805, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3116, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
-    Budget("report", 1120, ["transforms/report/**/*.py"]),
+    Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
@@ -46,7 +46,7 @@ BUDGETS = (
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2000, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1000, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         1950,

@@ -146,22 +146,29 @@ def test_tallies_add_up() -> None:
             "train",
             PinTally(2, 2, 1, "0", "a/1.jpg", "b/7.jpg"),
             "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'b/7.jpg';"
-            " give the folder that file_name is relative to with --images",
+            " give this split's folder of images, which file names are relative to",
         ),
         *(
             (
                 "train",
                 PinTally(2, 2, 1, "0", f"{folder}/1.jpg", "abc/1.jpg"),
                 f"2 of 2 images are missing, the first is '{folder}/1.jpg'; listed names look like"
-                " 'abc/1.jpg'; give the folder that file_name is relative to with --images",
+                " 'abc/1.jpg'; give this split's folder of images, which file names are"
+                " relative to",
             )
             for folder in ("train", "c")
         ),
         (
             "val/panoptic",
             PinTally(5, 5, 0, "0", "a.jpg", ""),
-            "5 of 5 images are missing, the first is 'a.jpg'; no file is listed; give the folder"
-            " that file_name is relative to with --panoptic_images",
+            "5 of 5 images are missing, the first is 'a.jpg'; no file is listed; give this"
+            " split's folder of images, which file names are relative to",
+        ),
+        (
+            "train",
+            PinTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
+            "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
+            " the first lies in the folder of test: give each split its own folder",
         ),
         (
             "train",
@@ -175,7 +182,8 @@ def test_run_stops_if_most_images_are_missing(root: str, tally: PinTally, what: 
     half = [PinTally(), PinTally(named=9), PinTally(2, 1), PinTally(5, 2)]
     refuse_mostly_missing([("train", one) for one in half])
     with pytest.raises(RuntimeError) as raised:
-        refuse_mostly_missing([("test", PinTally(named=9)), (root, tally)])
+        test = PinTally(named=9, unreferenced=1, first_unreferenced="t.jpg")
+        refuse_mostly_missing([("test", test), (root, tally)])
     assert str(raised.value) == f"E-SET-MISSING images of {root}: {what}"
 
 

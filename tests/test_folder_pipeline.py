@@ -121,7 +121,8 @@ def test_split_folders(tmp_path: Path) -> None:
     assert labels_of(given) == [*enumerate(["cat", "dog", "emu", "fox"])]
     assert labelled(tmp_path / "given", "val") == {"dog/1.jpg": (1, "dog"), "fox/1.jpg": (3, "fox")}
     too_high = run_pipeline(folder.run, "--images", root, "--output", tmp_path / "too_high")
-    line = "the class names are test,train,val; if these are splits, give --images SPLIT=DIR\n"
+    given = " ".join(f"{split}={root}/{split}" for split in ("test", "train", "val"))
+    line = f"the class names are test, train, val; if these are splits, give --images {given}\n"
     assert (too_high.code, line in too_high.err) == (0, True)
 
 

@@ -30,6 +30,8 @@ def accepting(run: Run) -> list[str]:
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {command_line}"], stdout=subprocess.PIPE)
     words = os.fsdecode(said.stdout).split("\0")[:-1]
     assert words[:2] == ["beam-tfrec", "coco"], run.err
+    flags = [word for word in words if word.startswith("--")]
+    assert sorted({*flags}) == sorted(flags)  # each once
     return words[2:]
 
 

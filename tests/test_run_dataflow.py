@@ -159,7 +159,7 @@ WRONG = {
 WRONG_VALUES = {
     "--project 123456": "is not a project id; give the id, not the name or number",
     "--region us-central1-a": "is not a region; give one such as europe-west4",
-    "--staging /tmp": "is not a bucket; give gs://BUCKET/PATH",
+    "--staging gs://b": "is not a bucket; give gs://BUCKET/PATH; BUCKET has 3 characters or more",
     "--max_workers 0": "is not a whole number above 0; give one",
     "--disk_size_gb 5GB": "is not a whole number above 0; give one",
     "--labels Team=a": "is not a label; give key=value in lower case, digits, _ and -",

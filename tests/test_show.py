@@ -133,15 +133,15 @@ def test_a_key_is_searched_in_all_splits(tmp_path: Path) -> None:
     both = "out/train-00000-of-00001-1.tfrec record 0", "out/val-00001-of-00002-2.tfrec record 0"
     assert found(key="1") == [f"{place} (key '1')" for place in both]
     assert found(key="1", split="val") == [f"{both[1]} (key '1')"]
-    with pytest.raises(RuntimeError, match="has no record '3'"):
+    with pytest.raises(RuntimeError, match="has no record '3' among the 1 of train; give"):
         found(key="3", split="train")
 
 
 @pytest.mark.parametrize(
     ("path", "config", "said"),
     [
-        ("set", {"key": "none"}, "has no record 'none'; give another"),
-        ("set", {"record": 5}, "has no record 5; give another"),
+        ("set", {"key": "none"}, "has no record 'none' among the 5 of train; give another"),
+        ("set", {"record": 5}, "has no record 5 among the 5 of train; give another"),
         ("set", {"split": "val"}, "split must be one of train, got 'val'"),
         ("a.tfrecord", {"record": 0}, "a.tfrecord: has no record 0; give another"),
         ("a.tfrecord", {"key": "1"}, "key and split must come with a data set, got '1'"),

@@ -177,8 +177,8 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
             "max_dropped must come without fields, got 4; leave it out",
         ),
         (
-            [*XY, "--fields", "a=int64", "--features", "boxes"],
-            "features must come without fields, got",
+            [*XY, "--fields", "a=int64", "--on_size_mismatch", "reject"],
+            "on_size_mismatch must come without fields, got reject; leave it out",
         ),
     ],
 )

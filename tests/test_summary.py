@@ -43,6 +43,7 @@ OUT: 11 records in ? s (? records/s)
     repaired: 1 box_clipped
     unusual: 1 trailing_bytes
   val: 3 of 3 images in 1 shard, ? kB; 6 of 6 annotations
+  classes (2): person, crowd of people
   warning: train and val share 3 sources, byte for byte, such as a002.jpg (key 3)\
  and a002.jpg (key 3): OUT/duplicates.jsonl
   rejects: OUT/rejected.jsonl
@@ -220,11 +221,14 @@ def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
     """No progress and no notes; the summary and a fault are printed."""
     images, annotations = make_coco(3)
     (images / "spare.jpg").write_bytes(b"")
+    (tmp_path / "quiet").mkdir()
+    (tmp_path / "quiet/README.md").write_text("mine")
     runs = [
         run_coco("--images", images, "--annotations", annotations, "--output", out, *flags)
         for out, flags in ((tmp_path / "loud", []), (tmp_path / "quiet", ["--quiet"]))
     ]
     assert [run.code for run in runs] == [0, 0]
+    assert ["README.md" in run.out for run in runs] == [True, False]  # no line on the user's own
     note = "1 file of root train not used by any sample, such as spare.jpg\n"
     assert [run.err for run in runs] == [note, ""]
     assert [line for line in runs[1].out.splitlines() if line.startswith("  train: 3 of 3")]

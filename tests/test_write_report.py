@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from beam_tfrec.schemas.documents.data_card import is_sealed
+from beam_tfrec.transforms.output_files import is_own_document
 from beam_tfrec.transforms.report import gather
 from beam_tfrec.transforms.report import page as page_module
-from beam_tfrec.transforms.report.page import has_report, write_report
-from beam_tfrec.transforms.storage import Access
-from tests.coco_command import MakeCoco, check_committed, command, run_coco, snapshot
+from beam_tfrec.transforms.report.page import write_report
+from beam_tfrec.transforms.storage import Access, open_storage
+from tests.coco_command import (
+    MakeCoco,
+    check_committed,
+    command,
+    run_coco,
+    snapshot,
+)
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
 
@@ -124,7 +131,8 @@ def test_after_a_kill_at_any_step_the_next_run_writes_it(
             report_on(store.start(kill_at(number, moment)))
         check_data_set(sources, store)
         process = store.start()
-        assert report_on(process) and has_report(f"{process.uri}/out", Access())
+        assert report_on(process)
+        assert is_own_document(open_storage(f"{process.uri}/out"), "report.html")
         assert check_data_set(sources, store) == page
 
 

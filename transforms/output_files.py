@@ -54,6 +54,7 @@ SOURCES_NOTE = b"{}\n"
 """Content of a finished run's note; the information is in its name."""
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
+_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 _LOG = logging.getLogger(__name__)
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
@@ -81,6 +82,13 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
     if there is None or there.size_bytes != len(data) or output.read(name) != data:
         where = printable(join_uri(output.root, name))
         _LOG.info("%s exists with other content: keeping it", where)
+
+
+def is_own_document(storage: Storage, name: str) -> bool:
+    """Return whether a file exists and is an unedited document of this program."""
+    there = storage.stat(name)
+    may_be = there is not None and there.kind == "file" and there.size_bytes <= _MAX_DOCUMENT_BYTES
+    return may_be and is_sealed(storage.read(name))
 
 
 def conflict(where: str, what: str) -> RuntimeError:
@@ -264,14 +272,11 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     named = {*itertools.chain(*shards), *_OWN_NAMES}
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
-        if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
+        is_document = name in DOCUMENTS and is_own_document(output, name)
+        if is_document or name in named or split_of(name, names) in wanted:
             doomed.append(name)
     doomed += _names_in(INDEX_DIR, lambda name: name in named or is_index_name(name, names), output)
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
-
-
-def _is_own_document(output: Storage, name: str) -> bool:
-    return name in DOCUMENTS and is_sealed(output.read(name))
 
 
 def _find_manifest(output: Storage) -> Manifest | None:

@@ -56,7 +56,7 @@ class PinnedSamples(NamedTuple):
 
 
 def refuse_mostly_missing(
-    tallies: Iterable[tuple[str, PinTally]], budget: RejectBudget = NO_REJECTS
+    tallies: Sequence[tuple[str, PinTally]], budget: RejectBudget = NO_REJECTS
 ) -> None:
     """Refuse a root if more than half of its images are missing, since the root is probably wrong.
 
@@ -69,16 +69,20 @@ def refuse_mostly_missing(
     Raises:
         RuntimeError: `E-SET-MISSING`, with examples of a missing and a listed name.
     """
+    listed_in = {tally.first_unreferenced: root for root, tally in tallies}
     for root, tally in tallies:
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing <= tally.named or accepted:
             continue
-        flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
-        remedy = f"give the folder that file_name is relative to with {flag}"
+        remedy = "give this split's folder of images, which file names are relative to"
         listed = "no file is listed"
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
             remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
+            if swapped := listed_in.get(tally.first_missing):
+                remedy = (
+                    f"the first lies in the folder of {swapped}: give each split its own folder"
+                )
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"

@@ -7,6 +7,8 @@ makes the same checks without writing.
 import errno
 import logging
 import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ from beam_tfrec.transforms.storage import (
     Storage,
     is_beams,
     is_local,
+    join_uri,
     open_storage,
     read_uri,
 )
@@ -226,7 +229,8 @@ def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
-    accept = f", or accept with {f'{job.command} {flag} {count}'.strip()}" if count else ""
+    command = re.sub(rf" {flag}[= ]\S+", "", job.command)  # a flag is given once
+    accept = f", or accept with {f'{command} {flag} {count}'.strip()}" if count else ""
     remedy = f"correct them{accept}"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
@@ -382,7 +386,7 @@ def _publish(
 ) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, sources, rejected, job, label_file)
-    warn_of_splits(sources)
+    warn_of_splits(sources, job)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
@@ -395,9 +399,13 @@ def _publish(
     return plan
 
 
-def warn_of_splits(sources: Sequence[SplitSource]) -> None:
+def warn_of_splits(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     """Log a warning if classes have names of splits: `--images` is probably one level too high."""
     names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
-        given = ",".join(names)
-        _LOG.warning("the class names are %s; if these are splits, give --images SPLIT=DIR", given)
+        root = next(iter(job.listed_roots.values()), "")
+        given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
+        classes = ", ".join(names)
+        _LOG.warning(
+            "the class names are %s; if these are splits, give --images %s", classes, given
+        )

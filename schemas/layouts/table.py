@@ -107,8 +107,8 @@ class TableLayout(Layout):
         }
         if not (columns or self.with_image or self.label_columns):
             raise ValueError(
-                "types must name the columns when no row has any, got none: give for example"
-                " --types age=int64, or a table with rows"
+                "types must name the columns when no row has any, got none: give tables with rows,"
+                " a folder that holds .csv, .tsv, .jsonl or .parquet files, or --types age=int64"
             )
         self._refuse_keys(columns)
         return replace(self, columns=columns, many_labels=many_labels)

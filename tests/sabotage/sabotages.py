@@ -188,7 +188,7 @@ SABOTAGES = (
     Sabotage(
         "--overwrite deletes other people's files",
         FILES,
-        "if name in named or split_of(name, names) in wanted or _is_own_document(output, name):",
+        "if is_document or name in named or split_of(name, names) in wanted:",
         "if name:",
         "tests/test_output_files.py::test_other_files_are_ignored_and_kept",
     ),

@@ -17,17 +17,12 @@ from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beam_tfrec.schemas.documents.data_card import (
-    BLANK_SEAL,
-    is_sealed,
-    sealed,
-    seen,
-    template_environment,
-)
+from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed, seen, template_environment
 from beam_tfrec.schemas.faults import FAULTS, bytes_text, find_fault, printable
 from beam_tfrec.schemas.manifest import REPORT_NAME, Annotations, Manifest, SplitSummary
 from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR
 from beam_tfrec.transforms.images.findings import TRAITS
+from beam_tfrec.transforms.output_files import is_own_document
 from beam_tfrec.transforms.report import (
     MAX_PICTURES,
     Outline,
@@ -38,13 +33,10 @@ from beam_tfrec.transforms.report import (
     class_name,
 )
 from beam_tfrec.transforms.report.charts import make_charts
-from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import Access, join_uri, open_storage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-MAX_REPORT_BYTES = 64 << 20
-"""Limit for reading a file to check whether it is a report."""
 
 TILE_PX = (232, 174)
 """Largest width and height of a tile's picture."""
@@ -125,7 +117,7 @@ def write_report(root: str, access: Access) -> bool:
         output = open_storage(root, access)
         if output.stat(REPORT_NAME) is not None:
             _LOG.info("%s exists already, and is not changed", where)
-            return is_own_report(output, REPORT_NAME)
+            return is_own_document(output, REPORT_NAME)
         from beam_tfrec.transforms.report.gather import make_report  # pyarrow takes 0.2 s
 
         pillow = version("pillow")
@@ -153,19 +145,6 @@ def with_report(manifest: Manifest, output: str, access: Access) -> Manifest:
     """Write the report, or log an error; return the manifest."""
     write_report(output, access)
     return manifest
-
-
-def has_report(root: str, access: Access) -> bool:
-    """Return whether a data set has an unedited report of this program."""
-    return is_own_report(open_storage(root, access), REPORT_NAME)
-
-
-def is_own_report(storage: Storage, name: str) -> bool:
-    """Return whether a file exists and is an unedited report of this program."""
-    there = storage.stat(name)
-    if there is None or there.kind != "file" or there.size_bytes > MAX_REPORT_BYTES:
-        return False
-    return is_sealed(storage.read(name))
 
 
 def render_page(report: Report) -> bytes:
