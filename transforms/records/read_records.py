@@ -1,0 +1,435 @@
+"""Samples from the records of TFRecord files, or of data sets of ours.
+
+`PlanRecords` lists a source and reads its manifest, if there is one (`plan_source`). `RecordReader`
+makes the samples of a file. A sample's blob is the range of its framed record.
+
+The records of a data set are known from its indexes. Files of other programs are read once to find
+their records, and a second time to copy these.
+"""
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import apache_beam as beam
+import google_crc32c
+import msgspec
+
+from beam_tfrec.schemas.columns import LIST, ColumnFacts, matches
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.layouts.records import (
+    BIT_OF_KIND,
+    IMAGE,
+    NO_IMAGE,
+    STEPS,
+    facts_of_data_set,
+    found_of_data_set,
+)
+from beam_tfrec.schemas.manifest import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    Manifest,
+    index_names_of,
+    read_manifest,
+    refuse_contradictions,
+)
+from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.build_records import record_facts
+from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_from_parquet
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.list_blobs import (
+    HIDDEN,
+    PinTally,
+    SourcePieces,
+    listing_digest,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.storage import Access, Entry, Storage, join_uri, open_storage
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import Record as FoundRecord
+
+STAGE = "read_records"
+
+_NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
+_CONVERSIONS = ("image_converted", "image_turned")
+_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """One of the places that the user named.
+
+    Attributes:
+        split: split that the user gave it for.
+        number: its place among all sources of the split.
+        uri: URI of the folder.
+        pattern: glob for names below the folder; empty for the whole folder.
+        every_split: whether to take all splits of a data set, because they are divided anew.
+    """
+
+    split: str
+    number: int
+    uri: str
+    pattern: str = ""
+    every_split: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Return whether a file is read as TFRecords, by its name."""
+        if self.pattern:
+            return matches(name, self.pattern)
+        return is_record_file(name) and why_skipped(name) != HIDDEN
+
+
+class RecordFile(msgspec.Struct, frozen=True, array_like=True):
+    """A TFRecord file.
+
+    Attributes:
+        root: name of its root.
+        entry: name below the root, size and pin.
+        place: its place among all files of the split, for input order.
+        index: name of its Parquet index; empty for a file of another program.
+        note: features and labels of its data set, in the first file of a data set.
+    """
+
+    root: str
+    entry: Entry
+    place: int
+    index: str = ""
+    note: SplitSource | None = None
+
+
+def plan_source(
+    root: str, source: RecordSource, splitting: Splitting, entries: Iterable[Entry], access: Access
+) -> Iterator[RecordFile]:
+    """Yield the files of a source in the order of their names, those of a data set first.
+
+    Args:
+        root: name of the source's root.
+        source: the source.
+        splitting: rule that decides the split of a record.
+        entries: listing of the source.
+        access: credentials and limits for stores.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file or split, or the data set is unfinished;
+            `E-OUT-…` when a shard of the data set is missing or has changed.
+    """
+    storage = open_storage(source.uri, access)
+    files = {entry.name: entry for entry in entries if entry.kind == "file"}
+    taken = sorted(name for name in files if source.takes(name))
+    place = source.number << _FILE_BITS
+    if MANIFEST_NAME in files:
+        manifest = _read_data_set(storage)
+        names = set(taken)
+        for file in _shards_of(manifest, root, source, files, names, splitting):
+            names.discard(file.entry.name)
+            yield msgspec.structs.replace(file, place=place)
+            place += 1
+        taken = sorted(names) if source.pattern else []
+    elif PLAN_NAME in files and not source.pattern:
+        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
+        raise _refused(source.uri, what, "run its command again")
+    elif not taken:
+        what = f"no file matches {source.pattern!r}" if source.pattern else "has no TFRecord file"
+        raise _refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
+    for number, name in enumerate(taken):
+        yield RecordFile(root, files[name], place + number)
+
+
+def _read_data_set(storage: Storage) -> Manifest:
+    where = join_uri(storage.root, MANIFEST_NAME)
+    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "--records")
+    refuse_contradictions(manifest, where)
+    if missing := missing_shards(storage, manifest):
+        what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
+        raise _refused(storage.root, what, "restore it, or run its command again")
+    return manifest
+
+
+def _shards_of(
+    manifest: Manifest,
+    root: str,
+    source: RecordSource,
+    files: Mapping[str, Entry],
+    taken: set[str],
+    splitting: Splitting,
+) -> Iterator[RecordFile]:
+    """Yield the shards of a data set that a source takes."""
+    shards = [
+        (shard, index)
+        for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if (shard.file in taken and source.pattern)
+        or (not source.pattern and (source.every_split or shard.split == source.split))
+    ]
+    if not shards and not source.pattern:
+        splits = ", ".join(manifest.splits)
+        what = f"is a data set without a split {source.split}"
+        raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+    records = sum(shard.records for shard, _ in shards)
+    repairs = Counter[str]()
+    for split in {shard.split for shard, _ in shards}:
+        repairs.update(manifest.splits[split].repairs)
+    note = SplitSource(
+        splitting.split_of_other(source.split, root),
+        found=found_of_data_set(manifest.layout, manifest.plan.labels),
+        columns=facts_of_data_set(manifest.features, records),
+        rows=records,
+        labels=manifest.plan.labels,
+        repairs={name: repairs[name] for name in _CONVERSIONS if repairs[name]},
+    )
+    for number, (shard, index) in enumerate(shards):
+        yield RecordFile(root, files[shard.file], 0, index, None if number else note)
+
+
+@dataclass(frozen=True)
+class RecordReader:
+    """Makes the samples of a file's records.
+
+    Attributes:
+        splitting: rule that decides the split of a record.
+        sources: sources by root name.
+        access: credentials and limits for stores.
+        key_feature: feature with the records' keys; empty for the keys of the index, or else for
+            file name and number.
+    """
+
+    splitting: Splitting
+    sources: Mapping[str, RecordSource]
+    access: Access
+    key_feature: str = ""
+
+    def __call__(self, file: RecordFile) -> Iterator[Item]:
+        """Yield a sample or a reject for every record, then notes about the features.
+
+        Raises:
+            RuntimeError: `E-SRC-SPLIT` when a record has no split; `E-VER-INDEX` when an index is
+                damaged; or a storage fault.
+        """
+        storage = open_storage(self.sources[file.root].uri, self.access)
+        if file.note is not None:
+            yield file.note
+        rows = None if not file.index else _read_index(storage, file)
+        needs_values = rows is None or self.key_feature or self.splitting.fields
+        if not needs_values and rows and all(row.crc32c is not None for row in rows):
+            for number, row in enumerate(rows):
+                copied = copied_row(row, row.crc32c or 0)
+                yield self._sample(file, number, row.key, row.offset, row.size, copied)
+            return
+        notes: dict[str, _FeatureNotes] = {}
+        by_offset: dict[int, IndexRow] = {row.offset: row for row in rows or ()}
+        opened = open_records(storage, file.entry)
+        if opened.compression:
+            what = f"is compressed ({opened.compression})"
+            raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
+        for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
+            row = by_offset.pop(found.offset, None)
+            yield self._read(file, found, row, notes, needs_values=bool(needs_values))
+        for row in by_offset.values():
+            what = f"no record begins at byte {row.offset}, where the index has one"
+            yield self._reject(file, row.key, "E-REC-DAMAGED", what)
+        for split, of_split in notes.items():
+            yield of_split.note(split)
+
+    def _read(
+        self,
+        file: RecordFile,
+        found: FoundRecord | BadFrame,
+        row: IndexRow | None,
+        notes: dict[str, "_FeatureNotes"],
+        *,
+        needs_values: bool,
+    ) -> Sample | Rejected:
+        """Return the sample or the reject of a record, and add its features to the notes."""
+        key = f"{file.entry.name}:{found.number}" if row is None else row.key
+        if isinstance(found, BadFrame):
+            what = f"record {found.number} at byte {found.offset}: {found.what}"
+            return self._reject(file, key, "E-REC-DAMAGED", what)
+        if found.data is None:
+            return self._reject(file, key, "E-EX-TOO-LARGE", f"a record of {found.size} bytes")
+        data, size = found.data, found.size + FRAME_BYTES
+        crc32c = google_crc32c.value(data)
+        if not needs_values and row is not None:
+            copied = copied_row(row, crc32c)
+            return self._sample(file, found.number, key, found.offset, size, copied)
+        record = parse_record(data)
+        if record is None:
+            what = (
+                f"record {found.number} at byte {found.offset}: {found.size} bytes of another kind"
+            )
+            return self._reject(file, key, "E-REC-EXAMPLE", what)
+        if self.key_feature:
+            given = _text_in(record, self.key_feature)
+            if not given:
+                what = f"record {found.number} has no single value in {self.key_feature!r}"
+                return self._reject(file, key, "E-REC-KEY", what)
+            key = given
+        copied = copied_row(row, crc32c) if row else _row_of(record, data, crc32c, file)
+        fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
+        sample = self._sample(file, found.number, key, found.offset, size, copied, fields)
+        if row is None:
+            notes.setdefault(sample.split, _FeatureNotes()).add(record)
+        return sample
+
+    def _sample(
+        self,
+        file: RecordFile,
+        number: int,
+        key: str,
+        offset: int,
+        size: int,
+        copied: CopiedRow,
+        fields: Mapping[str, str] | None = None,
+    ) -> Sample:
+        where = f"{file.entry.name}, record {number}"
+        given = self.sources[file.root].split
+        split = self.splitting.split_for(given, key, fields or {}, where)
+        entry = file.entry
+        place = entry.name, entry.size_bytes, entry.pin, entry.crc32c, offset, size
+        position = file.place << _NUMBER_BITS | number
+        return Sample(split, key, position, (Blob(file.root, *place),), pack(copied))
+
+    def _reject(self, file: RecordFile, key: str, code: str, what: str) -> Rejected:
+        return Rejected(
+            code=code,
+            stage=STAGE,
+            split=self.splitting.split_of_other(self.sources[file.root].split, key),
+            key=key,
+            file_name=file.entry.name,
+            detail=what,
+        )
+
+
+class _FeatureNotes:
+    """Kinds of all features that records of a split hold, and how many records hold them."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, int] = {}
+        self._cells: Counter[str] = Counter()
+        self._rows = 0
+
+    def add(self, record: Sequences) -> None:
+        """Add the features of a record."""
+        self._rows += 1
+        for key, held in record.context.items():
+            self._kinds[key] = self._kinds.get(key, 0) | _bits_of(held)
+        for key, steps in record.feature_lists.items():
+            self._kinds[key] = functools.reduce(
+                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
+            )
+        self._cells.update([*record.context, *record.feature_lists])
+
+    def note(self, split: str) -> SplitSource:
+        """Return the note of all records."""
+        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
+        return SplitSource(split, columns=facts, rows=self._rows)
+
+
+def _bits_of(held: Values) -> int:
+    kind, values = held
+    if len(values) != 1:
+        return BIT_OF_KIND[kind] | LIST
+    if kind is not Kind.BYTES:
+        return BIT_OF_KIND[kind]
+    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
+
+
+def _row_of(record: Sequences, data: bytes, crc32c: int, file: RecordFile) -> CopiedRow:
+    """Return the index columns of another program's record; its source is its first image."""
+    values = record.context
+    kinds = tuple((key, held.kind) for key, held in values.items() if held.kind is not None)
+    images = tuple(key for key, held in values.items() if _bits_of(held) & IMAGE)
+    roles = _roles(kinds, images)
+    source = values[roles.images[0]].values[0] if roles.images else data
+    digest = hashlib.sha256(source).hexdigest()
+    key = roles.objects[0].labels if roles.objects else roles.class_label
+    labels = list(values[key].values) if key else []
+    facts = record_facts(values, roles)
+    return CopiedRow(crc32c, [(file.entry.name, len(source), digest)], labels, *facts)
+
+
+@functools.lru_cache(maxsize=64)  # most files have records of one form
+def _roles(kinds: tuple[tuple[str, Kind], ...], images: tuple[str, ...]) -> Roles:
+    return roles_of_keys(dict(kinds), images)
+
+
+def _text_in(record: Sequences, key: str) -> str:
+    """Return the single value of a feature as text; empty if there is none or several."""
+    held = record.context.get(key)
+    if held is None or len(held.values) != 1:
+        return ""
+    value = held.values[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
+    try:
+        return index_from_parquet(storage.read(file.index))
+    except ValueError as error:
+        where = join_uri(storage.root, file.index)
+        remedy = "restore it, or give the shards by a glob without their data set"
+        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), remedy)) from None
+
+
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+@dataclass(eq=False)
+class PlanRecords(beam.PTransform):
+    """Pipeline root -> all files with records, in any order, for workers to read in parallel.
+
+    Attributes:
+        sources: sources by root name.
+        splitting: rule that decides the split of a record.
+        access: credentials and limits for stores.
+    """
+
+    sources: Mapping[str, RecordSource]
+    splitting: Splitting
+    access: Access
+
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
+        """List every source on one worker."""
+        planned = (
+            root
+            | "Sources" >> beam.Create(sorted(self.sources))
+            | "Plan"
+            >> beam.ParDo(_PlanSource(self.sources, self.splitting, self.access)).with_outputs(
+                "tallies", main="files"
+            )
+        )
+        files = planned.files
+        if not is_in_process(root.pipeline):
+            files |= "Spread" >> beam.Reshuffle()
+        return SourcePieces(files, planned.tallies)
+
+
+class _PlanSource(beam.DoFn):
+    """Lists a source; yields its files, and the digest of the same listing."""
+
+    def __init__(
+        self, sources: Mapping[str, RecordSource], splitting: Splitting, access: Access
+    ) -> None:
+        self._sources, self._splitting, self._access = sources, splitting, access
+
+    def process(self, root: str) -> Iterator[RecordFile | _TallyOutput]:
+        source = self._sources[root]
+        entries = [*open_storage(source.uri, self._access).list()]
+        files = [*plan_source(root, source, self._splitting, entries, self._access)]
+        tally = PinTally(
+            listing=f"{listing_digest(entries):x}",
+            read_files=len(files),
+            read_bytes=sum(file.entry.size_bytes for file in files),
+        )
+        yield from files
+        yield _TallyOutput("tallies", (root, tally))
