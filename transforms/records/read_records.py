@@ -226,17 +226,17 @@ class RecordReader:
                 yield self._sample(file, number, row.key, row.offset, row.size, copied)
             return
         notes: dict[str, _FeatureNotes] = {}
-        by_offset: dict[int, IndexRow] = {row.offset: row for row in rows or ()}
+        by_offset = {row.offset: row for row in rows or ()}
         opened = open_records(storage, file.entry)
         if opened.compression:
             what = f"is compressed ({opened.compression})"
             raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
         for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
-            row = by_offset.pop(found.offset, None)
-            yield self._read(file, found, row, notes, needs_values=bool(needs_values))
-        for row in by_offset.values():
-            what = f"no record begins at byte {row.offset}, where the index has one"
-            yield self._reject(file, row.key, "E-REC-DAMAGED", what)
+            known = by_offset.pop(found.offset, None)
+            yield self._read(file, found, known, notes, needs_values=bool(needs_values))
+        for lost in by_offset.values():
+            what = f"no record begins at byte {lost.offset}, where the index has one"
+            yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
         for split, of_split in notes.items():
             yield of_split.note(split)
 
