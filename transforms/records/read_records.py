@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import apache_beam as beam
 import google_crc32c
@@ -44,6 +44,7 @@ from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_from_parquet
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
@@ -98,6 +99,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
         entry: name below the root, size and pin.
         place: its place among all files of the split, for input order.
         index: name of its Parquet index; empty for a file of another program.
+        class_ids: ids of the chosen classes in its data set.
         note: features and labels of its data set, in the first file of a data set.
     """
 
@@ -105,33 +107,34 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     entry: Entry
     place: int
     index: str = ""
+    class_ids: list[int] = []
     note: SplitSource | None = None
 
 
 def plan_source(
-    root: str, source: RecordSource, splitting: Splitting, entries: Iterable[Entry], access: Access
+    root: str, reader: "RecordReader", entries: Iterable[Entry]
 ) -> Iterator[RecordFile]:
     """Yield the files of a source in the order of their names, those of a data set first.
 
     Args:
         root: name of the source's root.
-        source: the source.
-        splitting: rule that decides the split of a record.
+        reader: reader of all sources.
         entries: listing of the source.
-        access: credentials and limits for stores.
 
     Raises:
-        RuntimeError: `E-ARG` when there is no such file or split, or the data set is unfinished;
+        RuntimeError: `E-ARG` when there is no such file, split or class, or the data set is
+            unfinished;
             `E-OUT-…` when a shard of the data set is missing or has changed.
     """
-    storage = open_storage(source.uri, access)
+    source = reader.sources[root]
+    storage = open_storage(source.uri, reader.access)
     files = {entry.name: entry for entry in entries if entry.kind == "file"}
     taken = sorted(name for name in files if source.takes(name))
     place = source.number << _FILE_BITS
     if MANIFEST_NAME in files:
         manifest = _read_data_set(storage)
         names = set(taken)
-        for file in _shards_of(manifest, root, source, files, names, splitting):
+        for file in _shards_of(manifest, root, reader, files, names):
             names.discard(file.entry.name)
             yield msgspec.structs.replace(file, place=place)
             place += 1
@@ -159,12 +162,12 @@ def _read_data_set(storage: Storage) -> Manifest:
 def _shards_of(
     manifest: Manifest,
     root: str,
-    source: RecordSource,
+    reader: "RecordReader",
     files: Mapping[str, Entry],
     taken: set[str],
-    splitting: Splitting,
 ) -> Iterator[RecordFile]:
     """Yield the shards of a data set that a source takes."""
+    source = reader.sources[root]
     shards = [
         (shard, index)
         for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
@@ -175,12 +178,17 @@ def _shards_of(
         splits = ", ".join(manifest.splits)
         what = f"is a data set without a split {source.split}"
         raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+    class_ids = {label.name: label.id for label in manifest.plan.labels}
+    if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
+        there = ", ".join([*class_ids][:20]) or "no classes"
+        raise _refused(source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
+    chosen = [class_ids[name] for name in reader.choice.classes]
     records = sum(shard.records for shard, _ in shards)
     repairs = Counter[str]()
     for split in {shard.split for shard, _ in shards}:
         repairs.update(manifest.splits[split].repairs)
     note = SplitSource(
-        splitting.split_of_other(source.split, root),
+        reader.splitting.split_of_other(source.split, root),
         found=found_of_data_set(manifest.layout, manifest.plan.labels),
         columns=facts_of_data_set(manifest.features, records),
         rows=records,
@@ -188,7 +196,7 @@ def _shards_of(
         repairs={name: repairs[name] for name in _CONVERSIONS if repairs[name]},
     )
     for number, (shard, index) in enumerate(shards):
-        yield RecordFile(root, files[shard.file], 0, index, None if number else note)
+        yield RecordFile(root, files[shard.file], 0, index, chosen, None if number else note)
 
 
 @dataclass(frozen=True)
@@ -201,44 +209,62 @@ class RecordReader:
         access: credentials and limits for stores.
         key_feature: feature with the records' keys; empty for the keys of the index, or else for
             file name and number.
+        choice: which records to copy.
     """
 
     splitting: Splitting
     sources: Mapping[str, RecordSource]
     access: Access
     key_feature: str = ""
+    choice: Choice = EVERY_RECORD
 
     def __call__(self, file: RecordFile) -> Iterator[Item]:
-        """Yield a sample or a reject for every record, then notes about the features.
+        """Yield a sample or a reject for every record, then notes about the rest and the features.
 
         Raises:
             RuntimeError: `E-SRC-SPLIT` when a record has no split; `E-VER-INDEX` when an index is
                 damaged; or a storage fault.
         """
-        storage = open_storage(self.sources[file.root].uri, self.access)
         if file.note is not None:
             yield file.note
-        rows = None if not file.index else _read_index(storage, file)
-        needs_values = rows is None or self.key_feature or self.splitting.fields
-        if not needs_values and rows and all(row.crc32c is not None for row in rows):
-            for number, row in enumerate(rows):
-                copied = copied_row(row, row.crc32c or 0)
-                yield self._sample(file, number, row.key, row.offset, row.size, copied)
-            return
+        left_out: Counter[tuple[str, str]] = Counter()
         notes: dict[str, _FeatureNotes] = {}
-        by_offset = {row.offset: row for row in rows or ()}
+        for item in self._items(file, notes):
+            if isinstance(item, _LeftOut):
+                left_out[item] += 1
+            else:
+                yield item
+        for (split, why), count in left_out.items():
+            yield SplitSource(split, listed=count, skipped={why: count})
+        for split, of_split in notes.items():
+            yield of_split.note(split)
+
+    def _items(
+        self, file: RecordFile, notes: dict[str, "_FeatureNotes"]
+    ) -> Iterator["Sample | Rejected | _LeftOut"]:
+        storage = open_storage(self.sources[file.root].uri, self.access)
+        rows = _read_index(storage, file) if file.index else []
+        from_index = rows and not (self.key_feature or self.splitting.fields)
+        if from_index and all(row.crc32c is not None for row in rows):
+            for number, row in enumerate(rows):
+                place = _Place(row.key, number, row.offset, row.size)
+                yield self._sample(file, place, copied_row(row, row.crc32c or 0))
+            return
+        by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
         if opened.compression:
             what = f"is compressed ({opened.compression})"
             raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
         for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
             known = by_offset.pop(found.offset, None)
-            yield self._read(file, found, known, notes, needs_values=bool(needs_values))
+            if file.index and known is None:
+                what = f"record {found.number} at byte {found.offset} is not in its index"
+                yield self._reject(file, f"{file.entry.name}:{found.number}", "E-REC-DAMAGED", what)
+            else:
+                yield self._read(file, found, known, notes)
         for lost in by_offset.values():
             what = f"no record begins at byte {lost.offset}, where the index has one"
             yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
-        for split, of_split in notes.items():
-            yield of_split.note(split)
 
     def _read(
         self,
@@ -246,57 +272,59 @@ class RecordReader:
         found: FoundRecord | BadFrame,
         row: IndexRow | None,
         notes: dict[str, "_FeatureNotes"],
-        *,
-        needs_values: bool,
-    ) -> Sample | Rejected:
+    ) -> "Sample | Rejected | _LeftOut":
         """Return the sample or the reject of a record, and add its features to the notes."""
         key = f"{file.entry.name}:{found.number}" if row is None else row.key
+        where = f"record {found.number} at byte {found.offset}"
         if isinstance(found, BadFrame):
-            what = f"record {found.number} at byte {found.offset}: {found.what}"
-            return self._reject(file, key, "E-REC-DAMAGED", what)
+            return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
-            return self._reject(file, key, "E-EX-TOO-LARGE", f"a record of {found.size} bytes")
-        data, size = found.data, found.size + FRAME_BYTES
-        crc32c = google_crc32c.value(data)
-        if not needs_values and row is not None:
-            copied = copied_row(row, crc32c)
-            return self._sample(file, found.number, key, found.offset, size, copied)
-        record = parse_record(data)
-        if record is None:
-            what = (
-                f"record {found.number} at byte {found.offset}: {found.size} bytes of another kind"
-            )
-            return self._reject(file, key, "E-REC-EXAMPLE", what)
-        if self.key_feature:
-            given = _text_in(record, self.key_feature)
-            if not given:
-                what = f"record {found.number} has no single value in {self.key_feature!r}"
-                return self._reject(file, key, "E-REC-KEY", what)
-            key = given
-        copied = copied_row(row, crc32c) if row else _row_of(record, data, crc32c, file)
-        fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
-        sample = self._sample(file, found.number, key, found.offset, size, copied, fields)
-        if row is None:
+            return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
+        crc32c = google_crc32c.value(found.data)
+        if row is not None and row.crc32c not in (None, crc32c):
+            return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
+        record = None
+        if row is None or self.key_feature or self.splitting.fields:
+            record = parse_record(found.data)
+            if record is None:
+                what = f"{where}: {found.size} bytes of another kind"
+                return self._reject(file, key, "E-REC-EXAMPLE", what)
+            if self.key_feature:
+                given = _text_in(record, self.key_feature)
+                if not given:
+                    what = f"{where} has no single value in {self.key_feature!r}"
+                    return self._reject(file, key, "E-REC-KEY", what)
+                key = given
+        place = _Place(key, found.number, found.offset, found.size + FRAME_BYTES)
+        if row is not None:
+            return self._sample(file, place, copied_row(row, crc32c), record)
+        assert record is not None
+        sample = self._sample(file, place, _row_of(record, found.data, crc32c, file), record)
+        if isinstance(sample, Sample):
             notes.setdefault(sample.split, _FeatureNotes()).add(record)
         return sample
 
     def _sample(
-        self,
-        file: RecordFile,
-        number: int,
-        key: str,
-        offset: int,
-        size: int,
-        copied: CopiedRow,
-        fields: Mapping[str, str] | None = None,
-    ) -> Sample:
-        where = f"{file.entry.name}, record {number}"
-        given = self.sources[file.root].split
-        split = self.splitting.split_for(given, key, fields or {}, where)
-        entry = file.entry
-        place = entry.name, entry.size_bytes, entry.pin, entry.crc32c, offset, size
-        position = file.place << _NUMBER_BITS | number
-        return Sample(split, key, position, (Blob(file.root, *place),), pack(copied))
+        self, file: RecordFile, at: "_Place", copied: CopiedRow, record: Sequences | None = None
+    ) -> "Sample | _LeftOut":
+        """Return the sample of a record, or why it is left out."""
+        fields = {}
+        if record is not None:
+            fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
+        where = f"{file.entry.name}, record {at.number}"
+        split = self.splitting.split_for(self.sources[file.root].split, at.key, fields, where)
+
+        def has_class() -> bool:
+            if file.index:
+                return not {*file.class_ids}.isdisjoint(copied.labels)
+            return record is not None and not _classes_in(record).isdisjoint(self.choice.classes)
+
+        if why := self.choice.why_not(at.key, has_class, self.access):
+            return _LeftOut(split, why)
+        name, size_bytes, pin, crc32c, _ = msgspec.structs.astuple(file.entry)
+        blob = Blob(file.root, name, size_bytes, pin, crc32c, at.offset, at.size)
+        position = file.place << _NUMBER_BITS | at.number
+        return Sample(split, at.key, position, (blob,), pack(copied))
 
     def _reject(self, file: RecordFile, key: str, code: str, what: str) -> Rejected:
         return Rejected(
@@ -307,6 +335,22 @@ class RecordReader:
             file_name=file.entry.name,
             detail=what,
         )
+
+
+class _Place(NamedTuple):
+    """Key of a record, its number in its file, and the offset and size of its frame."""
+
+    key: str
+    number: int
+    offset: int
+    size: int
+
+
+class _LeftOut(NamedTuple):
+    """The split of a record that is not copied, and why."""
+
+    split: str
+    why: str
 
 
 class _FeatureNotes:
@@ -345,16 +389,27 @@ def _bits_of(held: Values) -> int:
 
 def _row_of(record: Sequences, data: bytes, crc32c: int, file: RecordFile) -> CopiedRow:
     """Return the index columns of another program's record; its source is its first image."""
-    values = record.context
-    kinds = tuple((key, held.kind) for key, held in values.items() if held.kind is not None)
-    images = tuple(key for key, held in values.items() if _bits_of(held) & IMAGE)
-    roles = _roles(kinds, images)
+    values, roles = record.context, _roles_in(record)
     source = values[roles.images[0]].values[0] if roles.images else data
     digest = hashlib.sha256(source).hexdigest()
     key = roles.objects[0].labels if roles.objects else roles.class_label
     labels = list(values[key].values) if key else []
     facts = record_facts(values, roles)
     return CopiedRow(crc32c, [(file.entry.name, len(source), digest)], labels, *facts)
+
+
+def _classes_in(record: Sequences) -> set[str]:
+    """Return the names of a record's classes, if it holds names."""
+    roles = _roles_in(record)
+    keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
+    values = (value for key in keys if key for value in record.context[key].values)
+    return {value.decode(errors="replace") for value in values}
+
+
+def _roles_in(record: Sequences) -> Roles:
+    held = record.context.items()
+    kinds = tuple((key, values.kind) for key, values in held if values.kind is not None)
+    return _roles(kinds, tuple(key for key, values in held if _bits_of(values) & IMAGE))
 
 
 @functools.lru_cache(maxsize=64)  # most files have records of one form
@@ -389,24 +444,17 @@ class PlanRecords(beam.PTransform):
     """Pipeline root -> all files with records, in any order, for workers to read in parallel.
 
     Attributes:
-        sources: sources by root name.
-        splitting: rule that decides the split of a record.
-        access: credentials and limits for stores.
+        reader: reader of all sources.
     """
 
-    sources: Mapping[str, RecordSource]
-    splitting: Splitting
-    access: Access
+    reader: RecordReader
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every source on one worker."""
         planned = (
             root
-            | "Sources" >> beam.Create(sorted(self.sources))
-            | "Plan"
-            >> beam.ParDo(_PlanSource(self.sources, self.splitting, self.access)).with_outputs(
-                "tallies", main="files"
-            )
+            | "Sources" >> beam.Create(sorted(self.reader.sources))
+            | "Plan" >> beam.ParDo(_PlanSource(self.reader)).with_outputs("tallies", main="files")
         )
         files = planned.files
         if not is_in_process(root.pipeline):
@@ -417,15 +465,13 @@ class PlanRecords(beam.PTransform):
 class _PlanSource(beam.DoFn):
     """Lists a source; yields its files, and the digest of the same listing."""
 
-    def __init__(
-        self, sources: Mapping[str, RecordSource], splitting: Splitting, access: Access
-    ) -> None:
-        self._sources, self._splitting, self._access = sources, splitting, access
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
 
     def process(self, root: str) -> Iterator[RecordFile | _TallyOutput]:
-        source = self._sources[root]
-        entries = [*open_storage(source.uri, self._access).list()]
-        files = [*plan_source(root, source, self._splitting, entries, self._access)]
+        uri = self._reader.sources[root].uri
+        entries = [*open_storage(uri, self._reader.access).list()]
+        files = [*plan_source(root, self._reader, entries)]
         tally = PinTally(
             listing=f"{listing_digest(entries):x}",
             read_files=len(files),
