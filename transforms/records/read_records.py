@@ -131,6 +131,9 @@ def plan_source(
     files = {entry.name: entry for entry in entries if entry.kind == "file"}
     taken = sorted(name for name in files if source.takes(name))
     place = source.number << _FILE_BITS
+    if source.pattern and not taken:
+        what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
+        raise _refused(source.uri, what, remedy)
     if MANIFEST_NAME in files:
         manifest = _read_data_set(storage)
         names = set(taken)
@@ -143,8 +146,8 @@ def plan_source(
         what = f"is not a finished data set: it has no {MANIFEST_NAME}"
         raise _refused(source.uri, what, "run its command again")
     elif not taken:
-        what = f"no file matches {source.pattern!r}" if source.pattern else "has no TFRecord file"
-        raise _refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
+        remedy = "give a folder, file or quoted glob of TFRecord files"
+        raise _refused(source.uri, "has no TFRecord file", remedy)
     for number, name in enumerate(taken):
         yield RecordFile(root, files[name], place + number)
 
