@@ -302,9 +302,11 @@ class RecordReader:
         if row is not None:
             return self._sample(file, place, copied_row(row, crc32c), record)
         assert record is not None
-        sample = self._sample(file, place, _row_of(record, found.data, crc32c, file), record)
+        bits = {key: _bits_of(held) for key, held in record.context.items()}
+        copied = _row_of(record, bits, found.data, crc32c, file)
+        sample = self._sample(file, place, copied, record)
         if isinstance(sample, Sample):
-            notes.setdefault(sample.split, _FeatureNotes()).add(record)
+            notes.setdefault(sample.split, _FeatureNotes()).add(record, bits)
         return sample
 
     def _sample(
@@ -364,16 +366,16 @@ class _FeatureNotes:
         self._cells: Counter[str] = Counter()
         self._rows = 0
 
-    def add(self, record: Sequences) -> None:
-        """Add the features of a record."""
+    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
+        """Add the features of a record, with the bits of its context."""
         self._rows += 1
-        for key, held in record.context.items():
-            self._kinds[key] = self._kinds.get(key, 0) | _bits_of(held)
+        for key, found in bits.items():
+            self._kinds[key] = self._kinds.get(key, 0) | found
         for key, steps in record.feature_lists.items():
             self._kinds[key] = functools.reduce(
                 lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
             )
-        self._cells.update([*record.context, *record.feature_lists])
+        self._cells.update([*bits, *record.feature_lists])
 
     def note(self, split: str) -> SplitSource:
         """Return the note of all records."""
@@ -390,9 +392,11 @@ def _bits_of(held: Values) -> int:
     return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
 
 
-def _row_of(record: Sequences, data: bytes, crc32c: int, file: RecordFile) -> CopiedRow:
+def _row_of(
+    record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, file: RecordFile
+) -> CopiedRow:
     """Return the index columns of another program's record; its source is its first image."""
-    values, roles = record.context, _roles_in(record)
+    values, roles = record.context, _roles(tuple(bits.items()))
     source = values[roles.images[0]].values[0] if roles.images else data
     digest = hashlib.sha256(source).hexdigest()
     key = roles.objects[0].labels if roles.objects else roles.class_label
@@ -403,21 +407,18 @@ def _row_of(record: Sequences, data: bytes, crc32c: int, file: RecordFile) -> Co
 
 def _classes_in(record: Sequences) -> set[str]:
     """Return the names of a record's classes, if it holds names."""
-    roles = _roles_in(record)
+    roles = _roles(tuple((key, _bits_of(held)) for key, held in record.context.items()))
     keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
     values = (value for key in keys if key for value in record.context[key].values)
     return {value.decode(errors="replace") for value in values}
 
 
-def _roles_in(record: Sequences) -> Roles:
-    held = record.context.items()
-    kinds = tuple((key, values.kind) for key, values in held if values.kind is not None)
-    return _roles(kinds, tuple(key for key, values in held if _bits_of(values) & IMAGE))
-
-
-@functools.lru_cache(maxsize=64)  # most files have records of one form
-def _roles(kinds: tuple[tuple[str, Kind], ...], images: tuple[str, ...]) -> Roles:
-    return roles_of_keys(dict(kinds), images)
+@functools.lru_cache(maxsize=256)  # most files have records of few forms
+def _roles(bits: tuple[tuple[str, int], ...]) -> Roles:
+    kinds = {key: kind for key, held in bits for kind, bit in BIT_OF_KIND.items() if held & bit}
+    return roles_of_keys(
+        {k: kind for k, kind in kinds.items() if kind}, [k for k, held in bits if held & IMAGE]
+    )
 
 
 def _text_in(record: Sequences, key: str) -> str:
