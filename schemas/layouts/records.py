@@ -13,6 +13,7 @@ import msgspec
 from beam_tfrec.schemas.columns import FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.tfds import SEQUENCES
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
@@ -91,7 +92,10 @@ class RecordsLayout(Layout):
     @property
     def spec(self) -> FeatureSpec:
         """The features of every record."""
-        return FeatureSpec(self.of_layout, self.features)
+        tfds = SEQUENCES if self.of_layout == "tfds" else ()
+        keys = [feature.key for feature in self.features]
+        sequences = tuple(s for s in tfds if any(key.startswith(f"{s}/") for key in keys))
+        return FeatureSpec(self.of_layout, self.features, sequences)
 
     def resolved(self, found: Sequence[str]) -> Self:
         """Return the layout with the features of the records.
@@ -110,6 +114,8 @@ class RecordsLayout(Layout):
                     f"feature {feature.key!r} must be of one kind, got {_what_is(other)} in some"
                     f" records and {_what_is(feature)} in others: convert them into two data sets"
                 )
+        if not by_key:
+            raise ValueError("records must have features, got none: give other files")
         return replace(
             self,
             of_layout=layouts[0] if len(layouts) == 1 else "records",
