@@ -91,10 +91,10 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         if self.doc.splitlines() != [self.doc]:
             raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
-        if self.optional and (self.repeated or self.per_step):
+        if self.optional and self.per_step:
             raise ValueError(
-                f"optional must be a feature of one value, got {self.key} of any number: leave"
-                " optional out, since it can be empty anyway"
+                f"optional must be a feature without steps, got {self.key}: leave optional out,"
+                " since there can be no steps anyway"
             )
         wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
         if self.kind is not wanted:

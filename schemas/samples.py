@@ -17,6 +17,7 @@ ORDER_BYTES = 16
 _PACK = msgspec.msgpack.Encoder()
 
 _PANOPTIC_SUFFIX = "/panoptic"
+_RECORDS = "/records/"
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -102,13 +103,16 @@ def digest_payload(payload: bytes) -> bytes:
 def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> int:
     """Return the sum of 256-bit digests of the samples. A digest covers all that decides a record.
 
-    Pins are left out, since a touched or copied source is the same data. The position counts only
+    Pins are left out, since a touched or copied source is the same data. So is the file of a
+    finished record, since its fields identify its content. The position counts only
     where the order follows the input. A payload counts the same in a spool and in memory.
     """
     total = 0
     for sample in samples:
         blobs = []
         for blob in sample.blobs:
+            if _RECORDS in blob.root:  # its fields have the record's checksum
+                continue
             content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
             if blob.length >= 0:
                 content += blob.offset, blob.length, blob.member
@@ -150,3 +154,8 @@ def panoptic_root(split: str) -> str:
 def is_panoptic_root(root: str) -> bool:
     """Return whether a root's name is one that `panoptic_root` makes."""
     return root.endswith(_PANOPTIC_SUFFIX)
+
+
+def records_root(split: str, number: int) -> str:
+    """Return the name of a root of finished records; a split may have several."""
+    return f"{split}{_RECORDS}{number}"

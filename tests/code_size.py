@@ -43,6 +43,7 @@ BUDGETS = (
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
     Budget("verify", 820, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 450, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2000, ["schemas/*.py"]),

@@ -15,9 +15,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "transforms", "readers", "pipelines")
 NOT_SHIPPED = ("tests", "benchmarks", "examples")
 
-STORAGE, IMAGES, SHUFFLE, SOURCES, VERIFY, FORECAST, REPORT = (
+STORAGE, IMAGES, SHUFFLE, SOURCES, RECORDS, VERIFY, FORECAST, REPORT = (
     f"transforms/{name}"
-    for name in ("storage", "images", "shuffle", "sources", "verify", "forecast", "report")
+    for name in (
+        *("storage", "images", "shuffle", "sources"),
+        *("records", "verify", "forecast", "report"),
+    )
 )
 INDEX = "transforms/shard_index"  # a module that imports only schemas
 FLOW = {"schemas", STORAGE, IMAGES, SHUFFLE, SOURCES, INDEX, "transforms"}
@@ -29,10 +32,11 @@ MAY_IMPORT = {
     SHUFFLE: {"schemas", STORAGE},
     SOURCES: {"schemas", STORAGE, IMAGES, SHUFFLE},
     "transforms": FLOW,
+    RECORDS: FLOW,
     VERIFY: FLOW,
     FORECAST: FLOW,
     REPORT: FLOW | {VERIFY},
-    "pipelines": FLOW | {VERIFY, FORECAST, REPORT},
+    "pipelines": FLOW | {RECORDS, VERIFY, FORECAST, REPORT},
     "readers": {"schemas", STORAGE, INDEX, REPORT},  # the report draws pictures
 }
 """Each folder, with the other folders it may import."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
+import msgspec
+
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
 from beam_tfrec.schemas.features import BoxForm, Kind, Roles
@@ -15,18 +17,28 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.schemas.tfrecord import (
+    FRAME_BYTES,
+    FrameError,
+    frame_record,
+    masked_crc,
+    read_frame,
+)
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
 from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.shard_index import CopiedRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage, source_changed
 
 # Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
 # data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
 _UNPROVEN = frozenset({"jpeg", "gif"})
+
+_NOT_BUILT = Built({}, [], [], [])
+_COPIED_ROW = msgspec.msgpack.Decoder(CopiedRow)
 
 _BYTES_A_RECORD = 1000  # memory of a small row's record; it limits how many rows wait at once
 
@@ -81,12 +93,16 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
 
 
 class Record(NamedTuple):
-    """A framed record in parts, its size with framing, its built Example and its images."""
+    """A framed record in parts, its size with framing, its built Example and its images.
+
+    A copied record has its row instead of Example and images.
+    """
 
     parts: list[bytes]
     size_bytes: int
     built: Built
     images: Sequence[EncodedImage]
+    copied: CopiedRow | None = None
 
 
 def record_maker(
@@ -99,6 +115,8 @@ def record_maker(
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
         contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        if layout.copies_records:
+            return copy_record(sample, contents[0])
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         if not contents:  # building a row takes less time than waiting for the gate
@@ -117,6 +135,22 @@ def record_maker(
             return build_record(sample, images, layout, labels)
 
     return make_record
+
+
+def copy_record(sample: Sample, frame: bytes) -> Record | Unfit:
+    """Return a copy of a framed record, or why it is damaged.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when it is another record than planned.
+    """
+    blob, copied = sample.blobs[0], _COPIED_ROW.decode(sample.fields)
+    try:
+        read_frame(frame, 0, len(frame))
+    except FrameError as error:
+        return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
+    if frame[-4:] != masked_crc(copied.crc32c).to_bytes(4, "little"):
+        raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
+    return Record([frame], len(frame), _NOT_BUILT, (), copied)
 
 
 def check_all(

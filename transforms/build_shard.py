@@ -80,7 +80,8 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     kept = find_written(shard, output, plan_digest(plan))
     if kept is not None:
         info, rows = kept
-        check_sources(shard, rows, roots)
+        if not job.layout.copies_records:  # their contents are part of the plan
+            check_sources(shard, rows, roots)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
@@ -120,9 +121,8 @@ def find_written(
         return None
     _compare_twin(info, output)
     rows = read_index(parquet_name, output)
-    num_blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
-    indexed = [len(row.sources) for row in rows]
-    if indexed != [num_blobs.get(row.key) for row in rows] or len(rows) != info.records:
+    planned = {sample.key for sample in shard.samples}
+    if len(rows) != info.records or not planned.issuperset(row.key for row in rows):
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
     return info, rows
 
@@ -140,7 +140,10 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
     """
     samples = {sample.key: sample for sample in shard.samples}
     for row in rows:
-        for source, blob in zip(row.sources, samples[row.key].blobs, strict=True):
+        blobs = samples[row.key].blobs
+        if len(row.sources) != len(blobs):
+            raise conflict(f"index of {shard.name}", f"has other sources for key {row.key!r}")
+        for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin:
                 continue
             root = roots[blob.root]
@@ -247,14 +250,17 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
-        parts, size, built, images = record
+        parts, size, built, images, copied = record
         self._unwritten += parts
-        sources = [
-            Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
-            for blob, image in zip(sample.blobs, images, strict=True)
-        ]
-        facts = record_facts(built.features, self._roles, images)
-        self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
+        if copied is not None:
+            self.rows.append(copied.at(sample.key, self._bytes, size))
+        else:
+            sources = [
+                Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
+                for blob, image in zip(sample.blobs, images, strict=True)
+            ]
+            facts = record_facts(built.features, self._roles, images)
+            self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()

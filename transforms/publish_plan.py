@@ -18,7 +18,6 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
-from beam_tfrec.schemas.columns import found_of_columns
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, reject_order
 from beam_tfrec.schemas.labels import (
     number_labels,
@@ -91,7 +90,7 @@ def make_job_plan(
     """
     columns = [column for source in sources for column in source.columns]
     known = {name for source in sources for name in source.found}
-    known |= {*found_of_columns(columns, sum(source.rows for source in sources))}
+    known |= {*job.layout.found_of(columns, sum(source.rows for source in sources))}
     found = sorted(known)
     _refuse_without_samples(sources, job)
     check_budget_aloud(rejected, sources, job, "rejected")
@@ -269,6 +268,8 @@ def _numbered(
     sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
 ) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
+    if job.layout.copies_records:
+        return merge_labels(sources)
     first_id = job.layout.first_label_id
     names = {name for source in sources for name in source.class_names}
     if label_file is not None:

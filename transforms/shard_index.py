@@ -58,6 +58,7 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         image_height: height of the first image, or of the plain pixels, in px; None without these.
         image_width: width of it, in px.
         objects: number of objects; None if the layout has no objects.
+        crc32c: CRC-32C of the record without framing; None before format version 4.
     """
 
     key: str
@@ -68,6 +69,40 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     image_height: int | None = None
     image_width: int | None = None
     objects: int | None = None
+    crc32c: int | None = None
+
+
+class CopiedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a copied record keeps of its index row. It decides the plan, so it has no pins.
+
+    Attributes:
+        crc32c: CRC-32C of the record without framing.
+        sources: name, size in bytes and SHA-256 in hex of each source file.
+        labels: class labels of the record.
+        image_height: as in `IndexRow`.
+        image_width: as in `IndexRow`.
+        objects: as in `IndexRow`.
+    """
+
+    crc32c: int
+    sources: list[tuple[str, int, str]]
+    labels: list[int]
+    image_height: int | None = None
+    image_width: int | None = None
+    objects: int | None = None
+
+    def at(self, key: str, offset: int, size: int) -> IndexRow:
+        """Return the row of the copy."""
+        sources = [Source(name, size, "", sha256) for name, size, sha256 in self.sources]
+        facts = self.image_height, self.image_width, self.objects, self.crc32c
+        return IndexRow(key, offset, size, sources, self.labels, *facts)
+
+
+def copied_row(row: IndexRow, crc32c: int) -> CopiedRow:
+    """Return what a copy of a record keeps of its row."""
+    sources = [(source.name, source.size, source.sha256) for source in row.sources]
+    facts = row.image_height, row.image_width, row.objects
+    return CopiedRow(crc32c, sources, row.labels, *facts)
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
 from beam_tfrec.schemas.annotations.coco_join import BadAnnotation
+from beam_tfrec.schemas.columns import ColumnFacts, found_of_columns
 from beam_tfrec.schemas.example import FeatureListValues, FeatureValues
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.fields import EncodedImage
@@ -115,6 +116,7 @@ class Layout:
         per_annotation: whether an Example holds one annotation instead of one image.
         int64_ids: whether records hold ids as numbers; annotation files then need numeric ids.
         reads_images: whether blobs are image files to be checked; else they are plain bytes.
+        copies_records: whether samples are finished records that are copied; `build` is not used.
         sample_noun: word for a sample in messages.
         first_label: number of the first class, with the others numbered after it without gaps.
             None for the sources' own ids.
@@ -123,6 +125,7 @@ class Layout:
     per_annotation: ClassVar[bool] = False
     int64_ids: ClassVar[bool] = False
     reads_images: ClassVar[bool] = True
+    copies_records: ClassVar[bool] = False
     sample_noun: ClassVar[str] = "image"
     first_label: int | None = None
 
@@ -172,6 +175,15 @@ class Layout:
             ValueError: when the layout cannot hold it. The message says what to do.
         """
         return self
+
+    def found_of(self, columns: Iterable[ColumnFacts], rows: int) -> list[str]:
+        """Return what the columns of the sources hold, for `resolved`.
+
+        Args:
+            columns: facts about the columns.
+            rows: number of rows in the sources.
+        """
+        return found_of_columns(columns, rows)
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the estimated size of the sample's record, before its images are read.

@@ -1,0 +1,181 @@
+"""Records of TFRecord files or data sets to sharded .tfrec: `beam-tfrec records --help`."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.data_set import DataSetConfig
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_sources, feature_names
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.columns import root_and_pattern
+from beam_tfrec.schemas.layouts.records import RecordsLayout
+from beam_tfrec.schemas.samples import records_root
+from beam_tfrec.transforms.records.choose_records import (
+    EVERY_RECORD,
+    Choice,
+    DropRepeated,
+    OnDuplicate,
+)
+from beam_tfrec.transforms.records.read_records import PlanRecords, RecordReader, RecordSource
+from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
+from beam_tfrec.transforms.storage import split_uri
+from beam_tfrec.transforms.walk_frames import is_record_file
+
+
+@dataclass(frozen=True)
+class RecordsConfig(DataSetConfig):
+    """A whole data set of copied records.
+
+    Attributes:
+        records: per split URIs of data sets, and of folders, files and globs of TFRecord files.
+        key_feature: feature with the records' keys; empty for those of the index, or else for
+            file name and number.
+        choice: which records to copy.
+        on_duplicate: what to do with records of one split that have the same key.
+    """
+
+    records: Mapping[str, Sequence[str]]
+    key_feature: str = ""
+    choice: Choice = EVERY_RECORD
+    on_duplicate: OnDuplicate = OnDuplicate.STOP
+    layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
+
+    source_flag: ClassVar[str] = "--records"
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The splits that sources are given for."""
+        return tuple(self.records)
+
+    @property
+    def split_fields(self) -> None:
+        """None: only the records show the features that `split_by` and `group_by` may name."""
+        return None
+
+    @property
+    def sources(self) -> dict[str, RecordSource]:
+        """The sources by root name."""
+        return {
+            records_root(split, number): RecordSource(
+                split, number, *_root_and_pattern(uri), every_split=not self.splitting.is_given
+            )
+            for split, uris in self.records.items()
+            for number, uri in enumerate(uris)
+        }
+
+    @property
+    def roots(self) -> Mapping[str, str]:
+        """URI per root name of the samples' blobs."""
+        return {name: source.uri for name, source in self.sources.items()}
+
+    @property
+    def files(self) -> Sequence[str]:
+        """URIs of files that identify the sources, of any split."""
+        return [*super().files, *self.choice.files]
+
+    def check_since(self) -> None:
+        """Refuse `since`, since records have other sources than those of earlier data sets."""
+        names = [] if self.since is None else [*self.since.names]
+        raise ValueError(
+            f"since must come with another source than records, got {names}: give the data sets"
+            " with --records, and --on_duplicate first"
+        )
+
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from indexes and files."""
+        reader = RecordReader(
+            self.splitting, self.sources, self.access, self.key_feature, self.choice
+        )
+        planned = root | "PlanRecords" >> PlanRecords(reader)
+        read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
+        if self.on_duplicate is not OnDuplicate.STOP:
+            spool = spool_for(root, self.access.spool_dir)
+            drop = DropRepeated(self.on_duplicate, read.sources, spool)
+            kept = read.samples | "DropRepeated" >> drop
+            read = read._replace(samples=kept.samples, sources=kept.sources)
+        return read._replace(tallies=planned.tallies)
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        options = super().options() | self.choice.options()
+        if self.key_feature:
+            options["key_feature"] = self.key_feature
+        if self.on_duplicate is not OnDuplicate.STOP:
+            options["on_duplicate"] = self.on_duplicate.value
+        return options
+
+
+def _root_and_pattern(uri: str) -> tuple[str, str]:
+    """Return the folder to list, and the glob for names below it.
+
+    >>> _root_and_pattern("gs://b/old/a.tfrecord"), _root_and_pattern("old/")
+    (('gs://b/old', 'a.tfrecord'), ('old', ''))
+    """
+    folder, pattern = root_and_pattern(uri)
+    if not pattern and is_record_file(uri):
+        return split_uri(uri)
+    return folder, pattern
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source."""
+    records = "data set, or folder, file or quoted glob of TFRecord files, one or more per split"
+    group = add_sources(parser, "sources (docs/records.md)", records=("DIR|GLOB", records))
+    keys = "feature with the records' keys (default: keys of the data set, or FILE:NUMBER)"
+    group.text("--key_feature", keys, "FEATURE")
+    equal = "what to do with equal keys in a split: stop, or copy the first or last one"
+    group.choice("--on_duplicate", equal, OnDuplicate, "stop")
+    group = parser.group("subset")
+    group.text("--keys", "copy only the keys in this text file, one a line", "FILE")
+    group.text("--drop_keys", "leave out the keys in this text file", "FILE")
+    group.text("--classes", "copy only records with one of these classes", "NAME,...")
+    group.text("--sample", "copy this share of the records, drawn by a hash of their keys", "P%")
+
+
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        "records": parse_several_per_split("records", flags.records, bare=flags.split),
+        "key_feature": flags.key_feature or "",
+        "on_duplicate": flags.on_duplicate,
+        "choice": Choice(
+            flags.keys or "",
+            flags.drop_keys or "",
+            feature_names(flags.classes) or (),
+            _share_of(flags.sample or "100%"),
+        ),
+    }
+
+
+def _share_of(text: str) -> Fraction:
+    """Return a percentage as a share.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    try:
+        return Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"sample must be a percentage such as 10%, got {text!r}") from None
+
+
+COMMAND = Command(
+    "records",
+    RecordsConfig,
+    add_flags,
+    fields_of,
+    "--records train=old val=old --num_shards 64",
+    images=False,
+)
+
+run = COMMAND.run  # `cli.run_command` calls it by name
+
+if __name__ == "__main__":
+    main(COMMAND.name)

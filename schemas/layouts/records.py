@@ -1,0 +1,174 @@
+"""The `records` layout: finished records, copied byte for byte.
+
+Features come from the manifests of data sets, or from the values found in the records. Both
+become texts in `JobPlan.found`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import msgspec
+
+from beam_tfrec.schemas.columns import FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.tfds import SEQUENCES
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Sample
+
+STEPS, IMAGE, NO_IMAGE = (1 << place for place in range(7, 10))
+"""Bits of a feature, next to those of `columns`: it has steps, holds image files, holds others."""
+
+BIT_OF_KIND: Mapping[Kind | None, int] = {
+    Kind.BYTES: TEXT,
+    Kind.FLOAT: FLOAT,
+    Kind.INT64: INT,
+    None: 0,
+}
+
+_LAYOUT, _FEATURE, _FROM_0 = "layout ", "feature ", "labels from 0"
+_LABEL_KEYS = ("image/class/label", "image/object/class/label")
+
+
+def found_of_data_set(layout: str, labels: Sequence[Label]) -> list[str]:
+    """Return a data set's layout and numbering of classes, for `RecordsLayout.resolved`."""
+    without_gaps = [*range(len(labels))] == sorted(label.id for label in labels)
+    return [_LAYOUT + layout, *([_FROM_0] if labels and without_gaps else [])]
+
+
+def facts_of_data_set(features: Iterable[Feature], records: int) -> list[ColumnFacts]:
+    """Return the features of a manifest as facts; the name of each is the feature as JSON."""
+    return [ColumnFacts(_text_of(feature), 0, records) for feature in features]
+
+
+def found_of_features(facts: Iterable[ColumnFacts], records: int) -> list[str]:
+    """Return one text per feature; a feature that some records lack is optional.
+
+    A key whose values are of several kinds gives a text for each, which `resolved` refuses.
+
+    Args:
+        facts: facts of features by key, or as `facts_of_data_set` returns them.
+        records: number of records.
+
+    Raises:
+        ValueError: when a key cannot be declared.
+    """
+    features: dict[tuple[str, Kind, bool], Feature] = {}
+    held: dict[str, int] = {}
+    for fact in add_facts(facts):
+        for feature in _features_of(fact):
+            place = feature.key, feature.kind, feature.per_step
+            features[place] = _united(features.get(place, feature), feature)
+            held[feature.key] = held.get(feature.key, 0) + fact.cells
+    for place, feature in features.items():
+        if held[feature.key] < records and not feature.per_step:
+            features[place] = msgspec.structs.replace(feature, optional=True)
+    return [_FEATURE + _text_of(feature) for feature in features.values()]
+
+
+@dataclass(frozen=True)
+class RecordsLayout(Layout):
+    """Finished records; `resolved` sets all attributes.
+
+    Attributes:
+        of_layout: layout of the data sets; `records` if unknown, or if there are several.
+        features: features of the records.
+    """
+
+    reads_images: ClassVar[bool] = False
+    copies_records: ClassVar[bool] = True
+    sample_noun: ClassVar[str] = "record"
+
+    of_layout: str = "records"
+    features: tuple[Feature, ...] = ()
+    first_label: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The layout's name in the manifest."""
+        return self.of_layout
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The features of every record."""
+        tfds = SEQUENCES if self.of_layout == "tfds" else ()
+        keys = [feature.key for feature in self.features]
+        sequences = tuple(s for s in tfds if any(key.startswith(f"{s}/") for key in keys))
+        return FeatureSpec(self.of_layout, self.features, sequences)
+
+    def resolved(self, found: Sequence[str]) -> Self:
+        """Return the layout with the features of the records.
+
+        Raises:
+            ValueError: when a feature has values of several kinds.
+        """
+        layouts = [text.removeprefix(_LAYOUT) for text in found if text.startswith(_LAYOUT)]
+        texts = (text.removeprefix(_FEATURE) for text in found if text.startswith(_FEATURE))
+        features = [msgspec.json.decode(text, type=Feature) for text in texts]
+        by_key: dict[str, Feature] = {}
+        for feature in features:
+            other = by_key.setdefault(feature.key, feature)
+            if other is not feature:
+                raise ValueError(
+                    f"feature {feature.key!r} must be of one kind, got {_what_is(other)} in some"
+                    f" records and {_what_is(feature)} in others: convert them into two data sets"
+                )
+        if not by_key:
+            raise ValueError("records must have features, got none: give other files")
+        return replace(
+            self,
+            of_layout=layouts[0] if len(layouts) == 1 else "records",
+            features=tuple(features),
+            first_label=0 if _FROM_0 in found else None,
+        )
+
+    def found_of(self, columns: Iterable[ColumnFacts], rows: int) -> list[str]:
+        """Return the features of the records as texts, for `resolved`."""
+        return found_of_features(columns, rows)
+
+    def record_bytes(self, sample: Sample) -> int:
+        """Return the record's size with framing."""
+        return sample.blobs[0].read_bytes
+
+
+def _features_of(fact: ColumnFacts) -> list[Feature]:
+    """Return the features that a fact describes: one for each kind of its values."""
+    if fact.name.startswith("{"):
+        return [msgspec.json.decode(fact.name, type=Feature)]
+    bits, key = fact.kinds, fact.name
+    kinds = [kind for kind, bit in BIT_OF_KIND.items() if kind and bits & bit] or [Kind.BYTES]
+    content = Content.PLAIN
+    if kinds == [Kind.BYTES] and bits & IMAGE and not bits & (NO_IMAGE | LIST):
+        content = Content.IMAGE
+    elif kinds == [Kind.INT64] and key in _LABEL_KEYS:
+        content = Content.CLASS_LABEL
+    return [
+        Feature(
+            key,
+            kind,
+            bool(bits & LIST),
+            "found in the records",
+            content,
+            per_step=bool(bits & STEPS),
+        )
+        for kind in kinds
+    ]
+
+
+def _united(feature: Feature, other: Feature) -> Feature:
+    """Return a feature that describes the values of both."""
+    return msgspec.structs.replace(
+        feature,
+        repeated=feature.repeated or other.repeated,
+        optional=feature.optional or other.optional,
+        content=feature.content if feature.content is other.content else Content.PLAIN,
+    )
+
+
+def _what_is(feature: Feature) -> str:
+    return f"{feature.kind.value}{' a step' if feature.per_step else ''}"
+
+
+def _text_of(feature: Feature) -> str:
+    return msgspec.json.encode(feature).decode()

@@ -1,0 +1,341 @@
+"""Copying records: reshard, merge, divide and choose, from data sets and other TFRecord files."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_tfrec.pipelines import coco, records
+from beam_tfrec.pipelines.verify import run as verify
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.tfrecord import frame_record
+from tests import oracle
+from tests.coco_command import Run, run_pipeline
+from tests.invariants import check_committed, files_of, keyed_records
+
+TRAIN = [
+    *("--images", oracle.DATA / "coco_train/images", "--no_report"),
+    *("--annotations", oracle.DATA / "coco_train/annotations/instances.json"),
+]
+KEY = ("--key_feature", "image/source_id")
+
+
+def convert(output: Path, *flags: object) -> Path:
+    """Convert the photos of the split `train`, and return the output."""
+    assert run_pipeline(coco.run, *TRAIN, *flags, "--output", output).code == 0
+    return output
+
+
+def copy(output: Path, *flags: object) -> Run:
+    return run_pipeline(records.run, *flags, "--no_report", "--output", output)
+
+
+def copied(output: Path, *flags: object) -> dict[str, Any]:
+    """Copy records, check all invariants, and return the manifest."""
+    run = copy(output, *flags)
+    assert run.code == 0, run.err
+    return check_committed(files_of(output))
+
+
+def shards(output: Path) -> dict[str, str]:
+    found = sorted(output.glob("*.tfrec"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of two shards."""
+    return convert(tmp_path_factory.mktemp("whole") / "out", "--num_shards", 2)
+
+
+@pytest.fixture(scope="module")
+def resharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photos in three shards and another order."""
+    out = tmp_path_factory.mktemp("resharded") / "out"
+    return convert(out, "--num_shards", 3, "--seed", 5)
+
+
+CASES = [name for name in oracle.CASES if not name.startswith("odd")]
+QUICK = ("coco detection, captions and keypoints", "table of JSON Lines, sequences", "pairs")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    oracle.make_sources(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.thorough) for n in CASES],
+)
+def test_resharding_there_and_back_gives_the_same_shards(
+    name: str, made: Path, tmp_path: Path
+) -> None:
+    case = oracle.CASES[name]
+    first = tmp_path / "first"
+    assert run_pipeline(case.run, *case.words(made), "--no_report", "--output", first).code == 0
+    manifest = json.loads((first / "manifest.json").read_text())
+    plan = manifest["plan"]
+    splits, options = plan["splits"], plan["options"]
+    order = ["--order", *options["order"].replace("all=", "").split(" ")]
+    second, third = tmp_path / "second", tmp_path / "third"
+    sources = [f"{split}={first}" for split in splits]
+    copied(second, "--records", *sources, "--num_shards", 2, "--seed", 5, *order)
+    sources = [f"{split}={second}" for split in splits]
+    sizes = ["--num_shards", *(f"{split}={splits[split]['shards']}" for split in splits)]
+    if options["records_per_shard"]:
+        sizes = ["--records_per_shard", options["records_per_shard"]]
+    names = ["--shard_names", options["shard_names"], "--seed", options["seed"]]
+    again = copied(third, "--records", *sources, *sizes, *names, *order)
+    assert shards(third) == shards(first)
+    assert again["layout"] == manifest["layout"]
+    for document in ("features.json", "schema.pbtxt", "label_map.pbtxt"):
+        if (first / document).exists():
+            assert (third / document).read_bytes() == (first / document).read_bytes()
+    assert run_pipeline(verify, third, "--deep").code == 0
+
+
+def shards_alone(data_set: Path, folder: Path) -> Path:
+    """Copy the shards of a data set into a folder, as if another program had written them."""
+    folder.mkdir()
+    for path in data_set.glob("*.tfrec"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_files_of_another_program_give_the_same_shards(
+    whole: Path, resharded: Path, tmp_path: Path
+) -> None:
+    files = shards_alone(whole, tmp_path / "in")
+    flags = ("--num_shards", 3, "--seed", 5)
+    manifest = copied(tmp_path / "out", "--records", files / "*.tfrec", *KEY, *flags)
+    assert shards(tmp_path / "out") == shards(resharded)
+    features = {feature["key"]: feature for feature in manifest["features"]}
+    assert features["image/encoded"]["content"] == "image"
+    assert features["image/object/bbox/xmin"]["repeated"]
+    assert run_pipeline(verify, tmp_path / "out", "--deep").code == 0
+
+
+def test_two_halves_merge_to_the_whole(whole: Path, tmp_path: Path) -> None:
+    halves = tmp_path / "halves"
+    divide = ("--split_by", "hash", "--splits", "one=1,two=1")
+    copied(halves, "--records", whole, *divide)
+    parts = [f"train={halves}/{half}-*.tfrec" for half in ("two", "one")]
+    copied(tmp_path / "merged", "--records", *parts, "--num_shards", 2)
+    assert shards(tmp_path / "merged") == shards(whole)
+
+
+def keys_of(output: Path) -> set[str]:
+    return {key for _, key in keyed_records(files_of(output))}
+
+
+def test_a_subset_is_counted(whole: Path, tmp_path: Path) -> None:
+    every = sorted(keys_of(whole))
+    chosen, dropped = tmp_path / "keys", tmp_path / "drop"
+    chosen.write_text("\n".join([*every[:4], ""]))
+    dropped.write_text(every[0])
+    flags = ("--records", whole, "--keys", chosen, "--drop_keys", dropped)
+    manifest = copied(tmp_path / "out", *flags)
+    assert keys_of(tmp_path / "out") == {*every[1:4]}
+    left_out = {"in_drop_keys": 1, "not_in_keys": len(every) - 4}
+    assert manifest["splits"]["train"]["skipped"] == left_out
+
+
+def test_a_larger_sample_holds_the_smaller_one(whole: Path, tmp_path: Path) -> None:
+    found = []
+    for share in ("20%", "60%", "1"):
+        copied(tmp_path / share, "--records", whole, "--sample", share)
+        found.append(keys_of(tmp_path / share))
+    assert found[0] < found[1] < found[2] == keys_of(whole)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_records_of_a_class(whole: Path, tmp_path: Path, foreign: bool) -> None:
+    source = shards_alone(whole, tmp_path / "in") if foreign else whole
+    copied(tmp_path / "out", "--records", source, *KEY, "--classes", "person,dog")
+    spec = json.loads((oracle.DATA / "coco_train/annotations/instances.json").read_text())
+    ids = {c["id"] for c in spec["categories"] if c["name"] in ("person", "dog")}
+    wanted = {str(a["image_id"]) for a in spec["annotations"] if a["category_id"] in ids}
+    assert keys_of(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_one_record_of_equal_keys_is_kept(keep: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_records(
+            tmp_path / f"in/{name}.tfrecord", [row(1, name), row(2 + (name == "b"), name)]
+        )
+    flags = ("--records", f"{tmp_path}/in/*.tfrecord", "--key_feature", "id", "--order", "input")
+    refused = copy(tmp_path / "stop", *flags).fault
+    assert "E-SET-DUPLICATE split train: two samples have the key '1'" in refused
+    manifest = copied(tmp_path / keep, *flags, "--on_duplicate", keep)
+    found = keyed_records(files_of(tmp_path / keep))
+    assert [key for _, key in found] == (["1", "2", "3"] if keep == "first" else ["2", "1", "3"])
+    assert found["train", "1"] == row(1, "a" if keep == "first" else "b")
+    assert manifest["splits"]["train"]["skipped"] == {"repeated_keys": 1}
+
+
+def row(number: int, text: str, **others: Sequence[int]) -> bytes:
+    features: dict[str, tuple[Kind, Sequence]] = {
+        "id": (Kind.INT64, [number]),
+        "text": (Kind.BYTES, [text.encode()]),
+    }
+    more = {key: (Kind.INT64, values) for key, values in others.items()}
+    return encode_example(dict(sorted((features | more).items())))
+
+
+def write_records(path: Path, examples: Sequence[bytes]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(part for data in examples for part in frame_record([data])))
+
+
+def test_features_are_those_of_all_records(tmp_path: Path) -> None:
+    rows = [row(1, "a", few=[1], many=[]), row(2, "b", many=[1, 2])]
+    write_records(tmp_path / "in/a.tfrecord", rows)
+    manifest = copied(tmp_path / "out", "--records", tmp_path / "in/a.tfrecord")
+    found = {f["key"]: (f["kind"], f["repeated"], f.get("optional", False))
+             for f in manifest["features"]}  # fmt: skip
+    assert found == {
+        "few": ("int64", False, True),
+        "id": ("int64", False, False),
+        "many": ("int64", True, False),
+        "text": ("bytes", False, False),
+    }
+    assert keys_of(tmp_path / "out") == {"a.tfrecord:0", "a.tfrecord:1"}
+    assert run_pipeline(verify, tmp_path / "out").code == 0
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+SIZE = len(row(1, "a")) + 16  # of each frame
+DAMAGES: Mapping[str, tuple[Callable[[bytes], bytes], int, str]] = {
+    "a byte of a record": (lambda d: flip(d, SIZE + 20), 1, f"record 1 at byte {SIZE}: "),
+    "the end": (lambda d: d[:-3], 1, f"record 2 at byte {2 * SIZE}: "),
+    "a length": (lambda d: flip(d, SIZE), 1, f"record 1 at byte {SIZE}: "),
+    "no Example": (lambda d: d + b"".join(frame_record([b"\xff" * 9])), 1, "of another kind"),
+    "no key": (lambda d: d + b"".join(frame_record([encode_example({})])), 1, "no single value"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_record_is_rejected(name: str, tmp_path: Path) -> None:
+    damage, lost, detail = DAMAGES[name]
+    path = tmp_path / "in/a.tfrecord"
+    write_records(path, [row(number, "a") for number in (1, 2, 3)])
+    path.write_bytes(damage(path.read_bytes()))
+    flags = ("--records", path, "--key_feature", "id")
+    assert copy(tmp_path / "out", *flags).code == 4
+    copied(tmp_path / "out", *flags, "--max_rejected", lost)
+    (line,) = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
+    reject = json.loads(line)
+    assert reject["file_name"] == "a.tfrecord" and detail in reject["detail"]
+
+
+def test_a_damaged_record_of_a_data_set_is_rejected(whole: Path, tmp_path: Path) -> None:
+    for name, data in files_of(whole).items():
+        (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "old" / name).write_bytes(data)
+    path = min((tmp_path / "old").glob("*.tfrec"))
+    path.write_bytes(flip(path.read_bytes(), 100))
+    manifest = copied(tmp_path / "out", "--records", tmp_path / "old", "--max_rejected", 1)
+    assert manifest["splits"]["train"]["rejected"] == {"E-REC-DAMAGED": 1}
+    (reject,) = map(json.loads, (tmp_path / "out/rejected.jsonl").read_text().splitlines())
+    assert reject["file_name"] == path.name and "at byte 0: " in reject["detail"]
+
+
+def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
+    path = tmp_path / "in/a.tfrecord"
+    write_records(path, [row(1, "a"), row(2, "b")])
+    flags = ("--records", path.parent)
+    copied(tmp_path / "out", *flags)
+    assert "already complete" in copy(tmp_path / "out", *flags).out
+    before = files_of(tmp_path / "out")
+    path.write_bytes(path.read_bytes())  # another time, the same bytes
+    assert copy(tmp_path / "out", *flags).code == 0
+    changed = {n for n, data in files_of(tmp_path / "out").items() if before.get(n) != data}
+    assert all(name.startswith("_sources/") for name in changed)
+    write_records(path, [row(1, "a"), row(2, "c")])
+    assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
+
+
+def unfinished(folder: Path) -> Iterator[object]:
+    folder.mkdir()
+    (folder / "_plan.json").write_text("{}")
+    (folder / "train-00000-of-00002-9.tfrec").write_bytes(b"")
+    yield from ("--records", folder)
+
+
+def mixed(folder: Path) -> Iterator[object]:
+    folder.mkdir()
+    other = encode_example({"id": (Kind.FLOAT, [1.5])})
+    write_records(folder / "a.tfrecord", [row(1, "a"), other])
+    yield from ("--records", folder)
+
+
+REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
+    "no folder": (lambda _, new: ("--records", new), "no such folder"),
+    "no records": (
+        lambda old, _: ("--records", old / "index"),
+        "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
+    ),
+    "no match": (lambda old, _: ("--records", old / "no*"), "no file matches 'no*'"),
+    "no split": (
+        lambda old, _: ("--records", f"val={old}"),
+        "is a data set without a split val; give one of train as SPLIT=",
+    ),
+    "no class": (
+        lambda old, _: ("--records", old, "--classes", "unicorn"),
+        "has no class 'unicorn'; it has",
+    ),
+    "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
+    "kinds": (
+        lambda _, new: [*mixed(new)],
+        "feature 'id' must be of one kind, got float in some records and int64 in others",
+    ),
+    "output in the source": (
+        lambda old, _: ("--records", old, "--output", old / "new"),
+        "output must lie apart from all sources",
+    ),
+    "share": (lambda old, _: ("--records", old, "--sample", "120%"), "sample must be above 0"),
+    "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),
+    "since": (
+        lambda old, new: ("--records", old, "--since", new),
+        "since must come with another source than records",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
+    flags, message = REFUSED[name]
+    run = run_pipeline(
+        records.run, "--output", tmp_path / "out", *flags(whole, tmp_path / "new"), "--no_report"
+    )
+    assert run.code in (2, 3)
+    assert message in run.fault
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_program_s_records_keep_their_bytes(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    (tmp_path / "in").mkdir()
+    with tf.io.TFRecordWriter(str(tmp_path / "in/a.tfrecord")) as writer:
+        for number in range(20):
+            values = tf.train.Int64List(value=range(number))
+            features = {"values": tf.train.Feature(int64_list=values)}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    copied(tmp_path / "out", "--records", tmp_path / "in/a.tfrecord", "--order", "input")
+    (shard,) = (tmp_path / "out").glob("*.tfrec")
+    assert shard.read_bytes() == (tmp_path / "in/a.tfrecord").read_bytes()
+    assert struct.unpack("<Q", shard.read_bytes()[:8])[0] > 0

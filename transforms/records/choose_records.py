@@ -1,0 +1,166 @@
+"""Choose which records to copy: a subset by key, class or share, and one of several equal keys."""
+
+import enum
+import functools
+import hashlib
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.read_samples import (
+    SplitSource,
+    SplitSourceOutput,
+    add_split_sources,
+)
+from beam_tfrec.transforms.storage import Access, read_uri
+
+_DIGEST_BITS = 128
+
+
+class OnDuplicate(enum.Enum):
+    """What to do with records of one split that have the same key."""
+
+    STOP = "stop"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A subset of records; the defaults choose all.
+
+    Attributes:
+        keys: URI of a text file with the keys to copy, one a line; empty for all keys.
+        drop_keys: URI of a text file with the keys to leave out.
+        classes: names of classes; a record must have at least one of them. Empty for all records.
+        share: share of the keys to copy, drawn by a hash of each key.
+    """
+
+    keys: str = ""
+    drop_keys: str = ""
+    classes: tuple[str, ...] = ()
+    share: Fraction = field(default=Fraction(1))
+
+    def __post_init__(self) -> None:
+        """Refuse a share of nothing, or of more than all."""
+        if not 0 < self.share <= 1:
+            raise ValueError(f"sample must be above 0 and at most 100%, got {self.share}")
+
+    @property
+    def files(self) -> list[str]:
+        """URIs of the files with keys."""
+        return [*filter(None, [self.keys, self.drop_keys])]
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide membership, for the plan; the files decide by content."""
+        chosen = {
+            "keys_file": "yes" if self.keys else "",
+            "drop_keys_file": "yes" if self.drop_keys else "",
+            "classes": ",".join(self.classes),
+            "sample": "" if self.share == 1 else str(self.share),
+        }
+        return {name: value for name, value in chosen.items() if value}
+
+    def why_not(self, key: str, has_class: Callable[[], bool], access: Access) -> str:
+        """Return why a record is left out, or an empty text.
+
+        Args:
+            key: the record's key.
+            has_class: returns whether the record has one of the classes.
+            access: credentials for the files with keys.
+        """
+        if self.keys and key not in _keys_in(self.keys, access):
+            return "not_in_keys"
+        if self.drop_keys and key in _keys_in(self.drop_keys, access):
+            return "in_drop_keys"
+        if self.share < 1 and _drawn(key) >= self.share.numerator * 2**_DIGEST_BITS // (
+            self.share.denominator
+        ):
+            return "not_sampled"
+        return "other_classes" if self.classes and not has_class() else ""
+
+
+def _drawn(key: str) -> int:
+    digest = hashlib.blake2b(key.encode(), digest_size=_DIGEST_BITS // 8, person=b"tfrec-sample")
+    return int.from_bytes(digest.digest(), "big")
+
+
+EVERY_RECORD = Choice()
+
+
+@functools.lru_cache(maxsize=2)
+def _keys_in(uri: str, access: Access) -> Collection[str]:
+    return frozenset(read_uri(uri, access).decode().splitlines())
+
+
+class _Batch(Batch, frozen=True, array_like=True):
+    samples: list[Sample]
+
+
+def drop_repeated(
+    grouped: tuple[Partition, Iterable[_Batch]], keep: OnDuplicate
+) -> Iterator[Sample | SplitSourceOutput]:
+    """Yield one sample of each key in a partition, and a note of the number of others."""
+    (split, _), batches = grouped
+    samples = [sample for batch in batches for sample in batch.samples]
+    samples.sort(key=operator.attrgetter("position"), reverse=keep is OnDuplicate.FIRST)
+    by_key = {sample.key: sample for sample in samples}  # the last one of a key stays
+    yield from by_key.values()
+    if repeated := len(samples) - len(by_key):
+        note = SplitSource(split, skipped={"repeated_keys": repeated})
+        yield beam.pvalue.TaggedOutput("sources", note)
+
+
+class KeptSamples(NamedTuple):
+    """Output of `DropRepeated`: one sample of each key, and one `SplitSource` per split."""
+
+    samples: beam.PCollection[Sample]
+    sources: beam.PCollection[SplitSource]
+
+
+@dataclass(eq=False)
+class DropRepeated(beam.PTransform):
+    """Samples -> one sample of each key; the others are counted as skipped.
+
+    Attributes:
+        keep: which one stays, in the order of the sources.
+        sources: counts of the sources, one `SplitSource` per split.
+        spool: file of the batches during the group-by; None if steps run in other processes.
+    """
+
+    keep: OnDuplicate
+    sources: beam.PCollection[SplitSource]
+    spool: RunSpool | None = None
+
+    def expand(self, samples: beam.PCollection[Sample]) -> KeptSamples:
+        """Group by key in partitions."""
+        by_key = BatchByName(_split_and_key, _batch_of, tuple[Partition, _Batch])
+        kept = (
+            (samples | "BatchSamples" >> by_key,)
+            | "GroupKeys" >> GroupBatches(_Batch, self.spool)
+            | "KeepOne"
+            >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
+        )
+        sources = (
+            (self.sources, kept.sources)
+            | "WithRepeated" >> beam.Flatten()
+            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
+            | "AddRepeated" >> beam.CombinePerKey(add_split_sources)
+            | "Sources" >> beam.Values()
+        )
+        return KeptSamples(kept.samples, sources)
+
+
+def _split_and_key(sample: Sample) -> tuple[str, str]:
+    return sample.split, sample.key
+
+
+def _batch_of(samples: list[Sample]) -> _Batch:
+    return _Batch(samples)

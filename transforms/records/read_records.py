@@ -1,0 +1,485 @@
+"""Samples from the records of TFRecord files, or of data sets of ours.
+
+`PlanRecords` lists a source and reads its manifest, if there is one (`plan_source`). `RecordReader`
+makes the samples of a file. A sample's blob is the range of its framed record.
+
+The records of a data set are known from its indexes. Files of other programs are read once to find
+their records, and a second time to copy these.
+"""
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import apache_beam as beam
+import google_crc32c
+import msgspec
+
+from beam_tfrec.schemas.columns import LIST, ColumnFacts, matches
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.layouts.records import (
+    BIT_OF_KIND,
+    IMAGE,
+    NO_IMAGE,
+    STEPS,
+    facts_of_data_set,
+    found_of_data_set,
+)
+from beam_tfrec.schemas.manifest import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    Manifest,
+    index_names_of,
+    read_manifest,
+    refuse_contradictions,
+)
+from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.build_records import record_facts
+from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
+from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_from_parquet
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.list_blobs import (
+    HIDDEN,
+    PinTally,
+    SourcePieces,
+    listing_digest,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.storage import Access, Entry, Storage, join_uri, open_storage
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import Record as FoundRecord
+
+STAGE = "read_records"
+
+_NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
+_CONVERSIONS = ("image_converted", "image_turned")
+_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """One of the places that the user named.
+
+    Attributes:
+        split: split that the user gave it for.
+        number: its place among all sources of the split.
+        uri: URI of the folder.
+        pattern: glob for names below the folder; empty for the whole folder.
+        every_split: whether to take all splits of a data set, because they are divided anew.
+    """
+
+    split: str
+    number: int
+    uri: str
+    pattern: str = ""
+    every_split: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Return whether a file is read as TFRecords, by its name."""
+        if self.pattern:
+            return matches(name, self.pattern)
+        return is_record_file(name) and why_skipped(name) != HIDDEN
+
+
+class RecordFile(msgspec.Struct, frozen=True, array_like=True):
+    """A TFRecord file.
+
+    Attributes:
+        root: name of its root.
+        entry: name below the root, size and pin.
+        place: its place among all files of the split, for input order.
+        index: name of its Parquet index; empty for a file of another program.
+        class_ids: ids of the chosen classes in its data set.
+        note: features and labels of its data set, in the first file of a data set.
+    """
+
+    root: str
+    entry: Entry
+    place: int
+    index: str = ""
+    class_ids: list[int] = []
+    note: SplitSource | None = None
+
+
+def plan_source(
+    root: str, reader: "RecordReader", entries: Iterable[Entry]
+) -> Iterator[RecordFile]:
+    """Yield the files of a source in the order of their names, those of a data set first.
+
+    Args:
+        root: name of the source's root.
+        reader: reader of all sources.
+        entries: listing of the source.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file, split or class, or the data set is
+            unfinished;
+            `E-OUT-…` when a shard of the data set is missing or has changed.
+    """
+    source = reader.sources[root]
+    storage = open_storage(source.uri, reader.access)
+    files = {entry.name: entry for entry in entries if entry.kind == "file"}
+    taken = sorted(name for name in files if source.takes(name))
+    place = source.number << _FILE_BITS
+    if source.pattern and not taken:
+        what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
+        raise _refused(source.uri, what, remedy)
+    if MANIFEST_NAME in files:
+        manifest = _read_data_set(storage)
+        names = set(taken)
+        for file in _shards_of(manifest, root, reader, files, names):
+            names.discard(file.entry.name)
+            yield msgspec.structs.replace(file, place=place)
+            place += 1
+        taken = sorted(names) if source.pattern else []
+    elif PLAN_NAME in files and not source.pattern:
+        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
+        raise _refused(source.uri, what, "run its command again")
+    elif not taken:
+        remedy = "give a folder, file or quoted glob of TFRecord files"
+        raise _refused(source.uri, "has no TFRecord file", remedy)
+    for number, name in enumerate(taken):
+        yield RecordFile(root, files[name], place + number)
+
+
+def _read_data_set(storage: Storage) -> Manifest:
+    where = join_uri(storage.root, MANIFEST_NAME)
+    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "--records")
+    refuse_contradictions(manifest, where)
+    if missing := missing_shards(storage, manifest):
+        what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
+        raise _refused(storage.root, what, "restore it, or run its command again")
+    return manifest
+
+
+def _shards_of(
+    manifest: Manifest,
+    root: str,
+    reader: "RecordReader",
+    files: Mapping[str, Entry],
+    taken: set[str],
+) -> Iterator[RecordFile]:
+    """Yield the shards of a data set that a source takes."""
+    source = reader.sources[root]
+    shards = [
+        (shard, index)
+        for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if (shard.file in taken and source.pattern)
+        or (not source.pattern and (source.every_split or shard.split == source.split))
+    ]
+    if not shards and not source.pattern:
+        splits = ", ".join(manifest.splits)
+        what = f"is a data set without a split {source.split}"
+        raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+    class_ids = {label.name: label.id for label in manifest.plan.labels}
+    if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
+        there = ", ".join([*class_ids][:20]) or "no classes"
+        raise _refused(source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
+    chosen = [class_ids[name] for name in reader.choice.classes]
+    records = sum(shard.records for shard, _ in shards)
+    repairs = Counter[str]()
+    for split in {shard.split for shard, _ in shards}:
+        repairs.update(manifest.splits[split].repairs)
+    note = SplitSource(
+        reader.splitting.split_of_other(source.split, root),
+        found=found_of_data_set(manifest.layout, manifest.plan.labels),
+        columns=facts_of_data_set(manifest.features, records),
+        rows=records,
+        labels=manifest.plan.labels,
+        repairs={name: repairs[name] for name in _CONVERSIONS if repairs[name]},
+    )
+    for number, (shard, index) in enumerate(shards):
+        yield RecordFile(root, files[shard.file], 0, index, chosen, None if number else note)
+
+
+@dataclass(frozen=True)
+class RecordReader:
+    """Makes the samples of a file's records.
+
+    Attributes:
+        splitting: rule that decides the split of a record.
+        sources: sources by root name.
+        access: credentials and limits for stores.
+        key_feature: feature with the records' keys; empty for the keys of the index, or else for
+            file name and number.
+        choice: which records to copy.
+    """
+
+    splitting: Splitting
+    sources: Mapping[str, RecordSource]
+    access: Access
+    key_feature: str = ""
+    choice: Choice = EVERY_RECORD
+
+    def __call__(self, file: RecordFile) -> Iterator[Item]:
+        """Yield a sample or a reject for every record, then notes about the rest and the features.
+
+        Raises:
+            RuntimeError: `E-SRC-SPLIT` when a record has no split; `E-VER-INDEX` when an index is
+                damaged; or a storage fault.
+        """
+        if file.note is not None:
+            yield file.note
+        left_out: Counter[tuple[str, str]] = Counter()
+        notes: dict[str, _FeatureNotes] = {}
+        for item in self._items(file, notes):
+            if isinstance(item, _LeftOut):
+                left_out[item] += 1
+            else:
+                yield item
+        for (split, why), count in left_out.items():
+            yield SplitSource(split, listed=count, skipped={why: count})
+        for split, of_split in notes.items():
+            yield of_split.note(split)
+
+    def _items(
+        self, file: RecordFile, notes: dict[str, "_FeatureNotes"]
+    ) -> Iterator["Sample | Rejected | _LeftOut"]:
+        storage = open_storage(self.sources[file.root].uri, self.access)
+        rows = _read_index(storage, file) if file.index else []
+        from_index = rows and not (self.key_feature or self.splitting.fields)
+        if from_index and all(row.crc32c is not None for row in rows):
+            for number, row in enumerate(rows):
+                place = _Place(row.key, number, row.offset, row.size)
+                yield self._sample(file, place, copied_row(row, row.crc32c or 0))
+            return
+        by_offset = {row.offset: row for row in rows}
+        opened = open_records(storage, file.entry)
+        if opened.compression:
+            what = f"is compressed ({opened.compression})"
+            raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
+        for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
+            known = by_offset.pop(found.offset, None)
+            if file.index and known is None:
+                what = f"record {found.number} at byte {found.offset} is not in its index"
+                yield self._reject(file, f"{file.entry.name}:{found.number}", "E-REC-DAMAGED", what)
+            else:
+                yield self._read(file, found, known, notes)
+        for lost in by_offset.values():
+            what = f"no record begins at byte {lost.offset}, where the index has one"
+            yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
+
+    def _read(
+        self,
+        file: RecordFile,
+        found: FoundRecord | BadFrame,
+        row: IndexRow | None,
+        notes: dict[str, "_FeatureNotes"],
+    ) -> "Sample | Rejected | _LeftOut":
+        """Return the sample or the reject of a record, and add its features to the notes."""
+        key = f"{file.entry.name}:{found.number}" if row is None else row.key
+        where = f"record {found.number} at byte {found.offset}"
+        if isinstance(found, BadFrame):
+            return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
+        if found.data is None:
+            return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
+        crc32c = google_crc32c.value(found.data)
+        if row is not None and row.crc32c not in (None, crc32c):
+            return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
+        record = None
+        if row is None or self.key_feature or self.splitting.fields:
+            record = parse_record(found.data)
+            if record is None:
+                what = f"{where}: {found.size} bytes of another kind"
+                return self._reject(file, key, "E-REC-EXAMPLE", what)
+            if self.key_feature:
+                given = _text_in(record, self.key_feature)
+                if not given:
+                    what = f"{where} has no single value in {self.key_feature!r}"
+                    return self._reject(file, key, "E-REC-KEY", what)
+                key = given
+        place = _Place(key, found.number, found.offset, found.size + FRAME_BYTES)
+        if row is not None:
+            return self._sample(file, place, copied_row(row, crc32c), record)
+        assert record is not None
+        bits = {key: _bits_of(held) for key, held in record.context.items()}
+        copied = _row_of(record, bits, found.data, crc32c, file)
+        sample = self._sample(file, place, copied, record)
+        if isinstance(sample, Sample):
+            notes.setdefault(sample.split, _FeatureNotes()).add(record, bits)
+        return sample
+
+    def _sample(
+        self, file: RecordFile, at: "_Place", copied: CopiedRow, record: Sequences | None = None
+    ) -> "Sample | _LeftOut":
+        """Return the sample of a record, or why it is left out."""
+        fields = {}
+        if record is not None:
+            fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
+        where = f"{file.entry.name}, record {at.number}"
+        split = self.splitting.split_for(self.sources[file.root].split, at.key, fields, where)
+
+        def has_class() -> bool:
+            if file.index:
+                return not {*file.class_ids}.isdisjoint(copied.labels)
+            return record is not None and not _classes_in(record).isdisjoint(self.choice.classes)
+
+        if why := self.choice.why_not(at.key, has_class, self.access):
+            return _LeftOut(split, why)
+        name, size_bytes, pin, crc32c, _ = msgspec.structs.astuple(file.entry)
+        blob = Blob(file.root, name, size_bytes, pin, crc32c, at.offset, at.size)
+        position = file.place << _NUMBER_BITS | at.number
+        return Sample(split, at.key, position, (blob,), pack(copied))
+
+    def _reject(self, file: RecordFile, key: str, code: str, what: str) -> Rejected:
+        return Rejected(
+            code=code,
+            stage=STAGE,
+            split=self.splitting.split_of_other(self.sources[file.root].split, key),
+            key=key,
+            file_name=file.entry.name,
+            detail=what,
+        )
+
+
+class _Place(NamedTuple):
+    """Key of a record, its number in its file, and the offset and size of its frame."""
+
+    key: str
+    number: int
+    offset: int
+    size: int
+
+
+class _LeftOut(NamedTuple):
+    """The split of a record that is not copied, and why."""
+
+    split: str
+    why: str
+
+
+class _FeatureNotes:
+    """Kinds of all features that records of a split hold, and how many records hold them."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, int] = {}
+        self._cells: Counter[str] = Counter()
+        self._rows = 0
+
+    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
+        """Add the features of a record, with the bits of its context."""
+        self._rows += 1
+        for key, found in bits.items():
+            self._kinds[key] = self._kinds.get(key, 0) | found
+        for key, steps in record.feature_lists.items():
+            self._kinds[key] = functools.reduce(
+                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
+            )
+        self._cells.update([*bits, *record.feature_lists])
+
+    def note(self, split: str) -> SplitSource:
+        """Return the note of all records."""
+        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
+        return SplitSource(split, columns=facts, rows=self._rows)
+
+
+def _bits_of(held: Values) -> int:
+    kind, values = held
+    if len(values) != 1:
+        return BIT_OF_KIND[kind] | LIST
+    if kind is not Kind.BYTES:
+        return BIT_OF_KIND[kind]
+    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
+
+
+def _row_of(
+    record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, file: RecordFile
+) -> CopiedRow:
+    """Return the index columns of another program's record; its source is its first image."""
+    values, roles = record.context, _roles(tuple(bits.items()))
+    source = values[roles.images[0]].values[0] if roles.images else data
+    digest = hashlib.sha256(source).hexdigest()
+    key = roles.objects[0].labels if roles.objects else roles.class_label
+    labels = list(values[key].values) if key else []
+    facts = record_facts(values, roles)
+    return CopiedRow(crc32c, [(file.entry.name, len(source), digest)], labels, *facts)
+
+
+def _classes_in(record: Sequences) -> set[str]:
+    """Return the names of a record's classes, if it holds names."""
+    roles = _roles(tuple((key, _bits_of(held)) for key, held in record.context.items()))
+    keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
+    values = (value for key in keys if key for value in record.context[key].values)
+    return {value.decode(errors="replace") for value in values}
+
+
+@functools.lru_cache(maxsize=256)  # most files have records of few forms
+def _roles(bits: tuple[tuple[str, int], ...]) -> Roles:
+    kinds = {key: kind for key, held in bits for kind, bit in BIT_OF_KIND.items() if held & bit}
+    return roles_of_keys(
+        {k: kind for k, kind in kinds.items() if kind}, [k for k, held in bits if held & IMAGE]
+    )
+
+
+def _text_in(record: Sequences, key: str) -> str:
+    """Return the single value of a feature as text; empty if there is none or several."""
+    held = record.context.get(key)
+    if held is None or len(held.values) != 1:
+        return ""
+    value = held.values[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
+    try:
+        return index_from_parquet(storage.read(file.index))
+    except ValueError as error:
+        where = join_uri(storage.root, file.index)
+        remedy = "restore it, or give the shards by a glob without their data set"
+        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), remedy)) from None
+
+
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+@dataclass(eq=False)
+class PlanRecords(beam.PTransform):
+    """Pipeline root -> all files with records, in any order, for workers to read in parallel.
+
+    Attributes:
+        reader: reader of all sources.
+    """
+
+    reader: RecordReader
+
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
+        """List every source on one worker."""
+        planned = (
+            root
+            | "Sources" >> beam.Create(sorted(self.reader.sources))
+            | "Plan" >> beam.ParDo(_PlanSource(self.reader)).with_outputs("tallies", main="files")
+        )
+        files = planned.files
+        if not is_in_process(root.pipeline):
+            files |= "Spread" >> beam.Reshuffle()
+        return SourcePieces(files, planned.tallies)
+
+
+class _PlanSource(beam.DoFn):
+    """Lists a source; yields its files, and the digest of the same listing."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
+
+    def process(self, root: str) -> Iterator[RecordFile | _TallyOutput]:
+        uri = self._reader.sources[root].uri
+        entries = [*open_storage(uri, self._reader.access).list()]
+        files = [*plan_source(root, self._reader, entries)]
+        tally = PinTally(
+            listing=f"{listing_digest(entries):x}",
+            read_files=len(files),
+            read_bytes=sum(file.entry.size_bytes for file in files),
+        )
+        yield from files
+        yield _TallyOutput("tallies", (root, tally))
