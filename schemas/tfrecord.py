@@ -34,6 +34,16 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
 
 
+def stored_crc(frame_end: bytes) -> int:
+    """Return a record's CRC-32C from the last four bytes of its frame.
+
+    >>> f"{stored_crc(frame_record([b'123456789'])[-1]):08x}"
+    'e3069283'
+    """
+    rotated = (_CRC.unpack(frame_end)[0] - _MASK_DELTA) & 0xFFFF_FFFF
+    return (rotated >> 17) | (rotated << 15 & 0xFFFF_FFFF)
+
+
 class FrameError(ValueError):
     """A damaged frame; the text says what is wrong with it.
 

@@ -36,7 +36,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 2790, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3100, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3110, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1120, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),

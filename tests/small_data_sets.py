@@ -1,8 +1,13 @@
 """Committed data sets of given records, written without a pipeline: shards, indexes, manifest."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import FeatureSpec
@@ -71,6 +76,16 @@ def _write_shard(
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
     return ShardEntry(name, split, count, count, len(data), file_sum(data).crc32c, "", stem)
+
+
+def older_index(data: bytes, *, is_sealed: bool = True) -> bytes:
+    """Return an index without the column of format version 4, and without the seal if asked."""
+    table, out = pq.read_table(pa.BufferReader(data)).drop_columns(["crc32c"]), io.BytesIO()
+    pq.write_table(table if is_sealed else table.replace_schema_metadata(), out)
+    head, seal, tail = out.getvalue().rpartition(b"beam-tfrec-crc32c:")
+    blank = head + seal + b"0" * 8 + tail[8:]
+    crc32c = b"%08x" % google_crc32c.value(blank)
+    return head + seal + crc32c + tail[8:] if is_sealed else out.getvalue()
 
 
 def _summary(entries: Sequence[ShardEntry]) -> SplitSummary:

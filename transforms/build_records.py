@@ -15,7 +15,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -81,12 +81,13 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
 
 
 class Record(NamedTuple):
-    """A framed record in parts, its size with framing, its built Example and its images."""
+    """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data."""
 
     parts: list[bytes]
     size_bytes: int
     built: Built
     images: Sequence[EncodedImage]
+    crc32c: int
 
 
 def record_maker(
@@ -209,9 +210,10 @@ def _build(
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     framed = frame_record(parts)
+    crc32c = stored_crc(framed[-1])
     if size < UNCOPIED_BYTES:
         framed = [b"".join(framed)]
-    return Record(framed, size + FRAME_BYTES, built, images)
+    return Record(framed, size + FRAME_BYTES, built, images, crc32c)
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:

@@ -26,6 +26,7 @@ INDEX_SCHEMA = pa.schema(
         pa.field("image_height", pa.int64()),
         pa.field("image_width", pa.int64()),
         pa.field("objects", pa.int64()),
+        pa.field("crc32c", pa.int64()),
     ]
 )
 
@@ -58,6 +59,7 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         image_height: height of the first image, or of the plain pixels, in px; None without these.
         image_width: width of it, in px.
         objects: number of objects; None if the layout has no objects.
+        crc32c: CRC-32C of the record without framing; None before format version 4.
     """
 
     key: str
@@ -68,6 +70,7 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     image_height: int | None = None
     image_width: int | None = None
     objects: int | None = None
+    crc32c: int | None = None
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
