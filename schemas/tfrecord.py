@@ -15,6 +15,9 @@ FRAME_BYTES = 16
 HEADER_BYTES = 12
 """Bytes of the frame before the record: its length and the length's checksum."""
 
+CRC_BYTES = 4
+"""Bytes of the frame after the record: its checksum."""
+
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
