@@ -150,7 +150,10 @@ def test_order_and_shards_are_no_difference(
     build(tmp_path, num_shards=1, seed=7)
     code, lines = compared(folder / "a/out", tmp_path / "out")
     assert (code, lines[3].split()) == (0, ["all", "9", "9", "9", *"000000"])
-    options = ["note: option num_shards: all=2 in A, all=1 in B", "note: option seed: 0 in A, 7 in B"]
+    options = [
+        "note: option num_shards: all=2 in A, all=1 in B",
+        "note: option seed: 0 in A, 7 in B",
+    ]
     assert (sorted(lines[4:-1]), lines[-1]) == (options, "equal")
 
 

@@ -191,8 +191,7 @@ def find_changes(a: Records, b: Records) -> Iterator[Change]:
         elif (old.size, old.crc32c) != (new.size, new.crc32c):
             yield Change("annotations", split, new_split, key, old.labels, new.labels)
     for key, splits in elsewhere.items():
-        for split in splits:
-            yield Change("added", "", split, key, new_labels=b[split, key].labels)
+        yield from (Change("added", "", split, key, (), b[split, key].labels) for split in splits)
 
 
 def compare(a: DataSet, b: DataSet) -> Difference:
