@@ -6,7 +6,7 @@ got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also
 second help and the templates of all sources. The total stayed.
 
 `diff` has a budget of its own: 50 lines of `pipelines`, 175 of `verify`, 15 for the index's
-checksums, and 350 of tests.
+checksums, and 360 of tests.
 """
 
 import ast
@@ -58,7 +58,7 @@ BUDGETS = (
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 17_700, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 30_350, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 30_360, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 120
 

@@ -66,6 +66,7 @@ def write_manifest(
         shards=[entry for found in entries.values() for entry in found],
         features=[*spec.features],
     )
+    output.mkdir(parents=True, exist_ok=True)  # of no shards
     (output / "manifest.json").write_bytes(to_json(manifest))
     return output
 

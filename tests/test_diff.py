@@ -288,6 +288,7 @@ def test_neither_beam_nor_tensorflow_is_imported(folder: Path) -> None:
     assert "pyarrow" in loaded and not loaded & {"apache_beam", "tensorflow", "PIL"}
 
 
+WHAT = ("removed", "moved", "image", "crc32c", "size", "added")
 SPEC = FeatureSpec("table", (Feature("n", Kind.INT64, False, "a number"),))
 
 
@@ -320,18 +321,14 @@ def test_a_hundred_thousand_records(tmp_path: Path, compared: Compared) -> None:
     new = {split: {**rows} for split, rows in old.items()}
     keys, changed = [], msgspec.structs.replace
     for split, key in draw.sample([(s, key) for s, rows in old.items() for key in rows], 5_000):
-        what, row = (
-            draw.choice(["removed", "moved", "image", "crc32c", "size", "added"]),
-            old[split][key],
-        )
-        if what in ("removed", "moved"):
-            del new[split][key]
+        row, what = old[split][key], draw.choice(WHAT)
         match what:
             case "removed":
+                del new[split][key]
                 keys.append(f"removed {split} {key}")
             case "moved":
-                other = draw.choice([*sizes.keys() - {split}])
-                new[other][key] = row
+                other = draw.choice(sorted(sizes.keys() - {split}))
+                new[other][key] = new[split].pop(key)
                 keys.append(f"moved {split} {other} {key}")
             case "added":
                 new[split][f"new {key}"] = changed(row, key=f"new {key}")
