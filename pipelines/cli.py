@@ -51,6 +51,7 @@ COMMANDS = {
     "plan": "Print what one of these would make, without making it: beam-tfrec plan coco ...",
     "verify": "Check data sets, or any TFRecord files, for damage.",
     "show": "Print features and records of a data set or TFRecord file.",
+    "diff": "Compare two data sets record by record.",
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}

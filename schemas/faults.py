@@ -39,6 +39,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 EXIT_BUG = 1
+EXIT_DIFFERENT = 1  # of diff, as of other programs that compare; a bug prints a traceback, too
 EXIT_USAGE = 2
 EXIT_INVALID_INPUT = 3
 EXIT_BUDGET = 4

@@ -16,7 +16,7 @@ from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, index_names,
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the output format. Every change of output bytes raises it.
 
 Readers accept older versions and refuse newer ones.

@@ -15,6 +15,9 @@ FRAME_BYTES = 16
 HEADER_BYTES = 12
 """Bytes of the frame before the record: its length and the length's checksum."""
 
+CRC_BYTES = 4
+"""Bytes of the frame after the record: its checksum."""
+
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -32,6 +35,16 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     for part in parts:
         crc = google_crc32c.extend(crc, part)
     return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
+
+
+def stored_crc(frame_end: bytes) -> int:
+    """Return a record's CRC-32C from the last four bytes of its frame.
+
+    >>> f"{stored_crc(frame_record([b'123456789'])[-1]):08x}"
+    'e3069283'
+    """
+    rotated = (_CRC.unpack(frame_end)[0] - _MASK_DELTA) & 0xFFFF_FFFF
+    return (rotated >> 17) | (rotated << 15 & 0xFFFF_FFFF)
 
 
 class FrameError(ValueError):

@@ -203,6 +203,8 @@ def _check_index(files: Files, receipt: Mapping[str, Any], stem: str) -> None:
     rows = pq.read_table(io.BytesIO(files[_index(receipt["file"])])).to_pylist()
     found = [data[row["offset"] + 12 : row["offset"] + row["size"] - 4] for row in rows]
     assert found == read_records(data, receipt["file"]), f"4: index of {stem}"
+    sums = [google_crc32c.value(record) for record in found]
+    assert sums == [row["crc32c"] for row in rows], f"4: index of {stem}"
     lines = files[_index(receipt["file"], "idx")].decode().splitlines()
     assert lines == [f"{row['offset']} {row['size']}" for row in rows], f"4: index of {stem}"
 

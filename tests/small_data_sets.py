@@ -1,8 +1,15 @@
 """Committed data sets of given records, written without a pipeline: shards, indexes, manifest."""
 
+import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import FeatureSpec
@@ -36,12 +43,22 @@ def write_data_set(
     options: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a data set and return its folder; the options are the plan's."""
-    (output / "index").mkdir(parents=True)
-    entries: dict[str, list[ShardEntry]] = {
+    entries = {
         split: [_write_shard(output, split, n, len(shards), shards[n]) for n in range(len(shards))]
         for split, shards in splits.items()
     }
-    planned = {split: PlannedSplit(sum(map(len, s)), len(s)) for split, s in splits.items()}
+    return write_manifest(output, spec, entries, labels, options)
+
+
+def write_manifest(
+    output: Path,
+    spec: FeatureSpec,
+    entries: Mapping[str, Sequence[ShardEntry]],
+    labels: Sequence[Label] = (),
+    options: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the manifest of the shards of each split, and return the data set's folder."""
+    planned = {s: PlannedSplit(sum(e.records for e in of), len(of)) for s, of in entries.items()}
     manifest = Manifest(
         layout=spec.name,
         plan=JobPlan(FORMAT_VERSION, dict(options or {}), list(labels), planned, ""),
@@ -49,6 +66,7 @@ def write_data_set(
         shards=[entry for found in entries.values() for entry in found],
         features=[*spec.features],
     )
+    output.mkdir(parents=True, exist_ok=True)  # of no shards
     (output / "manifest.json").write_bytes(to_json(manifest))
     return output
 
@@ -60,17 +78,40 @@ def _write_shard(
     framed: list[bytes] = []
     offset = 0
     for key, record in records.items():
-        rows.append(IndexRow(key, offset, len(record) + FRAME_BYTES, [], []))
+        crc32c = google_crc32c.value(record)
+        rows.append(IndexRow(key, offset, len(record) + FRAME_BYTES, [], [], crc32c=crc32c))
         framed += frame_record([record])
         offset += len(record) + FRAME_BYTES
-    data, count = b"".join(framed), len(records)
+    entry = write_rows(output, split, index, num_shards, rows)
+    data = b"".join(framed)
+    (output / entry.file).write_bytes(data)
+    return msgspec.structs.replace(entry, crc32c=file_sum(data).crc32c)
+
+
+def write_rows(
+    output: Path, split: str, index: int, num_shards: int, rows: Sequence[IndexRow]
+) -> ShardEntry:
+    """Write a shard of the right size, but of zeros, and its index."""
+    (output / "index").mkdir(parents=True, exist_ok=True)
+    size_bytes, count = sum(row.size for row in rows), len(rows)
     name = ShardNames().file_name(split, index, num_shards, count)
-    (output / name).write_bytes(data)
+    (output / name).touch()
+    os.truncate(output / name, size_bytes)
     stem = index_stem(name)
     parquet, text = index_names(stem)
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
-    return ShardEntry(name, split, count, count, len(data), file_sum(data).crc32c, "", stem)
+    return ShardEntry(name, split, count, count, size_bytes, "", "", stem)
+
+
+def older_index(data: bytes, *, is_sealed: bool = True) -> bytes:
+    """Return an index without the column of format version 4, and without the seal if asked."""
+    table, out = pq.read_table(pa.BufferReader(data)).drop_columns(["crc32c"]), io.BytesIO()
+    pq.write_table(table if is_sealed else table.replace_schema_metadata(), out)
+    head, seal, tail = out.getvalue().rpartition(b"beam-tfrec-crc32c:")
+    blank = head + seal + b"0" * 8 + tail[8:]
+    crc32c = b"%08x" % google_crc32c.value(blank)
+    return head + seal + crc32c + tail[8:] if is_sealed else out.getvalue()
 
 
 def _summary(entries: Sequence[ShardEntry]) -> SplitSummary:

@@ -56,7 +56,7 @@ def test_croissant_describes_the_data_set() -> None:
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": "beam_tfrec_detection",
-        "version": "3.0.0",
+        "version": "4.0.0",
     }
     assert found["isLiveDataset"] is False
     assert found["description"] == (

@@ -47,7 +47,7 @@ GOLDEN = """\
 # TFRecord data set of layout detection
 
 9 records (`tf.train.Example`) in 1 shards of uncompressed TFRecord, 1,000 bytes, written by \
-beam-tfrec in format version 3.
+beam-tfrec in format version 4.
 `manifest.json` names every shard with its size and checksums. It was written last, so the data \
 set is complete if it exists. Readers take the list of shards from it.
 
@@ -281,7 +281,7 @@ def test_tfds_reads_every_value_and_a_part_of_a_split(
     names = run_code(code_of(card_of(out), "TFDS"), out, monkeypatch)
     assert len(names["dataset"]) == len(list(names["dataset"])) == 4  # half of 7, rounded
     builder, wanted = names["builder"], examples(out)
-    assert builder.info.full_name == "beam_tfrec_detection/3.0.0"
+    assert builder.info.full_name == "beam_tfrec_detection/4.0.0"
     train = builder.info.splits["train"]
     assert (train.num_examples, train.shard_lengths) == (7, [4, 3])
     assert train.num_bytes == manifest["splits"]["train"]["bytes"]

@@ -90,7 +90,7 @@ def test_format_version_2_has_no_charts_of_picture_sizes(out: Path, report: Repo
         pq.write_table(pq.read_table(path).drop(["image_height", "image_width", "objects"]), path)
     manifest = (out / "manifest.json").read_text()
     (out / "manifest.json").write_text(
-        manifest.replace('"format_version": 3', '"format_version": 2')
+        manifest.replace('"format_version": 4', '"format_version": 2')
     )
     found = make_report(str(out), ACCESS)
     assert [*found.splits[0].histograms] == ["record_bytes"]

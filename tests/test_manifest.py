@@ -60,7 +60,7 @@ BACKWARDS = {"a_val": PlannedSplit(3, 1), "train": PlannedSplit(10, 2)}
     [
         ({"options": {"layout": "detection", "seed": "0"}}, True),  # in another order
         ({"splits": BACKWARDS}, True),
-        ({"format_version": 3}, False),
+        ({"format_version": 1}, False),
         ({"options": {"seed": "1"}}, False),
         ({"labels": PLAN.labels[:1]}, False),
         ({"splits": {"train": PlannedSplit(10, 2)}}, False),
@@ -78,7 +78,7 @@ def test_a_manifest_survives_its_json() -> None:
     schema = msgspec.json.schema(Manifest)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(data), schema)
-    assert json.loads(data)["format_version"] == FORMAT_VERSION == 3
+    assert json.loads(data)["format_version"] == FORMAT_VERSION == 4
 
 
 def edited(**fields: Any) -> bytes:
@@ -86,7 +86,7 @@ def edited(**fields: Any) -> bytes:
 
 
 REFUSED = [
-    (edited(format_version=4), "format version 4 is newer than 3; upgrade"),
+    (edited(format_version=5), "format version 5 is newer than 4; upgrade"),
     (edited(format="x"), "not a manifest of beam-tfrec (format 'x'); give another"),
     (to_json(MANIFEST)[:-3], "not a manifest of beam-tfrec (Input data was truncated);"),
     (b'{"format": "\xff"}', "not a manifest of beam-tfrec ('utf-8' codec can't decode"),

@@ -16,7 +16,15 @@ from beam_tfrec.transforms.shard_index import (
 SHA = "ab" * 32
 ROWS = [
     IndexRow(
-        "30", 0, 120, [Source("a.jpg", 100, "1700000000000000001", SHA)], [1, 90, 1], 480, 640, 3
+        "30",
+        0,
+        120,
+        [Source("a.jpg", 100, "1700000000000000001", SHA)],
+        [1, 90, 1],
+        480,
+        640,
+        3,
+        2**32 - 1,
     ),
     IndexRow("4", 120, 64, [Source("b/caf\u00e9.jpg", 44, "7", SHA)], []),  # no objects
     IndexRow("pair", 184, 90, [Source("l.png", 1, "8", SHA), Source("h.png", 2, "9", SHA)], [2]),
@@ -34,7 +42,7 @@ def test_a_plain_parquet_reader_sees_every_column() -> None:
         "sources: list<element: struct<name: string not null, size: int64 not null,"
         " pin: string not null, sha256: string not null>>",
         "labels: list<element: int64>",
-        *("image_height: int64", "image_width: int64", "objects: int64"),
+        *("image_height: int64", "image_width: int64", "objects: int64", "crc32c: int64"),
     ]
 
 
@@ -43,7 +51,9 @@ def test_parquet_gives_back_the_rows() -> None:
         assert index_from_parquet(index_to_parquet(rows)) == rows
 
 
-@pytest.mark.parametrize("names", [["image_height"], ["objects"], ["image_width", "objects"]])
+@pytest.mark.parametrize(
+    "names", [["image_height"], ["crc32c"], ["image_width", "objects", "crc32c"]]
+)
 def test_optional_columns_may_be_missing(names: list[str]) -> None:
     older = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(index_to_parquet(ROWS))).drop_columns(names), older)

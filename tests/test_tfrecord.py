@@ -6,7 +6,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
+from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame, stored_crc
 
 # Records, each as a list of its parts.
 RECORDS = [
@@ -24,6 +24,7 @@ def test_parts_are_passed_on_uncopied() -> None:
     framed = frame_record(parts)
     assert framed[1] is parts[0] and framed[2] is parts[1]
     assert [len(part) for part in framed] == [12, 2, 3, 4]
+    assert stored_crc(framed[-1]) == google_crc32c.value(b"12345")
 
 
 def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 
 import beam_tfrec
@@ -18,8 +17,10 @@ from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
 from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest
+from beam_tfrec.schemas.shards import file_sum
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
 from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet, index_to_parquet
+from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run, write_set
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -119,7 +120,7 @@ def test_a_flipped_bit_of_any_file_is_found(
             assert printed == [f"{kind} was edited"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_data_sets_of_earlier_formats_are_read(
     version: int, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,17 +134,25 @@ def test_data_sets_of_earlier_formats_are_read(
     def change(manifest: dict) -> None:
         manifest["format_version"] = version
         change_plan(manifest["plan"])
-        del manifest["files"]
-        for entry in manifest["shards"]:
-            del entry["receipt"]
+        manifest["files"]["_plan.json"] = sum_of(out / "_plan.json")
+        for entry, receipt in zip(manifest["shards"], receipts, strict=True):
+            entry["receipt"] = sum_of(receipt)
+        if version < 3:
+            del manifest["files"]
+            for entry in manifest["shards"]:
+                del entry["receipt"]
 
-    edit(out / "manifest.json", change)
+    def sum_of(path: Path) -> dict:
+        return msgspec.to_builtins(file_sum(path.read_bytes()))
+
+    receipts = sorted((out / "_receipts").iterdir())
     edit(out / "_plan.json", change_plan)
     digest = plan_digest(from_json((out / "_plan.json").read_bytes(), JobPlan))
-    for path in (out / "_receipts").iterdir():
+    for path in receipts:
         edit(path, lambda receipt: receipt.update(plan=digest))
+    edit(out / "manifest.json", change)
     for path in (out / "index").glob("*.parquet"):
-        pq.write_table(pq.read_table(path).replace_schema_metadata(), path)
+        path.write_bytes(older_index(path.read_bytes(), is_sealed=version == 3))
     assert lines(out, capsys, deep=True) == []
     assert len(list(beam_tfrec.open(str(out), "train"))) == 5
     assert any("image/encoded" in line for line in show(ShowConfig(str(out), limit=1)))

@@ -21,8 +21,8 @@ from beam_tfrec.schemas.tfrecord import (
     FRAME_BYTES,
     FrameError,
     frame_record,
-    masked_crc,
     read_frame,
+    stored_crc,
 )
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
@@ -93,7 +93,7 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
 
 
 class Record(NamedTuple):
-    """A framed record in parts, its size with framing, its built Example and its images.
+    """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data.
 
     A copied record has its row instead of Example and images.
     """
@@ -102,6 +102,7 @@ class Record(NamedTuple):
     size_bytes: int
     built: Built
     images: Sequence[EncodedImage]
+    crc32c: int
     copied: CopiedRow | None = None
 
 
@@ -148,9 +149,9 @@ def copy_record(sample: Sample, frame: bytes) -> Record | Unfit:
         read_frame(frame, 0, len(frame))
     except FrameError as error:
         return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
-    if frame[-4:] != masked_crc(copied.crc32c).to_bytes(4, "little"):
+    if stored_crc(frame[-4:]) != copied.crc32c:
         raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
-    return Record([frame], len(frame), _NOT_BUILT, (), copied)
+    return Record([frame], len(frame), _NOT_BUILT, (), copied.crc32c, copied)
 
 
 def check_all(
@@ -243,9 +244,10 @@ def _build(
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     framed = frame_record(parts)
+    crc32c = stored_crc(framed[-1])
     if size < UNCOPIED_BYTES:
         framed = [b"".join(framed)]
-    return Record(framed, size + FRAME_BYTES, built, images)
+    return Record(framed, size + FRAME_BYTES, built, images, crc32c)
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:

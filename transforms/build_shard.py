@@ -250,17 +250,18 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
-        parts, size, built, images, copied = record
+        parts, size, built, images, crc32c, copied = record
         self._unwritten += parts
         if copied is not None:
-            self.rows.append(copied.at(sample.key, self._bytes, size))
+            row = copied.at(sample.key, self._bytes, size)
         else:
             sources = [
                 Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
             facts = record_facts(built.features, self._roles, images)
-            self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
+            row = IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts, crc32c)
+        self.rows.append(row)
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()

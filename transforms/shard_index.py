@@ -1,6 +1,7 @@
 """The index of a shard: one row per record, as Parquet, and as text for NVIDIA DALI."""
 
 import io
+import itertools
 from collections.abc import Sequence
 
 import google_crc32c
@@ -26,6 +27,7 @@ INDEX_SCHEMA = pa.schema(
         pa.field("image_height", pa.int64()),
         pa.field("image_width", pa.int64()),
         pa.field("objects", pa.int64()),
+        pa.field("crc32c", pa.int64()),
     ]
 )
 
@@ -183,12 +185,22 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         ValueError: when the data is not an index.
         MemoryError: when memory is too small; the index may be fine.
     """
-    stored = index_columns(data, INDEX_SCHEMA.names).to_pydict()
-    columns = [stored.get(name, [None] * len(stored["key"])) for name in INDEX_SCHEMA.names]
-    return [
-        IndexRow(key, offset, size, [Source(**source) for source in sources], *rest)
-        for key, offset, size, sources, *rest in zip(*columns, strict=True)
-    ]
+    table = index_columns(data, INDEX_SCHEMA.names)
+    stored = {name: _values(table[name].combine_chunks()) for name in table.column_names}
+    columns = [stored.get(name, [None] * table.num_rows) for name in INDEX_SCHEMA.names]
+    return [IndexRow(*row) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list:
+    """Return a column's values; `to_pylist` of nested columns takes ten times as long."""
+    if pa.types.is_list(column.type):
+        values, ends = _values(column.values), column.offsets.to_pylist()
+        return [values[start:end] for start, end in itertools.pairwise(ends)]
+    if pa.types.is_struct(column.type):
+        fields = [_values(column.field(place)) for place in range(column.type.num_fields)]
+        return [Source(*source) for source in zip(*fields, strict=True)]
+    flat: list = column.to_pylist()
+    return flat
 
 
 def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:

@@ -53,12 +53,14 @@ class Record(NamedTuple):
         offset: offset of its frame, in bytes.
         size: size of the record without framing, in bytes.
         data: the record's bytes; None if there are more than `MAX_RECORD_BYTES`.
+        crc32c: CRC-32C of the record.
     """
 
     number: int
     offset: int
     size: int
     data: bytes | None
+    crc32c: int
 
 
 class BadFrame(NamedTuple):
@@ -264,4 +266,5 @@ def _read_frame(
     if given != (wanted := masked_crc(data_crc)):
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
         return bad(what, "E-VER-CRC"), following
-    return Record(number, offset, size, b"".join(kept) if is_kept else None), following
+    data = b"".join(kept) if is_kept else None
+    return Record(number, offset, size, data, data_crc), following

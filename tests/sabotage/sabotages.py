@@ -67,6 +67,13 @@ SABOTAGES = (
         "if missing := missing_files(output, manifest)[:0]:",
         "tests/test_commit.py::test_a_data_set_with_a_missing_file_is_incomplete",
     ),
+    Sabotage(
+        "diff takes equal size for equal content",
+        "transforms/verify/compare.py",
+        "(old.size, old.crc32c) != (new.size, new.crc32c)",
+        "old.size != new.size",
+        "tests/test_diff.py::test_each_change_is_found",
+    ),
     # 2. Same input, same options, same seed: the same bytes.
     Sabotage(
         "the order is Python's hash()",

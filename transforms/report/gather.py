@@ -209,7 +209,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
 def _read_index(storage: Storage, name: str) -> pa.Table | str:
     """Return the columns of an index, or the reason why it cannot be read."""
     try:
-        columns = [column for column in INDEX_SCHEMA.names if column != "sources"]
+        columns = [column for column in INDEX_SCHEMA.names if column not in ("sources", "crc32c")]
         return index_columns(_read(storage, name), columns)
     except ValueError as error:
         return " ".join(str(error).split())

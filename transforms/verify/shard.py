@@ -115,6 +115,9 @@ def verify_bytes(
             row = None
             if "E-VER-INDEX" not in report.counts:
                 report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+        if row is not None and row.crc32c not in (None, found.crc32c):
+            what = f"the index says CRC-32C {row.crc32c:08x}, the record has {found.crc32c:08x}"
+            report.find("E-VER-INDEX", where, what)
         if found.data is None:
             report.notes.append(f"{where}: too large to be parsed")
             continue
