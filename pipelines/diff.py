@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> None:
     gc.set_threshold(100_000, 20, 20)  # rows have no cycles, and looking for them takes long
     for uri in (flags.a, flags.b):
         check_uri(uri)
-    access = reading_access(flags)
+    access = reading_access(flags, [flags.a, flags.b])
     found = compare(open_data_set(flags.a, access), open_data_set(flags.b, access))
     if not flags.keys:
         found.keys.clear()
