@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
-import msgspec
-
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
 from beam_tfrec.schemas.features import BoxForm, Kind, Roles
@@ -17,13 +15,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
-from beam_tfrec.schemas.tfrecord import (
-    FRAME_BYTES,
-    FrameError,
-    frame_record,
-    read_frame,
-    stored_crc,
-)
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -31,14 +23,11 @@ from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.shard_index import CopiedRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage, source_changed
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
 
 # Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
 # data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
 _UNPROVEN = frozenset({"jpeg", "gif"})
-
-_NOT_BUILT = Built({}, [], [], [])
-_COPIED_ROW = msgspec.msgpack.Decoder(CopiedRow)
 
 _BYTES_A_RECORD = 1000  # memory of a small row's record; it limits how many rows wait at once
 
@@ -116,8 +105,6 @@ def record_maker(
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
         contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
-        if layout.copies_records:
-            return copy_record(sample, contents[0])
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         if not contents:  # building a row takes less time than waiting for the gate
@@ -136,22 +123,6 @@ def record_maker(
             return build_record(sample, images, layout, labels)
 
     return make_record
-
-
-def copy_record(sample: Sample, frame: bytes) -> Record | Unfit:
-    """Return a copy of a framed record, or why it is damaged.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED` when it is another record than planned.
-    """
-    blob, copied = sample.blobs[0], _COPIED_ROW.decode(sample.fields)
-    try:
-        read_frame(frame, 0, len(frame))
-    except FrameError as error:
-        return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
-    if stored_crc(frame[-4:]) != copied.crc32c:
-        raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
-    return Record([frame], len(frame), _NOT_BUILT, (), copied.crc32c, copied)
 
 
 def check_all(

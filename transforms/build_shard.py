@@ -12,7 +12,7 @@ import functools
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import google_crc32c
 import msgspec
@@ -40,6 +40,7 @@ from beam_tfrec.transforms.build_records import (
     record_facts,
     record_maker,
 )
+from beam_tfrec.transforms.copy_records import copy_group, group_samples
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images.conversion import Conversion
 from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
@@ -164,13 +165,11 @@ def build_shard(
     roots: Mapping[str, Storage],
 ) -> ShardInfo:
     """Read a shard's images, commit its files, and return its receipt."""
-    make_record = record_maker(job, plan, gate, roots)
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.closing(output.spool()) as spool:
         growing = GrowingShard(shard, spool, job.conversion, roles)
-        size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
         with gate.building:
-            for sample, record in gate.in_order(shard.samples, size_of, make_record):
+            for sample, record in _records(shard, job, plan, gate, roots):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:
@@ -178,6 +177,20 @@ def build_shard(
         info = growing.info(plan_digest(plan), job.names)
         receipt = _commit_shard(info, growing.rows, spool, output)
     return msgspec.structs.replace(info, receipt=receipt)
+
+
+def _records(
+    shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+) -> Iterator[tuple[Sample, Record | Unfit]]:
+    """Yield a shard's samples in order, with their records."""
+    size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
+    if not job.layout.copies_records:
+        yield from gate.in_order(shard.samples, size_of, record_maker(job, plan, gate, roots))
+        return
+    groups = group_samples(shard.samples)
+    copy = functools.partial(copy_group, roots=roots)
+    for group, records in gate.in_order(groups, lambda group: sum(map(size_of, group)), copy):
+        yield from zip(group, records, strict=True)
 
 
 def _commit_shard(
