@@ -6,8 +6,10 @@ of all pieces add up to the column's type.
 
 import functools
 import math
+import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +27,10 @@ Cell = Any
 In a column of sequences, a list may hold such lists.
 """
 
+_ROWS_AT_ONCE = 256
 _INT64 = range(-(2**63), 2**63)
 _INT64_CHARS = 20  # Python refuses to read whole numbers of thousands of digits
+_INT64_DIGITS = 19  # a number with fewer fits
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 """Smallest number that rounds to infinity in float32."""
 
@@ -37,6 +41,9 @@ _NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = re.compile(_NUMBER_TEXT)
 _NOT_COUNTED = r"[+-]?0[0-9]|\+[0-9]+\Z"  # a postal code, an id or a phone number
 _COUNTED = re.compile(rf"(?P<whole>-?(?:0|[1-9][0-9]*))|(?!{_NOT_COUNTED}){_NUMBER_TEXT}")
+# Columns of simple numbers, with a line end after each cell; other columns are read cell by cell.
+_WHOLES = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17})\n)+")
+_FRACTIONS = re.compile(r"(?:-?(?:0|[1-9][0-9]*)\.[0-9]*(?:[eE][+-]?[0-9]+)?\n)+")
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
@@ -128,6 +135,21 @@ def kind_of_text(text: str) -> int:
     return FLOAT if word.lstrip("+-") in _SPELT_FLOATS else TEXT
 
 
+def kinds_of_texts(cells: Sequence[str]) -> int:
+    """Return the kinds of many text cells, each as `kind_of_text` returns it.
+
+    >>> kinds_of_texts(["7", "0.5", "7"]) == INT | FLOAT
+    True
+    """
+    lines = "\n".join((*cells, ""))
+    if lines.count("\n") == len(cells):  # else a cell has line ends in it
+        if _WHOLES.fullmatch(lines):
+            return INT
+        if _FRACTIONS.fullmatch(lines):
+            return FLOAT
+    return functools.reduce(operator.or_, map(kind_of_text, set(cells)), 0)
+
+
 def kind_of_value(value: Cell, *, may_nest: bool = False) -> int:
     """Return the bits of a typed cell; 0 for a missing one.
 
@@ -168,6 +190,50 @@ def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
         kinds[part.name] = kinds.get(part.name, 0) | part.kinds
         cells[part.name] = cells.get(part.name, 0) + part.cells
     return [ColumnFacts(name, kinds[name], cells[name]) for name in sorted(kinds)]
+
+
+class ColumnNotes:
+    """Facts about the columns of rows, which are checked many at once.
+
+    Attributes:
+        rows: number of rows.
+    """
+
+    def __init__(self, columns: Iterable[str], *, has_texts: bool) -> None:
+        """Begin with known columns, and say whether cells are texts of unknown kinds."""
+        self.rows = 0
+        self._has_texts = has_texts
+        self._kinds: dict[str, int] = dict.fromkeys(columns, 0)
+        self._cells: Counter[str] = Counter()
+        self._waiting: list[Mapping[str, Cell]] = []
+
+    def add(self, row: Mapping[str, Cell], kinds: Mapping[str, int], *, is_large: bool) -> None:
+        """Add a row.
+
+        Args:
+            row: cells with a value.
+            kinds: kinds of typed cells, including empty ones.
+            is_large: whether the row must not stay in memory.
+        """
+        self.rows += 1
+        for name, kind in kinds.items():
+            self._kinds[name] = self._kinds.get(name, 0) | kind
+        self._waiting.append(row)
+        if is_large or len(self._waiting) == _ROWS_AT_ONCE:
+            self.facts()
+
+    def facts(self) -> list[ColumnFacts]:
+        """Return the facts of all rows, sorted by name."""
+        columns: dict[str, list[Cell]] = {name: [] for name in self._kinds}
+        for row in self._waiting:
+            for name, cell in row.items():
+                columns[name].append(cell)
+        self._waiting = []
+        for name, cells in columns.items():
+            self._cells[name] += len(cells)
+            if self._has_texts and not self._kinds[name] & TEXT:
+                self._kinds[name] |= kinds_of_texts(cells)
+        return [ColumnFacts(n, self._kinds[n], self._cells[n]) for n in sorted(self._kinds)]
 
 
 def type_of(facts: ColumnFacts, rows: int) -> ColumnType:
@@ -265,6 +331,8 @@ def text_of(value: Cell) -> str:
 
 
 def _to_int64(value: Cell) -> int:
+    if type(value) is str and value.isdigit() and value.isascii() and len(value) < _INT64_DIGITS:
+        return int(value)
     if isinstance(value, str):
         cell = value.strip()
         number = int(cell) if _WHOLE.fullmatch(cell) else _BOOLS.get(cell.lower())
@@ -278,6 +346,12 @@ def _to_int64(value: Cell) -> int:
 
 
 def _to_float(value: Cell) -> float:
+    if type(value) is str and value.isascii() and "_" not in value:
+        try:
+            if abs(number := float(value)) < _BEYOND_FLOAT32:
+                return number
+        except ValueError:
+            pass
     if isinstance(value, (int, float)):  # bools too
         number = float(value)
         if math.isinf(number):
@@ -305,6 +379,8 @@ def is_beyond_float32(number: float) -> bool:
 
 
 def _to_bytes(value: Cell) -> bytes:
+    if type(value) is str:
+        return value.encode()
     return value if isinstance(value, bytes) else text_of(value).encode()
 
 

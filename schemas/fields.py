@@ -235,6 +235,7 @@ class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _FIELDS = msgspec.msgpack.Decoder(RowFields)
+_SIZE = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])  # `RowFields` with packed cells
 
 _CELLS = msgspec.msgpack.Decoder(dict[str, Any])
 
@@ -249,8 +250,10 @@ def fields_of_row(
         sequence_columns: names of columns of sequences; each value in their lists is a step.
     """
     packed = pack(cells)
-    lists = [cells[name] for name in sequence_columns if isinstance(cells.get(name), list)]
-    row_bytes = len(packed) + _BYTES_A_STEP * sum(map(len, lists))
+    row_bytes = len(packed)
+    for name in sequence_columns:
+        if isinstance(steps := cells.get(name), list):
+            row_bytes += _BYTES_A_STEP * len(steps)
     if len(packed) <= LARGE_ROW_BYTES:
         return pack((row_bytes, msgspec.Raw(packed))), b""  # as `RowFields` is packed
     return pack(RowFields(row_bytes)), packed
@@ -264,7 +267,7 @@ def row_of(sample: Sample) -> dict[str, Cell]:
 
 def row_bytes(sample: Sample) -> int:
     """Return the estimated size of a sample's row. The payload need not be loaded."""
-    return _FIELDS.decode(sample.fields).row_bytes
+    return _SIZE.decode(sample.fields)[0]
 
 
 def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from beam_tfrec.schemas.columns import (
     is_table_file,
     kind_of_text,
     kind_of_value,
+    kinds_of_texts,
     matches,
     parse_type,
     root_and_pattern,
@@ -49,12 +50,15 @@ TEXTS = {
     "-Infinity": FLOAT,
     "true": BOOL,
     "yes": TEXT,
+    "1\n2": TEXT,
+    "-0": INT,
+    "1" * 19 + ".5e3": FLOAT,
 }
 
 
 @pytest.mark.parametrize(("text", "kind"), TEXTS.items())
 def test_kind_of_text(text: str, kind: int) -> None:
-    assert kind_of_text(text) == kind
+    assert kind_of_text(text) == kinds_of_texts([text]) == kinds_of_texts([text, text]) == kind
 
 
 VALUES = [

@@ -126,10 +126,7 @@ def record_maker(
 
 
 def check_all(
-    sample: Sample,
-    contents: Sequence[bytes],
-    check: Check,
-    conversion: Conversion = NO_CONVERSION,
+    sample: Sample, contents: Sequence[bytes], check: Check, conversion: Conversion = NO_CONVERSION
 ) -> list[EncodedImage] | Unfit:
     """Check a sample's images, and return them in its blobs' order, or the first fault.
 
@@ -194,10 +191,7 @@ def convert_all(
 
 
 def build_record(
-    sample: Sample,
-    images: Sequence[EncodedImage],
-    layout: Layout,
-    labels: Labels,
+    sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
 ) -> Record | Unfit:
     """Return a sample's record, or why it cannot be built."""
     return _or_unfit(_build, sample, images, layout, labels)
@@ -250,6 +244,8 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
 
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return the estimated memory of a sample until it is written: files, pixels and payload."""
+    if not sample.blobs and not sample.payload_place:
+        return _BYTES_A_RECORD
     files_bytes = [blob.read_bytes for blob in sample.blobs]
     pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
     return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
@@ -287,6 +283,8 @@ def record_facts(
         roles: roles of these features.
         images: images that the record was built from, so that their headers are not parsed again.
     """
+    if not (roles.images or roles.pixels or roles.objects):
+        return RecordFacts(None, None, None)
     height, width = _picture_size(values, roles, images) or (None, None)
     return RecordFacts(height, width, _num_objects(values, roles))
 

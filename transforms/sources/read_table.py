@@ -6,8 +6,7 @@ makes the samples of a piece. `table_rows.py` parses the rows.
 
 import functools
 import posixpath
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apache_beam as beam
@@ -15,11 +14,9 @@ import apache_beam as beam
 from beam_tfrec.schemas.annotations.coco_file import blob_name
 from beam_tfrec.schemas.columns import (
     BIG_INT,
-    TEXT,
     Cell,
-    ColumnFacts,
+    ColumnNotes,
     format_of,
-    kind_of_text,
     kind_of_value,
     matches,
     text_of,
@@ -50,7 +47,12 @@ from beam_tfrec.transforms.storage import Access, find_uri, is_local, split_uri
 
 STAGE = "read_table"
 
+_NO_KINDS: Mapping[str, int] = {}
 _ROW_BITS = 40  # bits of a position for the row: 10^12 rows per file, 8 million files
+
+
+_SplitNotes = tuple[ColumnNotes, set[str]]
+"""Facts about a split's columns, and its class names."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,15 @@ class TableReader:
             what = f"has no column {min(missing)!r}"
             remedy = f"name one of {', '.join(table.columns[:20])}"
             raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
-        notes: dict[str, _ColumnNotes] = {}
+        notes: dict[str, _SplitNotes] = {}
         for row in table.rows:
             yield self._read_row(row, file, table, notes)
-        for split, column_notes in notes.items():
-            yield column_notes.note(split)
+        for split, (columns, names) in notes.items():
+            facts, rows = columns.facts(), columns.rows
+            yield SplitSource(split, class_names=sorted(names), columns=facts, rows=rows)
 
     def _read_row(
-        self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, "_ColumnNotes"]
+        self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, _SplitNotes]
     ) -> Sample | Rejected:
         """Return the sample or the reject of a row, and add the row's values to the notes."""
         number, _, cells = row
@@ -122,21 +125,20 @@ class TableReader:
             code = "E-ROW-TYPE"
             for name in self._used_up:
                 cells.pop(name, None)
-            seen = notes.get(split) or _ColumnNotes({*table.columns} - self._used_up)
-            if table.has_text_cells:
-                kept = cells
-                unsure = (name for name in cells if not seen.kinds[name] & TEXT)
-                kinds = {name: kind_of_text(cells[name]) for name in unsure}
-            else:
+            kept, kinds = cells, _NO_KINDS
+            if not table.has_text_cells:
                 kept, kinds = _typed(cells, self.sequence_columns)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(file.split, key)
             detail = f"{file.entry.name} {_place_of(row)}: {error}"
             return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
-        notes[split] = seen
-        seen.add(kept, kinds, names)
+        if split not in notes:
+            columns = {*table.columns} - self._used_up
+            notes[split] = ColumnNotes(columns, has_texts=table.has_text_cells), set()
         fields, payload = fields_of_row(kept, self.sequence_columns)
+        notes[split][0].add(kept, kinds, is_large=bool(payload))
+        notes[split][1].update(names)
         return Sample(split, key, file.place << _ROW_BITS | number, blobs, fields, payload=payload)
 
     @functools.cached_property
@@ -167,38 +169,6 @@ class TableReader:
         if not isinstance(cell, str) or not cell:
             raise ValueError(f"column {self.image_column!r} names no image: {_what_is(cell)}")
         return (Blob(given, name_in_root(cell, self.image_roots[given])),)
-
-
-class _ColumnNotes:
-    """Facts about a split's columns, collected row by row."""
-
-    def __init__(self, columns: Iterable[str]) -> None:
-        self.kinds: dict[str, int] = dict.fromkeys(columns, 0)
-        self._cells: Counter[str] = Counter()
-        self._rows = 0
-        self._class_names: set[str] = set()
-
-    def add(self, kept: Mapping[str, Cell], kinds: Mapping[str, int], names: Iterable[str]) -> None:
-        """Add a row.
-
-        Args:
-            kept: cells with a value.
-            kinds: kinds of cells, including empty ones.
-            names: class names.
-        """
-        self._rows += 1
-        for name in kept:  # twice as fast as Counter.update
-            self._cells[name] += 1
-        for name, kind in kinds.items():
-            self.kinds[name] = self.kinds.get(name, 0) | kind
-        self._class_names.update(names)
-
-    def note(self, split: str) -> SplitSource:
-        """Return the note of all rows."""
-        kinds = sorted(self.kinds.items())
-        facts = [ColumnFacts(name, of_cells, self._cells[name]) for name, of_cells in kinds]
-        names = sorted(self._class_names)
-        return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
 
 def name_in_root(cell: str, root: str) -> str:

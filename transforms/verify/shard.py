@@ -1,5 +1,6 @@
 """Verify one shard of a data set: its bytes, its records, its index and its receipt."""
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -104,9 +105,10 @@ def verify_bytes(
     pieces = map(hashed, read_pieces(read, size_bytes))
     for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
-        where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
+        key = None if row is None else row.key
+        at = functools.partial(at_record, entry.file, found.number, found.offset, key)
         if isinstance(found, BadFrame):
-            report.find(found.code, where, found.what)
+            report.find(found.code, at(), found.what)
             continue
         report.records += 1
         frame_bytes = found.size + FRAME_BYTES
@@ -114,22 +116,20 @@ def verify_bytes(
             said = "has no such record" if row is None else f"says {row.size} bytes"
             row = None
             if "E-VER-INDEX" not in report.counts:
-                report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+                report.find("E-VER-INDEX", at(), f"the index {said}, its frame has {frame_bytes}")
         if row is not None and row.crc32c not in (None, found.crc32c):
             what = f"the index says CRC-32C {row.crc32c:08x}, the record has {found.crc32c:08x}"
-            report.find("E-VER-INDEX", where, what)
+            report.find("E-VER-INDEX", at(), what)
         if found.data is None:
-            report.notes.append(f"{where}: too large to be parsed")
+            report.notes.append(f"{at()}: too large to be parsed")
             continue
-        compared = None
-        if rules.deep:
-            compared = [source.sha256 for source in row.sources] if row and has_files else []
+        known = row.sources if row and has_files else ()
+        compared = [source.sha256 for source in known] if rules.deep else None
         labels = None if row is None else row.labels
         size_px = () if row is None else (row.image_height, row.image_width)
         for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
-            report.find("E-VER-EXAMPLE", where, what)
-    for _ in pieces:  # hash the bytes after the last frame
-        pass
+            report.find("E-VER-EXAMPLE", at(), what)
+    sum(map(len, pieces))  # hash the bytes after the last frame
     if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if by_offset:
             number, first = next((n, r) for n, r in enumerate(rows or ()) if r.offset in by_offset)
