@@ -114,7 +114,10 @@ def record_maker(
 
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
-        contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        try:
+            contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        except FrameError as error:  # of a record that holds an image
+            return Unfit("E-REC-DAMAGED", str(error))
         if layout.copies_records:
             return copy_record(sample, contents[0])
         if job.spool is not None:
