@@ -138,6 +138,7 @@ def test_a_second_run_finishes_and_compares_images(make_coco: MakeCoco, tmp_path
     check_committed(new)
 
 
+@pytest.mark.thorough
 def test_conversion_makes_the_bytes_of_a_fresh_build(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, resize = make_coco(5), ("--resize", 32)
     old, new, fresh = (tmp_path / name for name in ("old", "new", "fresh"))
@@ -223,6 +224,7 @@ def test_a_data_set_that_is_not_whole(
     assert (refused.ended, said in refused.fault) == (ended, True), refused.fault
 
 
+@pytest.mark.thorough
 def test_data_sets_without_one_source_image_a_record(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(4)
     two, tensors = tmp_path / "two", tmp_path / "tensors"
