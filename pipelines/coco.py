@@ -58,6 +58,7 @@ class CocoConfig(DataSetConfig):
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
     split_fields: ClassVar[None] = None  # only the files show the fields of images
+    images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -121,7 +122,7 @@ def add_flags(parser: FlagParser) -> None:
     annotations = "COCO annotation files per split, in any order: their content says their kind"
     group = add_sources(
         parser,
-        images=("DIR", "folder of images per split; file_name is relative to it"),
+        images=("DIR", "folder of images or data set per split; file_name is relative to it"),
         annotations=("FILE", annotations),
     )
     group.several("--panoptic_images", "folder of panoptic PNGs per split", "[SPLIT=]DIR")

@@ -7,7 +7,7 @@ A pipeline adds its reader (which samples there are) and its layout (what an Exa
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import apache_beam as beam
 
@@ -39,6 +39,7 @@ from beam_tfrec.transforms.sources.read_samples import (
     is_there,
 )
 from beam_tfrec.transforms.storage import check_uri, name_below
+from beam_tfrec.transforms.storage.stored_images import ALL_SPLITS, image_root
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -77,6 +78,9 @@ class DataSetConfig(DataSetJob):
 
     source_flag: ClassVar[str] = "--images"
     """Flag whose values name the splits."""
+
+    images_field: ClassVar[str] = ""
+    """Field with the URI of each split's images, which may be a data set; empty for none."""
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -163,6 +167,17 @@ class DataSetConfig(DataSetJob):
     def optional_splits(self) -> tuple[str, ...]:
         """Splits that are left out if they have no samples."""
         return self.splitting.optional_splits
+
+    def with_stored_images(self) -> Self:
+        """Return a copy that reads images out of records where a root is a data set."""
+        is_given = self.splitting.is_given
+        found = {
+            root: image_root(uri, root if is_given else ALL_SPLITS, self.access)
+            for root, uri in self.roots.items()
+            if self.images_field and root in self.given
+        }
+        changes: dict[str, Any] = {self.images_field: found} if found else {}
+        return replace(self, **changes)
 
     @property
     def in_order(self) -> bool:

@@ -43,6 +43,7 @@ class FolderConfig(DataSetConfig):
     layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
 
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
+    images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         """Refuse a conversion if the layout would reject every image."""
@@ -69,7 +70,7 @@ class FolderConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    folders = "folder per split, with a folder of images for each class"
+    folders = "folder per split with a folder of images for each class, or data set"
     add_sources(parser, images=("DIR", folders))
     group = parser.group("records (docs/layouts.md)")
     group.choice(

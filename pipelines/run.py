@@ -161,6 +161,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
                 splitting=dividing_options(config.options()),
             )
             config = replace(config, earlier=earlier)
+        config = config.with_stored_images()
         output = open_storage(config.output, config.access)
         if config.plan:
             _plan(config, output, options)

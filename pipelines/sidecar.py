@@ -70,6 +70,7 @@ class SidecarConfig(DataSetConfig):
     )
 
     split_fields: ClassVar[None] = None  # only the JSON files show their fields
+    images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -134,7 +135,7 @@ def add_flags(parser: FlagParser) -> None:
     annotations = "folder of JSON files per split, or a glob; ** matches any number of folders"
     group = add_sources(
         parser,
-        images=("DIR", "folder of images per split"),
+        images=("DIR", "folder of images or data set per split"),
         annotations=("DIR|GLOB", annotations),
     )
     group.choice(

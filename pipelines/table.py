@@ -57,6 +57,7 @@ class TableConfig(DataSetConfig):
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--table"
+    images_field: ClassVar[str] = "image_root"
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -192,7 +193,7 @@ def add_flags(parser: FlagParser) -> None:
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
     group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     group.text("--image_column", "column that names each row's image", "COLUMN")
-    below = "folder of images, per split or for all (default: the table's folder)"
+    below = "folder of images or data set, per split or for all (default: the table's folder)"
     group.several("--image_root", below, "[SPLIT=]DIR")
     keys = "column of unique keys, texts or whole numbers (default: row numbers)"
     group.text("--key_column", keys, "COLUMN")

@@ -29,6 +29,9 @@ DUPLICATES_NAME = "duplicates.jsonl"
 REPORT_NAME = "report.html"
 SOURCES_DIR = "_sources"
 
+CONVERSIONS = {"image_converted", "image_turned"}
+"""Repairs that make an image differ from its source file."""
+
 
 class Label(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A class label.

@@ -3,10 +3,10 @@
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
 Tests count by all their lines. A change that needs more room takes it from elsewhere. Five parts
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
-second help and the templates of all sources. The total stayed.
+second help and the templates of all sources.
 
-`diff` has a budget of its own: 50 lines of `pipelines`, 175 of `verify`, 15 for the index's
-checksums, and 360 of tests.
+Records in (the command `records`, images of earlier data sets, `diff`, `WriteExamples`) has a
+budget of its own. It is spread over the folders that it needs.
 """
 
 import ast
@@ -38,13 +38,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 2960, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3180, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 3130, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3220, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
+    Budget("transforms/storage", 1130, ["transforms/storage/**/*.py"]),
     Budget("verify", 995, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 450, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
@@ -53,15 +53,15 @@ BUDGETS = (
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1950,
+        1980,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 17_700, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 30_360, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 18_600, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 31_500, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 120
+MOST_MODULES = 124
 
 
 def code_lines(source: str) -> int:

@@ -26,7 +26,7 @@ INDEX = "transforms/shard_index"  # a module that imports only schemas
 FLOW = {"schemas", STORAGE, IMAGES, SHUFFLE, SOURCES, INDEX, "transforms"}
 MAY_IMPORT = {
     "schemas": set(),
-    STORAGE: {"schemas"},
+    STORAGE: {"schemas", INDEX},
     INDEX: {"schemas"},
     IMAGES: {"schemas"},
     SHUFFLE: {"schemas", STORAGE},

@@ -15,7 +15,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, stored_crc
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -104,7 +104,10 @@ def record_maker(
 
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
-        contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        try:
+            contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        except FrameError as error:  # of a record that holds an image
+            return Unfit("E-REC-DAMAGED", str(error))
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         if not contents:  # building a row takes less time than waiting for the gate

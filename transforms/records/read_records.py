@@ -30,6 +30,7 @@ from beam_tfrec.schemas.layouts.records import (
     found_of_data_set,
 )
 from beam_tfrec.schemas.manifest import (
+    CONVERSIONS,
     MANIFEST_NAME,
     PLAN_NAME,
     Manifest,
@@ -62,7 +63,6 @@ from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 STAGE = "read_records"
 
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
-_CONVERSIONS = ("image_converted", "image_turned")
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
 
@@ -196,7 +196,7 @@ def _shards_of(
         columns=facts_of_data_set(manifest.features, records),
         rows=records,
         labels=manifest.plan.labels,
-        repairs={name: repairs[name] for name in _CONVERSIONS if repairs[name]},
+        repairs={name: repairs[name] for name in sorted(CONVERSIONS) if repairs[name]},
     )
     for number, (shard, index) in enumerate(shards):
         yield RecordFile(root, files[shard.file], 0, index, chosen, None if number else note)

@@ -19,6 +19,7 @@ import google_crc32c
 import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.manifest import MANIFEST_NAME
 
 SPOOL_PREFIX = "_spool-"
 """Prefix of spool files in an output, for stores without anonymous files."""
@@ -210,7 +211,15 @@ class Storage(Protocol):
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
-    """Return the storage of a root: a local path, `file://…`, `gs://…`, or a URI for Beam."""
+    """Return the storage of a root: a local path, `file://…`, `gs://…`, or a URI for Beam.
+
+    The images in the records of a data set have the root `DATA_SET/manifest.json/SPLIT`.
+    """
+    data_set, is_stored, split = root.partition(f"/{MANIFEST_NAME}/")
+    if is_stored:
+        from beam_tfrec.transforms.storage.stored_images import StoredImages
+
+        return StoredImages(open_storage(data_set, access), split)
     if is_local(root):
         from beam_tfrec.transforms.storage.local import LocalStorage
 

@@ -23,6 +23,7 @@ from beam_tfrec.schemas.example_rules import (
 )
 from beam_tfrec.schemas.faults import at_record, counted, fault_line
 from beam_tfrec.schemas.manifest import (
+    CONVERSIONS,
     FORMAT_VERSION,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -54,7 +55,6 @@ RESTORE = "restore it from a copy, or delete it and manifest.json and run the co
 MAX_KEPT = 20
 """Number of findings per code that are printed; further ones are only counted."""
 
-_CONVERTED = {"image_turned", "image_converted"}
 _PLAIN_BYTES = ("table", "arrays")  # layouts of records without the bytes of source files
 _RESTORE_FILE = "restore the file from its source, or leave the record out"
 _MEND_RECORD = "write the record again from its image, or leave it out"
@@ -191,7 +191,7 @@ class ShardRules:
         """Splits with images that differ from the bytes of their source files."""
         all_are = self.manifest.layout in _PLAIN_BYTES
         splits = self.manifest.splits.items()
-        return {name for name, split in splits if all_are or split.repairs.keys() & _CONVERTED}
+        return {name for name, split in splits if all_are or split.repairs.keys() & CONVERSIONS}
 
     @cached_property
     def examples(self) -> ExampleRules:
