@@ -2,18 +2,17 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.examples import StagingConfig
 from beam_tfrec.pipelines.flags import add_sources
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.columns import root_and_pattern
-from beam_tfrec.schemas.layouts.records import RecordsLayout
 from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.transforms.records.read_records import PlanRecords, RecordReader, RecordSource
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
@@ -22,7 +21,7 @@ from beam_tfrec.transforms.walk_frames import is_record_file
 
 
 @dataclass(frozen=True)
-class RecordsConfig(DataSetConfig):
+class RecordsConfig(StagingConfig):
     """A whole data set of copied records.
 
     Attributes:
@@ -33,7 +32,6 @@ class RecordsConfig(DataSetConfig):
 
     records: Mapping[str, Sequence[str]]
     key_feature: str = ""
-    layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--records"
 
@@ -41,11 +39,6 @@ class RecordsConfig(DataSetConfig):
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(self.records)
-
-    @property
-    def split_fields(self) -> None:
-        """None: only the records show the features that `split_by` and `group_by` may name."""
-        return None
 
     @property
     def sources(self) -> dict[str, RecordSource]:
@@ -59,14 +52,15 @@ class RecordsConfig(DataSetConfig):
         }
 
     @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
+    def listed_roots(self) -> Mapping[str, str]:
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {name: source.uri for name, source in self.sources.items()}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
         planned = root | "PlanRecords" >> PlanRecords(self.sources, self.splitting, self.access)
-        reader = RecordReader(self.splitting, self.sources, self.access, self.key_feature)
+        staging = None if self.plan else self.staging
+        reader = RecordReader(self.splitting, self.sources, self.access, self.key_feature, staging)
         read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
         return read._replace(tallies=planned.tallies)
 

@@ -7,8 +7,7 @@ The records of a data set are known from its indexes. Files of other programs ar
 their records, and a second time to copy these.
 """
 
-import functools
-import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,17 +17,9 @@ import apache_beam as beam
 import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.columns import LIST, ColumnFacts, matches
+from beam_tfrec.schemas.columns import matches
 from beam_tfrec.schemas.faults import Rejected, fault_line
-from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
-from beam_tfrec.schemas.layouts.records import (
-    BIT_OF_KIND,
-    IMAGE,
-    NO_IMAGE,
-    STEPS,
-    facts_of_data_set,
-    found_of_data_set,
-)
+from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
@@ -37,13 +28,13 @@ from beam_tfrec.schemas.manifest import (
     read_manifest,
     refuse_contradictions,
 )
-from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES
-from beam_tfrec.transforms.build_records import record_facts
-from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
+from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_from_parquet
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
@@ -138,10 +129,10 @@ def plan_source(
         taken = sorted(names) if source.pattern else []
     elif PLAN_NAME in files and not source.pattern:
         what = f"is not a finished data set: it has no {MANIFEST_NAME}"
-        raise _refused(source.uri, what, "run its command again")
+        raise refused(source.uri, what, "run its command again")
     elif not taken:
         what = f"no file matches {source.pattern!r}" if source.pattern else "has no TFRecord file"
-        raise _refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
+        raise refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
     for number, name in enumerate(taken):
         yield RecordFile(root, files[name], place + number)
 
@@ -152,7 +143,7 @@ def _read_data_set(storage: Storage) -> Manifest:
     refuse_contradictions(manifest, where)
     if missing := missing_shards(storage, manifest):
         what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
-        raise _refused(storage.root, what, "restore it, or run its command again")
+        raise refused(storage.root, what, "restore it, or run its command again")
     return manifest
 
 
@@ -174,7 +165,7 @@ def _shards_of(
     if not shards and not source.pattern:
         splits = ", ".join(manifest.splits)
         what = f"is a data set without a split {source.split}"
-        raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+        raise refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
     records = sum(shard.records for shard, _ in shards)
     repairs = Counter[str]()
     for split in {shard.split for shard, _ in shards}:
@@ -201,12 +192,14 @@ class RecordReader:
         access: credentials and limits for stores.
         key_feature: feature with the records' keys; empty for the keys of the index, or else for
             file name and number.
+        staging: place of the records of compressed files; None to write none, for a plan.
     """
 
     splitting: Splitting
     sources: Mapping[str, RecordSource]
     access: Access
     key_feature: str = ""
+    staging: Staging | None = None
 
     def __call__(self, file: RecordFile) -> Iterator[Item]:
         """Yield a sample or a reject for every record, then notes about the features.
@@ -218,22 +211,32 @@ class RecordReader:
         storage = open_storage(self.sources[file.root].uri, self.access)
         if file.note is not None:
             yield file.note
-        rows = None if not file.index else _read_index(storage, file)
+        rows = None if not file.index else read_index(storage, file)
         needs_values = rows is None or self.key_feature or self.splitting.fields
         if not needs_values and rows and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
                 copied = copied_row(row, row.crc32c or 0)
                 yield self._sample(file, number, row.key, row.offset, row.size, copied)
             return
-        notes: dict[str, _FeatureNotes] = {}
+        notes: dict[str, FeatureNotes] = {}
         by_offset = {row.offset: row for row in rows or ()}
         opened = open_records(storage, file.entry)
-        if opened.compression:
-            what = f"is compressed ({opened.compression})"
-            raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
-        for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
-            known = by_offset.pop(found.offset, None)
-            yield self._read(file, found, known, notes, needs_values=bool(needs_values))
+        stager = RecordStager(self.staging) if opened.compression and self.staging else None
+        number = 0
+        try:
+            for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
+                number = found.number + 1
+                known = by_offset.pop(found.offset, None)
+                item = self._read(file, found, known, notes, needs_values=bool(needs_values))
+                if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
+                    yield from stager.add(item, found.data or b"")
+                else:
+                    yield item
+        except zlib.error as error:
+            what = f"the {opened.compression} data is damaged from record {number} on ({error})"
+            yield self._reject(file, f"{file.entry.name}:{number}", "E-REC-DAMAGED", what)
+        if stager:
+            yield from stager.flush()
         for lost in by_offset.values():
             what = f"no record begins at byte {lost.offset}, where the index has one"
             yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
@@ -245,7 +248,7 @@ class RecordReader:
         file: RecordFile,
         found: FoundRecord | BadFrame,
         row: IndexRow | None,
-        notes: dict[str, "_FeatureNotes"],
+        notes: dict[str, FeatureNotes],
         *,
         needs_values: bool,
     ) -> Sample | Rejected:
@@ -268,16 +271,16 @@ class RecordReader:
             )
             return self._reject(file, key, "E-REC-EXAMPLE", what)
         if self.key_feature:
-            given = _text_in(record, self.key_feature)
+            given = text_in(record, self.key_feature)
             if not given:
                 what = f"record {found.number} has no single value in {self.key_feature!r}"
                 return self._reject(file, key, "E-REC-KEY", what)
             key = given
-        copied = copied_row(row, crc32c) if row else _row_of(record, data, crc32c, file)
-        fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
+        copied = copied_row(row, crc32c) if row else row_of(record, data, crc32c, file.entry.name)
+        fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
         sample = self._sample(file, found.number, key, found.offset, size, copied, fields)
         if row is None:
-            notes.setdefault(sample.split, _FeatureNotes()).add(record)
+            notes.setdefault(sample.split, FeatureNotes()).add(record)
         return sample
 
     def _sample(
@@ -309,69 +312,12 @@ class RecordReader:
         )
 
 
-class _FeatureNotes:
-    """Kinds of all features that records of a split hold, and how many records hold them."""
+def read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
+    """Return the rows of a shard's index.
 
-    def __init__(self) -> None:
-        self._kinds: dict[str, int] = {}
-        self._cells: Counter[str] = Counter()
-        self._rows = 0
-
-    def add(self, record: Sequences) -> None:
-        """Add the features of a record."""
-        self._rows += 1
-        for key, held in record.context.items():
-            self._kinds[key] = self._kinds.get(key, 0) | _bits_of(held)
-        for key, steps in record.feature_lists.items():
-            self._kinds[key] = functools.reduce(
-                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
-            )
-        self._cells.update([*record.context, *record.feature_lists])
-
-    def note(self, split: str) -> SplitSource:
-        """Return the note of all records."""
-        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
-        return SplitSource(split, columns=facts, rows=self._rows)
-
-
-def _bits_of(held: Values) -> int:
-    kind, values = held
-    if len(values) != 1:
-        return BIT_OF_KIND[kind] | LIST
-    if kind is not Kind.BYTES:
-        return BIT_OF_KIND[kind]
-    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
-
-
-def _row_of(record: Sequences, data: bytes, crc32c: int, file: RecordFile) -> CopiedRow:
-    """Return the index columns of another program's record; its source is its first image."""
-    values = record.context
-    kinds = tuple((key, held.kind) for key, held in values.items() if held.kind is not None)
-    images = tuple(key for key, held in values.items() if _bits_of(held) & IMAGE)
-    roles = _roles(kinds, images)
-    source = values[roles.images[0]].values[0] if roles.images else data
-    digest = hashlib.sha256(source).hexdigest()
-    key = roles.objects[0].labels if roles.objects else roles.class_label
-    labels = list(values[key].values) if key else []
-    facts = record_facts(values, roles)
-    return CopiedRow(crc32c, [(file.entry.name, len(source), digest)], labels, *facts)
-
-
-@functools.lru_cache(maxsize=64)  # most files have records of one form
-def _roles(kinds: tuple[tuple[str, Kind], ...], images: tuple[str, ...]) -> Roles:
-    return roles_of_keys(dict(kinds), images)
-
-
-def _text_in(record: Sequences, key: str) -> str:
-    """Return the single value of a feature as text; empty if there is none or several."""
-    held = record.context.get(key)
-    if held is None or len(held.values) != 1:
-        return ""
-    value = held.values[0]
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
+    Raises:
+        RuntimeError: `E-VER-INDEX` when the index is damaged.
+    """
     try:
         return index_from_parquet(storage.read(file.index))
     except ValueError as error:
@@ -380,7 +326,8 @@ def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
         raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), remedy)) from None
 
 
-def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+def refused(where: str, what: str, remedy: str) -> RuntimeError:
+    """Return the fault of a source that cannot be read."""
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
 
 

@@ -1,0 +1,76 @@
+"""Describe records that no index describes: their features, and the columns of an index."""
+
+import functools
+import hashlib
+from collections import Counter
+
+from beam_tfrec.schemas.columns import LIST, ColumnFacts
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, STEPS
+from beam_tfrec.schemas.parse_example import Sequences, Values
+from beam_tfrec.transforms.build_records import record_facts
+from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.transforms.shard_index import CopiedRow
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+
+
+class FeatureNotes:
+    """Kinds of all features that records of a split hold, and how many records hold them."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, int] = {}
+        self._cells: Counter[str] = Counter()
+        self._rows = 0
+
+    def add(self, record: Sequences) -> None:
+        """Add the features of a record."""
+        self._rows += 1
+        for key, held in record.context.items():
+            self._kinds[key] = self._kinds.get(key, 0) | _bits_of(held)
+        for key, steps in record.feature_lists.items():
+            self._kinds[key] = functools.reduce(
+                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
+            )
+        self._cells.update([*record.context, *record.feature_lists])
+
+    def note(self, split: str) -> SplitSource:
+        """Return the note of all records."""
+        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
+        return SplitSource(split, columns=facts, rows=self._rows)
+
+
+def _bits_of(held: Values) -> int:
+    kind, values = held
+    if len(values) != 1:
+        return BIT_OF_KIND[kind] | LIST
+    if kind is not Kind.BYTES:
+        return BIT_OF_KIND[kind]
+    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
+
+
+def row_of(record: Sequences, data: bytes, crc32c: int, name: str) -> CopiedRow:
+    """Return the index columns of another program's record; its source is its first image."""
+    values = record.context
+    kinds = tuple((key, held.kind) for key, held in values.items() if held.kind is not None)
+    images = tuple(key for key, held in values.items() if _bits_of(held) & IMAGE)
+    roles = _roles(kinds, images)
+    source = values[roles.images[0]].values[0] if roles.images else data
+    digest = hashlib.sha256(source).hexdigest()
+    key = roles.objects[0].labels if roles.objects else roles.class_label
+    labels = list(values[key].values) if key else []
+    facts = record_facts(values, roles)
+    return CopiedRow(crc32c, [(name, len(source), digest)], labels, *facts)
+
+
+@functools.lru_cache(maxsize=64)  # most files have records of one form
+def _roles(kinds: tuple[tuple[str, Kind], ...], images: tuple[str, ...]) -> Roles:
+    return roles_of_keys(dict(kinds), images)
+
+
+def text_in(record: Sequences, key: str) -> str:
+    """Return the single value of a feature as text; empty if there is none or several."""
+    held = record.context.get(key)
+    if held is None or len(held.values) != 1:
+        return ""
+    value = held.values[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,182 @@
+"""Stage records: write them to TFRecord files, and copy them from there.
+
+Records of a program, and those of compressed files, are in no file of which a range could be read.
+`RecordStager` writes them below a folder of the run (`Staging`). That folder is deleted after the
+commit. A killed run leaves it behind, and the next run with the same output deletes it.
+"""
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import google_crc32c
+import msgspec
+from apache_beam.transforms.window import GlobalWindows
+from google.protobuf.message import Message
+
+from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.parse_example import parse_record
+from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
+from beam_tfrec.transforms.sources.read_samples import Item
+from beam_tfrec.transforms.storage import Access, Spool, Storage, join_uri, open_storage
+from beam_tfrec.transforms.walk_frames import MAX_RECORD_BYTES
+
+STAGED_ROOT = records_root("", 0)
+"""Name of the root of staged records; no split has an empty name."""
+
+_LOG = logging.getLogger(__name__)
+_STAGE = "stage_records"
+_MAX_FILE_BYTES = 256 << 20
+_MAX_FILE_RECORDS = 32_768  # their samples wait in memory, about 30 MB
+_WRITTEN_AT_ONCE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Place of a run's staged records.
+
+    Attributes:
+        folder: URI of the folder that all runs with one output share. It has no other files.
+        run: name of the run's own folder in it.
+        access: credentials and limits for stores.
+    """
+
+    folder: str
+    run: str
+    access: Access
+
+    @property
+    def uri(self) -> str:
+        """URI of the run's own folder."""
+        return join_uri(self.folder, self.run)
+
+    def delete(self) -> None:
+        """Delete the run's files."""
+        self._delete([self.run])
+
+    def delete_others(self) -> None:
+        """Delete the files of earlier runs, which have died."""
+        names = (entry.name for entry in open_storage(self.folder, self.access).list())
+        self._delete(sorted({name.partition("/")[0] for name in names} - {self.run}))
+
+    def _delete(self, runs: list[str]) -> None:
+        """Delete folders of runs. A failure is no fault, since the data set does not need them."""
+        storage = open_storage(self.folder, self.access)
+        for run in runs:
+            try:
+                storage.delete_folder(f"{run}/")
+            except RuntimeError as error:
+                _LOG.warning("%s is left, delete it: %s", join_uri(self.folder, run), error)
+
+
+class RecordStager:
+    """Writes records to files of its own. A file's samples are yielded once it is whole."""
+
+    def __init__(self, staging: Staging) -> None:
+        """Prepare without writing."""
+        self._staging = staging
+        self._storage: Storage | None = None
+        self._spool: Spool | None = None
+        self._waiting: list[tuple[Sample, int, int]] = []
+        self._unwritten: list[bytes] = []
+        self._bytes = self._written = 0
+
+    def add(self, sample: Sample, record: bytes) -> Iterator[Sample]:
+        """Append a sample's record; yield the samples of a file that is full."""
+        if self._storage is None:
+            self._storage = open_storage(self._staging.uri, self._staging.access)
+            self._storage.probe()
+        if self._spool is None:
+            self._spool = self._storage.spool()
+        self._unwritten += frame_record([record])
+        size = len(record) + FRAME_BYTES
+        self._waiting.append((sample, self._bytes, size))
+        self._bytes += size
+        if self._bytes - self._written >= _WRITTEN_AT_ONCE_BYTES:
+            self._write(self._spool)
+        if self._bytes >= _MAX_FILE_BYTES or len(self._waiting) >= _MAX_FILE_RECORDS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[Sample]:
+        """Publish the file, if there is one, and yield its samples with their places."""
+        storage, spool = self._storage, self._spool
+        if storage is None or spool is None:
+            return
+        name = f"{uuid.uuid4().hex}.tfrecord"  # an attempt never meets the files of another
+        with contextlib.closing(spool):
+            self._write(spool)
+            spool.publish(name)
+        entry = storage.stat(name)
+        if entry is None:
+            raise storage.changed(name, "not there")
+        waiting, self._waiting = self._waiting, []
+        self._spool, self._bytes, self._written = None, 0, 0
+        file = STAGED_ROOT, name, entry.size_bytes, entry.pin, entry.crc32c
+        for sample, offset, size in waiting:
+            yield msgspec.structs.replace(sample, blobs=(Blob(*file, offset, size),))
+
+    def _write(self, spool: Spool) -> None:
+        spool.write(self._unwritten)
+        self._unwritten, self._written = [], self._bytes
+
+
+class StageExamples(beam.DoFn):
+    """Pairs of a key and an Example -> samples, rejects and notes about features.
+
+    A bundle that is repeated writes other files, and samples of a failed bundle are dropped by the
+    runner. So nothing is doubled.
+    """
+
+    def __init__(self, split: str, splitting: Splitting, staging: Staging) -> None:
+        """Take the split, the rule that may divide it, and the place of records."""
+        self._split, self._splitting, self._staging = split, splitting, staging
+
+    def start_bundle(self) -> None:
+        """Forget what a failed bundle has left."""
+        self._stager = RecordStager(self._staging)
+        self._notes: dict[str, FeatureNotes] = {}
+
+    def process(self, example: tuple[str, Any]) -> Iterator[Item]:
+        """Write a record; yield the samples of a file that is full, or a reject."""
+        key, value = example
+        if not isinstance(key, str):
+            raise ValueError(f"a key must be text, got {key!r}: give every record its own text")
+        data = _bytes_of(key, value)
+        if len(data) > MAX_RECORD_BYTES:
+            yield self._reject(key, "E-EX-TOO-LARGE", f"a record of {len(data)} bytes")
+        elif (record := parse_record(data)) is None:
+            yield self._reject(key, "E-REC-EXAMPLE", f"{len(data)} bytes of another kind")
+        else:
+            fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
+            split = self._splitting.split_for(self._split, key, fields)
+            self._notes.setdefault(split, FeatureNotes()).add(record)
+            row = row_of(record, data, google_crc32c.value(data), key)
+            yield from self._stager.add(Sample(split, key, 0, (), pack(row)), data)
+
+    def finish_bundle(self) -> Iterator:
+        """Publish the last file, and yield its samples and the notes."""
+        for sample in self._stager.flush():
+            yield GlobalWindows.windowed_value_at_end_of_window(sample)
+        for split, notes in self._notes.items():
+            yield GlobalWindows.windowed_value_at_end_of_window(notes.note(split))
+
+    def _reject(self, key: str, code: str, what: str) -> Rejected:
+        split = self._splitting.split_of_other(self._split, key)
+        return Rejected(code=code, stage=_STAGE, split=split, key=key, detail=what)
+
+
+def _bytes_of(key: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, Message):
+        what = f"got {type(value).__name__} for {key!r}: give a tf.train.Example"
+        raise ValueError(f"a record must be bytes or a protobuf message, {what}")
+    # Protobuf orders the map of features differently in every process, unless asked not to.
+    return value.SerializeToString(deterministic=True)
