@@ -22,7 +22,7 @@ Files = Mapping[str, bytes]
 MANIFEST = "manifest.json"
 _COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
 _OF_THE_SAMPLE = (
-    *("E-IMG-", "E-EX-", "E-ROW-"),
+    *("E-IMG-", "E-EX-", "E-ROW-", "E-REC-"),
     *("E-SRC-LABEL", "E-SRC-TWICE", "E-ANN-MISSING", "E-ANN-FILE"),
 )
 _OF_THE_ANNOTATION = ("E-BOX-", "E-RLE-", "E-SEG-", "E-ANN-ORPHAN", "E-ANN-CATEGORY", "E-ANN-SHAPE")

@@ -33,7 +33,6 @@ STAGED_ROOT = records_root("", 0)
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "stage_records"
-_MAX_FILE_BYTES = 256 << 20
 _MAX_FILE_RECORDS = 32_768  # their samples wait in memory, about 30 MB
 _WRITTEN_AT_ONCE_BYTES = 1 << 20
 
@@ -46,11 +45,13 @@ class Staging:
         folder: URI of the folder that all runs with one output share. It has no other files.
         run: name of the run's own folder in it.
         access: credentials and limits for stores.
+        file_bytes: size of a file from which on the next one is begun.
     """
 
     folder: str
     run: str
     access: Access
+    file_bytes: int = 256 << 20
 
     @property
     def uri(self) -> str:
@@ -101,7 +102,7 @@ class RecordStager:
         self._bytes += size
         if self._bytes - self._written >= _WRITTEN_AT_ONCE_BYTES:
             self._write(self._spool)
-        if self._bytes >= _MAX_FILE_BYTES or len(self._waiting) >= _MAX_FILE_RECORDS:
+        if self._bytes >= self._staging.file_bytes or len(self._waiting) >= _MAX_FILE_RECORDS:
             yield from self.flush()
 
     def flush(self) -> Iterator[Sample]:
