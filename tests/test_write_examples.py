@@ -200,7 +200,9 @@ def test_other_elements_are_refused(pair: tuple, error: str, tmp_path: Path) -> 
 # --- reading, and stores ---
 
 
-def test_a_bucket_is_written_and_read(monkeypatch: pytest.MonkeyPatch, written: Path) -> None:
+def test_a_bucket_is_written_and_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: Path
+) -> None:
     with GcsStandIn() as stand_in:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
         stand_in.put("bucket", "out/_staged/dead/x.tfrecord", b"left by a dead run")
@@ -209,6 +211,10 @@ def test_a_bucket_is_written_and_read(monkeypatch: pytest.MonkeyPatch, written: 
         found = {name.removeprefix("out/") for name in stand_in.objects("bucket")}
         assert {name for name in found if not name.startswith("_sources/")} == names
         check_read("gs://bucket/out", "train", PAIRS)
+        stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
+        write("gs://bucket/out")  # its records stay there
+        assert caplog.text.count(" is left, delete it: E-IO-AUTH ") == 1
+        assert len(stand_in.objects("bucket")) == len(found) + 1
 
 
 def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:

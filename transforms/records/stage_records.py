@@ -7,6 +7,7 @@ commit. A killed run leaves it behind, and the next run with the same output del
 
 import contextlib
 import logging
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,14 @@ from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
 from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
 from beam_tfrec.transforms.sources.read_samples import Item
-from beam_tfrec.transforms.storage import Access, Spool, Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import (
+    Access,
+    Spool,
+    Storage,
+    is_local,
+    join_uri,
+    open_storage,
+)
 from beam_tfrec.transforms.walk_frames import MAX_RECORD_BYTES
 
 STAGED_ROOT = records_root("", 0)
@@ -59,8 +67,11 @@ class Staging:
         return join_uri(self.folder, self.run)
 
     def delete(self) -> None:
-        """Delete the run's files."""
+        """Delete the run's files, and the folder of all runs if it is a local one and now empty."""
         self._delete([self.run])
+        if is_local(self.folder):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder.removeprefix("file://"))
 
     def delete_others(self) -> None:
         """Delete the files of earlier runs, which have died."""

@@ -87,10 +87,8 @@ class LocalStorage(Storage):
         self._if_there(name, lambda: os.unlink(self._path(name)))
 
     def delete_folder(self, prefix: str) -> None:
-        """Delete a folder with all files in it, then the root if it is empty."""
+        """Delete a folder of the root with all that is in it."""
         self._if_there(prefix, lambda: shutil.rmtree(self._path(prefix)))
-        with contextlib.suppress(OSError):
-            os.rmdir(self.root)
 
     def require_folder(self) -> None:
         """Check that the root is a directory."""
