@@ -272,6 +272,8 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
 
 
 Tallies = beam.PCollection[tuple[str, PinTally]]
+Root = beam.Pipeline | beam.PCollection
+"""Input of a graph: the pipeline itself, or a program's Examples."""
 
 
 class PlannedDataSet(NamedTuple):
@@ -297,8 +299,8 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(root: beam.Pipeline | beam.PCollection, config: DataSetConfig) -> PlannedDataSet:
-    """Build the graph from the sources to the planned shards. It writes nothing to the output."""
+def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+    """Build the graph from the sources to the planned shards. It publishes nothing."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -342,9 +344,7 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
 
 
-def build(
-    root: beam.Pipeline | beam.PCollection, config: DataSetConfig
-) -> beam.PCollection[Manifest]:
+def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
     (shards, table), sources, rejected, tallies, spool = plan_data_set(root, config)
     plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)

@@ -17,14 +17,18 @@ from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
+from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.gate import GateLimits
-from beam_tfrec.transforms.records.read_examples import ReadExamples as ReadExamples
+from beam_tfrec.transforms.records.read_records import PlanRecords, RecordSource, read_shard
 from beam_tfrec.transforms.records.stage_records import STAGED_ROOT, StageExamples, Staging
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, is_local, join_uri
+
+_SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
+"""Fields of `WriteExamples` that make its `Sharding`."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,14 @@ class StagingConfig(DataSetConfig):
 
     def after_commit(self, manifests: beam.PCollection[Manifest]) -> beam.PCollection[Manifest]:
         """Delete the run's staged records at its end, and those of dead runs at once."""
-        once = manifests.pipeline | "Begin" >> beam.Impulse()
-        once | "DeleteLeft" >> beam.Map(_delete_left, self.staging)
-        return manifests | "DeleteStaged" >> beam.Map(_delete_staged, self.staging)
+        staging = manifests.pipeline | "Staging" >> beam.Create([self.staging])
+        staging | "DeleteOthers" >> beam.Map(Staging.delete_others)
+        return manifests | "DeleteStaged" >> beam.Map(self.staging.delete)
+
+
+def _alone(item: Item) -> tuple[Item]:
+    """Return the one item of a source's piece that is an item."""
+    return (item,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,24 +148,10 @@ class WriteExamples(beam.PTransform):
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
-        self._config = ExamplesConfig(
-            output=self.output,
-            split=self.split,
-            labels=self.labels,
-            sharding=Sharding(
-                {} if self.num_shards is None else {"": self.num_shards},
-                self.records_per_shard,
-                self.shard_bytes,
-                self.hosts,
-                seed=self.seed,
-            ),
-            splitting=self.splitting,
-            names=self.names,
-            budget=self.budget,
-            access=self.access,
-            limits=self.limits,
-            temp_location=self.temp_location,
-        )
+        given = {name: value for name, value in vars(self).items() if name not in _SHARDING}
+        shards = {} if self.num_shards is None else {"": self.num_shards}
+        sizes = {name: getattr(self, name) for name in _SHARDING[1:]}
+        self._config = ExamplesConfig(**given, sharding=Sharding(shards, **sizes))
 
     def expand(self, examples: beam.PCollection[tuple[str, Any]]) -> beam.PCollection[Manifest]:
         """Stage the records, then plan, copy and commit them.
@@ -165,23 +160,29 @@ class WriteExamples(beam.PTransform):
             ValueError: when the collection is not bounded, or has windows.
         """
         if not examples.is_bounded or not isinstance(examples.windowing.windowfn, GlobalWindows):
-            raise ValueError(
-                "examples must be bounded and in the global window, got"
-                f" {examples.windowing.windowfn}: use a batch pipeline, with"
-                " beam.WindowInto(beam.window.GlobalWindows())"
-            )
+            what = f"bounded and in the global window, got {examples.windowing.windowfn}"
+            raise ValueError(f"examples must be {what}: apply beam.WindowInto, in a batch pipeline")
         return build(examples, self._config)
 
 
-def _alone(item: Item) -> tuple[Item]:
-    """Return a staged item as a source's piece of which the reader yields the item itself."""
-    return (item,)
+@dataclass(eq=False)
+class ReadExamples(beam.PTransform):
+    """Pipeline root -> key and `tf.train.Example` bytes of each record of a split, in any order.
 
+    Shards are read in parallel, and every record's checksums are compared.
 
-def _delete_left(_: bytes, staging: Staging) -> None:
-    staging.delete_others()
+    Attributes:
+        uri: folder or URI of a data set.
+        split: split to read.
+        access: credentials and limits for stores.
+    """
 
+    uri: str
+    split: str = "train"
+    access: Access = DEFAULT_ACCESS
 
-def _delete_staged(manifest: Manifest, staging: Staging) -> Manifest:
-    staging.delete()
-    return manifest
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[str, bytes]]:
+        """Find the shards, and read them."""
+        source = {records_root(self.split, 0): RecordSource(self.split, 0, self.uri)}
+        shards = root | "FindShards" >> PlanRecords(source, Splitting(), self.access)
+        return shards.pieces | "ReadShards" >> beam.FlatMap(read_shard, self.uri, self.access)

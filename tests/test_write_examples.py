@@ -188,13 +188,9 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize(
-    ("pair", "error"),
-    [((3, b""), "a key must be text, got 3"), (("3", "x"), "a record must be bytes or a protobuf")],
-)
-def test_other_elements_are_refused(pair: tuple, error: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{error}"):
-        stage([pair], Staging(str(tmp_path), "1", DEFAULT_ACCESS))
+def test_keys_are_text(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^a key must be text, got 3: "):
+        stage([(3, b"")], Staging(str(tmp_path), "1", DEFAULT_ACCESS))  # type: ignore[list-item]
 
 
 # --- reading, and stores ---

@@ -18,6 +18,7 @@ import google_crc32c
 import msgspec
 
 from beam_tfrec.schemas.columns import matches
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import (
@@ -31,7 +32,7 @@ from beam_tfrec.schemas.manifest import (
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
 from beam_tfrec.transforms.output_files import missing_shards
 from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
 from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
@@ -45,12 +46,20 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
-from beam_tfrec.transforms.storage import Access, Entry, Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    Storage,
+    join_uri,
+    open_storage,
+    open_stored,
+)
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
 STAGE = "read_records"
 
+_READ_AHEAD_BYTES = 4 << 20
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
 _CONVERSIONS = ("image_converted", "image_turned")
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
@@ -129,10 +138,10 @@ def plan_source(
         taken = sorted(names) if source.pattern else []
     elif PLAN_NAME in files and not source.pattern:
         what = f"is not a finished data set: it has no {MANIFEST_NAME}"
-        raise refused(source.uri, what, "run its command again")
+        raise _refused(source.uri, what, "run its command again")
     elif not taken:
         what = f"no file matches {source.pattern!r}" if source.pattern else "has no TFRecord file"
-        raise refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
+        raise _refused(source.uri, what, "give a folder, file or quoted glob of TFRecord files")
     for number, name in enumerate(taken):
         yield RecordFile(root, files[name], place + number)
 
@@ -143,7 +152,7 @@ def _read_data_set(storage: Storage) -> Manifest:
     refuse_contradictions(manifest, where)
     if missing := missing_shards(storage, manifest):
         what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
-        raise refused(storage.root, what, "restore it, or run its command again")
+        raise _refused(storage.root, what, "restore it, or run its command again")
     return manifest
 
 
@@ -165,7 +174,7 @@ def _shards_of(
     if not shards and not source.pattern:
         splits = ", ".join(manifest.splits)
         what = f"is a data set without a split {source.split}"
-        raise refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+        raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
     records = sum(shard.records for shard, _ in shards)
     repairs = Counter[str]()
     for split in {shard.split for shard, _ in shards}:
@@ -211,7 +220,7 @@ class RecordReader:
         storage = open_storage(self.sources[file.root].uri, self.access)
         if file.note is not None:
             yield file.note
-        rows = None if not file.index else read_index(storage, file)
+        rows = None if not file.index else _read_index(storage, file)
         needs_values = rows is None or self.key_feature or self.splitting.fields
         if not needs_values and rows and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
@@ -312,12 +321,7 @@ class RecordReader:
         )
 
 
-def read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
-    """Return the rows of a shard's index.
-
-    Raises:
-        RuntimeError: `E-VER-INDEX` when the index is damaged.
-    """
+def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
     try:
         return index_from_parquet(storage.read(file.index))
     except ValueError as error:
@@ -326,9 +330,32 @@ def read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
         raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), remedy)) from None
 
 
-def refused(where: str, what: str, remedy: str) -> RuntimeError:
-    """Return the fault of a source that cannot be read."""
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+def read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
+    """Yield key and bytes of each record of a data set's shard.
+
+    Raises:
+        RuntimeError: `E-ARG` when the file is not of a data set; `E-VER-INDEX`, `E-VER-FRAME` or
+            `E-VER-CRC` when something is damaged; `E-SRC-CHANGED`; or a storage fault.
+    """
+    if not shard.index:
+        raise _refused(uri, "is not a data set of beam-tfrec", "give the folder of a manifest.json")
+    storage, remedy = open_storage(uri, access), "restore the data set, or run its command again"
+    rows = _read_index(storage, shard)
+    if (end := sum(row.size for row in rows)) != shard.entry.size_bytes:
+        what = f"its records end at byte {end}, the shard at byte {shard.entry.size_bytes}"
+        raise RuntimeError(fault_line("E-VER-INDEX", join_uri(uri, shard.index), what, remedy))
+    file = open_stored(storage, shard.entry, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
+    for number, row in enumerate(rows):
+        try:
+            yield row.key, read_frame(file.read(row.size), 0, row.size)
+        except FrameError as error:
+            what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
+            where = join_uri(uri, shard.entry.name)
+            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +17,16 @@ import apache_beam as beam
 import google_crc32c
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
-from google.protobuf.message import Message
 
 from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
 from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
 from beam_tfrec.transforms.sources.read_samples import Item
-from beam_tfrec.transforms.storage import (
-    Access,
-    Spool,
-    Storage,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import Access, Spool, is_local, join_uri, open_storage
 from beam_tfrec.transforms.walk_frames import MAX_RECORD_BYTES
 
 STAGED_ROOT = records_root("", 0)
@@ -42,7 +35,6 @@ STAGED_ROOT = records_root("", 0)
 _LOG = logging.getLogger(__name__)
 _STAGE = "stage_records"
 _MAX_FILE_RECORDS = 32_768  # their samples wait in memory, about 30 MB
-_WRITTEN_AT_ONCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,19 +58,20 @@ class Staging:
         """URI of the run's own folder."""
         return join_uri(self.folder, self.run)
 
-    def delete(self) -> None:
-        """Delete the run's files, and the folder of all runs if it is a local one and now empty."""
+    def delete(self, manifest: Manifest) -> Manifest:
+        """Delete the run's files, as its data set is committed; return the manifest."""
         self._delete([self.run])
         if is_local(self.folder):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # another run uses it
                 os.rmdir(self.folder.removeprefix("file://"))
+        return manifest
 
     def delete_others(self) -> None:
         """Delete the files of earlier runs, which have died."""
         names = (entry.name for entry in open_storage(self.folder, self.access).list())
-        self._delete(sorted({name.partition("/")[0] for name in names} - {self.run}))
+        self._delete({name.partition("/")[0] for name in names} - {self.run})
 
-    def _delete(self, runs: list[str]) -> None:
+    def _delete(self, runs: Iterable[str]) -> None:
         """Delete folders of runs. A failure is no fault, since the data set does not need them."""
         storage = open_storage(self.folder, self.access)
         for run in runs:
@@ -93,50 +86,39 @@ class RecordStager:
 
     def __init__(self, staging: Staging) -> None:
         """Prepare without writing."""
-        self._staging = staging
-        self._storage: Storage | None = None
+        self._file_bytes = staging.file_bytes
+        self._storage = open_storage(staging.uri, staging.access)
         self._spool: Spool | None = None
         self._waiting: list[tuple[Sample, int, int]] = []
-        self._unwritten: list[bytes] = []
-        self._bytes = self._written = 0
+        self._bytes = 0
 
     def add(self, sample: Sample, record: bytes) -> Iterator[Sample]:
         """Append a sample's record; yield the samples of a file that is full."""
-        if self._storage is None:
-            self._storage = open_storage(self._staging.uri, self._staging.access)
-            self._storage.probe()
         if self._spool is None:
+            self._storage.probe()
             self._spool = self._storage.spool()
-        self._unwritten += frame_record([record])
+        self._spool.write(frame_record([record]))
         size = len(record) + FRAME_BYTES
         self._waiting.append((sample, self._bytes, size))
         self._bytes += size
-        if self._bytes - self._written >= _WRITTEN_AT_ONCE_BYTES:
-            self._write(self._spool)
-        if self._bytes >= self._staging.file_bytes or len(self._waiting) >= _MAX_FILE_RECORDS:
+        if self._bytes >= self._file_bytes or len(self._waiting) >= _MAX_FILE_RECORDS:
             yield from self.flush()
 
     def flush(self) -> Iterator[Sample]:
         """Publish the file, if there is one, and yield its samples with their places."""
-        storage, spool = self._storage, self._spool
-        if storage is None or spool is None:
+        if self._spool is None:
             return
         name = f"{uuid.uuid4().hex}.tfrecord"  # an attempt never meets the files of another
-        with contextlib.closing(spool):
-            self._write(spool)
+        with contextlib.closing(self._spool) as spool:
             spool.publish(name)
-        entry = storage.stat(name)
+        entry = self._storage.stat(name)
         if entry is None:
-            raise storage.changed(name, "not there")
+            raise self._storage.changed(name, "not there")
         waiting, self._waiting = self._waiting, []
-        self._spool, self._bytes, self._written = None, 0, 0
+        self._spool, self._bytes = None, 0
         file = STAGED_ROOT, name, entry.size_bytes, entry.pin, entry.crc32c
         for sample, offset, size in waiting:
             yield msgspec.structs.replace(sample, blobs=(Blob(*file, offset, size),))
-
-    def _write(self, spool: Spool) -> None:
-        spool.write(self._unwritten)
-        self._unwritten, self._written = [], self._bytes
 
 
 class StageExamples(beam.DoFn):
@@ -160,7 +142,8 @@ class StageExamples(beam.DoFn):
         key, value = example
         if not isinstance(key, str):
             raise ValueError(f"a key must be text, got {key!r}: give every record its own text")
-        data = _bytes_of(key, value)
+        # Protobuf orders the map of features differently in every process, unless asked not to.
+        data = value if isinstance(value, bytes) else value.SerializeToString(deterministic=True)
         if len(data) > MAX_RECORD_BYTES:
             yield self._reject(key, "E-EX-TOO-LARGE", f"a record of {len(data)} bytes")
         elif (record := parse_record(data)) is None:
@@ -182,13 +165,3 @@ class StageExamples(beam.DoFn):
     def _reject(self, key: str, code: str, what: str) -> Rejected:
         split = self._splitting.split_of_other(self._split, key)
         return Rejected(code=code, stage=_STAGE, split=split, key=key, detail=what)
-
-
-def _bytes_of(key: str, value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if not isinstance(value, Message):
-        what = f"got {type(value).__name__} for {key!r}: give a tf.train.Example"
-        raise ValueError(f"a record must be bytes or a protobuf message, {what}")
-    # Protobuf orders the map of features differently in every process, unless asked not to.
-    return value.SerializeToString(deterministic=True)
