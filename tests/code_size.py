@@ -3,7 +3,10 @@
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
 Tests count by all their lines. A change that needs more room takes it from elsewhere. Five parts
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
-second help and the templates of all sources. The total stayed.
+second help and the templates of all sources. The total stayed. "Records in" (the `records`
+source, `WriteExamples` and `ReadExamples`) came later and has 1,000 lines of its own: 500 in
+`transforms/records`, the others where they belong. So the total is larger by that many, and that
+of tests by 400.
 """
 
 import ast
@@ -35,30 +38,30 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 2790, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3100, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 2960, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3150, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1120, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
     Budget("verify", 820, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 450, ["transforms/records/**/*.py"]),
+    Budget("transforms/records", 500, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2000, ["schemas/*.py"]),
     Budget("schemas/annotations", 1000, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1950,
+        1980,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 17_600, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 18_600, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 30_400, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 120
+MOST_MODULES = 125
 
 
 def code_lines(source: str) -> int:

@@ -118,13 +118,13 @@ def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: 
     assert not (out / "_staged").exists()
 
 
-@pytest.mark.parametrize(("nth", "shards"), [(6, 0), (50, 1)])
+@pytest.mark.parametrize(("nth", "shards"), [(48, 0), (89, 1)])
 def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
     kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
     assert len(kept) >= shards
-    assert any((out / "_staged").iterdir())
+    assert len([*out.glob("_staged/*/*.tfrecord")]) == 1
     write(out)
     assert digests(out) == digests(written)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
