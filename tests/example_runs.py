@@ -29,10 +29,10 @@ def pair(number: int) -> tuple[str, bytes]:
 PAIRS = [pair(number) for number in range(40)]
 
 
-def write(output: object, pairs: Pairs = PAIRS, workers: int = 1, **given: Any) -> None:
-    """Write pairs as a data set of three shards, in this process."""
-    options = PipelineOptions([f"--direct_num_workers={workers}"])
-    with beam.Pipeline("FnApiRunner", options) as root:
+def write(output: object, pairs: Pairs = PAIRS, *flags: str, **given: Any) -> None:
+    """Write pairs as a data set of three shards, in this process unless flags name a runner."""
+    runner = None if "--runner" in flags else "FnApiRunner"
+    with beam.Pipeline(runner, PipelineOptions([*flags])) as root:
         _ = root | beam.Create(pairs) | WriteExamples(str(output), num_shards=3, **given)
 
 

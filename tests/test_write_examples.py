@@ -27,6 +27,8 @@ from tests.coco_command import check_committed, committed_by, digests, rejected_
 from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
+from tests.servers import started
+from tests.test_engines import WORKER, service
 
 BAD = ("bad", b"\xff not an Example")
 DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
@@ -69,12 +71,22 @@ def as_messages(pairs: Pairs) -> list[tuple[str, Any]]:
     return [(key, tf.train.Example.FromString(data)) for key, data in pairs]
 
 
-@pytest.mark.parametrize("given", [list, as_messages])
+@pytest.mark.parametrize("given", [list, pytest.param(as_messages, marks=pytest.mark.thorough)])
 def test_order_bundles_and_messages_change_nothing(
     given: Callable[[Pairs], Pairs], written: Path, tmp_path: Path
 ) -> None:
     pairs = random.Random(1).sample(PAIRS, len(PAIRS))
-    write(tmp_path / "out", given(pairs), workers=3)
+    write(tmp_path / "out", given(pairs), "--direct_num_workers", "3")
+    assert digests(tmp_path / "out") == digests(written)
+
+
+@pytest.mark.slow
+def test_a_job_service_writes_the_same(written: Path, tmp_path: Path) -> None:
+    """Workers of a process of their own get all that they hold as bytes."""
+    with started(service) as (port, _):
+        engine = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}")
+        worker = ("--environment_type", "beam:env:harness_subprocess_python:v1")
+        write(tmp_path / "out", PAIRS, *engine, *worker, "--environment_config", WORKER)
     assert digests(tmp_path / "out") == digests(written)
 
 
@@ -118,6 +130,7 @@ def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: 
     assert not (out / "_staged").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("nth", "shards"), [(48, 0), (89, 1)])
 def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -232,7 +245,9 @@ def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:
 # --- compressed files ---
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, pytest.param(zlib.compress, marks=pytest.mark.thorough)]
+)
 def test_compressed_files_are_read_as_others(
     pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
