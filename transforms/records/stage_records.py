@@ -8,6 +8,7 @@ commit. A killed run leaves it behind, and the next run with the same output del
 import contextlib
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from beam_tfrec.transforms.walk_frames import MAX_RECORD_BYTES
 STAGED_ROOT = records_root("", 0)
 """Name of the root of staged records; no split has an empty name."""
 
+_RUN = re.compile("[0-9a-f]{32}")
 _LOG = logging.getLogger(__name__)
 _STAGE = "stage_records"
 _MAX_FILE_RECORDS = 32_768  # their samples wait in memory, about 30 MB
@@ -42,8 +44,8 @@ class Staging:
     """Place of a run's staged records.
 
     Attributes:
-        folder: URI of the folder that all runs with one output share. It has no other files.
-        run: name of the run's own folder in it.
+        folder: URI of the folder that all runs with one output share.
+        run: name of the run's own folder in it, 32 hex digits.
         access: credentials and limits for stores.
         file_bytes: size of a file from which on the next one is begun.
     """
@@ -67,9 +69,10 @@ class Staging:
         return manifest
 
     def delete_others(self) -> None:
-        """Delete the files of earlier runs, which have died."""
+        """Delete the files of earlier runs, which have died; other folders are not ours."""
         names = (entry.name for entry in open_storage(self.folder, self.access).list())
-        self._delete({name.partition("/")[0] for name in names} - {self.run})
+        found = {name.partition("/")[0] for name in names} - {self.run}
+        self._delete(filter(_RUN.fullmatch, found))
 
     def _delete(self, runs: Iterable[str]) -> None:
         """Delete folders of runs. A failure is no fault, since the data set does not need them."""
