@@ -108,9 +108,13 @@ class DataSetConfig(DataSetJob):
         if self.since and self.since.names:
             self.check_since()
 
-    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
-        """Build the part of the graph that reads the sources."""
+    def read_sources(self, root: Any) -> SourceSamples:
+        """Build the part of the graph that reads the sources, from the pipeline's root or input."""
         raise NotImplementedError
+
+    def after_commit(self, manifests: beam.PCollection[Manifest]) -> beam.PCollection[Manifest]:
+        """Build the steps that follow the commit, such as deleting temporary files."""
+        return manifests
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -292,6 +296,8 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
 
 
 Tallies = beam.PCollection[tuple[str, PinTally]]
+Root = beam.Pipeline | beam.PCollection
+"""Input of a graph: the pipeline itself, or a program's Examples."""
 
 
 class PlannedDataSet(NamedTuple):
@@ -317,8 +323,8 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
-    """Build the graph from the sources to the planned shards. It writes nothing."""
+def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+    """Build the graph from the sources to the planned shards. It publishes nothing."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -362,7 +368,7 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
 
 
-def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manifest]:
+def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
     (shards, table), sources, rejected, tallies, spool = plan_data_set(root, config)
     plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
@@ -375,8 +381,9 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
     if config.report:
         from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
 
-        return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
-    return manifests
+        report = beam.Map(with_report, config.output, config.access)
+        manifests = manifests | "WriteReport" >> report
+    return config.after_commit(manifests)
 
 
 def _all_named(listed: Tallies | None, left_out: Tallies | None) -> Tallies | None:

@@ -2,19 +2,18 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.examples import StagingConfig
 from beam_tfrec.pipelines.flags import add_sources, feature_names
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.columns import root_and_pattern
-from beam_tfrec.schemas.layouts.records import RecordsLayout
 from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.transforms.records.choose_records import (
     EVERY_RECORD,
@@ -30,7 +29,7 @@ from beam_tfrec.transforms.walk_frames import is_record_file
 
 
 @dataclass(frozen=True)
-class RecordsConfig(DataSetConfig):
+class RecordsConfig(StagingConfig):
     """A whole data set of copied records.
 
     Attributes:
@@ -45,7 +44,6 @@ class RecordsConfig(DataSetConfig):
     key_feature: str = ""
     choice: Choice = EVERY_RECORD
     on_duplicate: OnDuplicate = OnDuplicate.STOP
-    layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--records"
 
@@ -53,11 +51,6 @@ class RecordsConfig(DataSetConfig):
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(self.records)
-
-    @property
-    def split_fields(self) -> None:
-        """None: only the records show the features that `split_by` and `group_by` may name."""
-        return None
 
     @property
     def sources(self) -> dict[str, RecordSource]:
@@ -71,8 +64,8 @@ class RecordsConfig(DataSetConfig):
         }
 
     @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
+    def listed_roots(self) -> Mapping[str, str]:
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {name: source.uri for name, source in self.sources.items()}
 
     @property
@@ -91,7 +84,12 @@ class RecordsConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
         reader = RecordReader(
-            self.splitting, self.sources, self.access, self.key_feature, self.choice
+            self.splitting,
+            self.sources,
+            self.access,
+            self.key_feature,
+            self.choice,
+            None if self.plan else self.staging,
         )
         planned = root | "PlanRecords" >> PlanRecords(reader)
         read = planned.pieces | "ReadRecords" >> self.read_samples(reader)

@@ -362,7 +362,7 @@ def _check_sources(config: DataSetConfig) -> None:
                 what = f"is a folder, and {root} is a file"
                 raise RuntimeError(fault_line("E-ARG", uri, what, "swap the two")) from None
             raise
-    for uri in sorted({*config.roots.values(), *config.listed_roots.values()}):
+    for uri in sorted({*config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()
 
 

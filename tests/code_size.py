@@ -46,7 +46,7 @@ BUDGETS = (
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1130, ["transforms/storage/**/*.py"]),
     Budget("verify", 995, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 450, ["transforms/records/**/*.py"]),
+    Budget("transforms/records", 600, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2000, ["schemas/*.py"]),
@@ -61,7 +61,7 @@ BUDGETS = (
     Budget("all four packages", 18_600, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 31_500, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 124
+MOST_MODULES = 128
 
 
 def code_lines(source: str) -> int:

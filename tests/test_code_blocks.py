@@ -27,6 +27,7 @@ HERE = {  # page and words of a block: folder, code before it, condition after i
     ("docs/start-model-garden.md", "steps"): ("demo-out", "", "steps == 1"),
     ("docs/start.md", "demo-out/tfrec"): ("", "", "len(records) == 48"),
     ("docs/tables.md", "lengths"): ("clips", "", "[*map(int, lengths['tokens'])] == [2, 1]"),
+    ("docs/write-examples.md", "WriteExamples"): ("", "", "len(records) == 100"),
     ("docs/tables.md", "rows"): ("", ROWS, "clips['token_list'].to_pylist() == [[6], [7, 5]]"),
 }
 KERAS = "test_examples.py the_keras_tutorial_trains"

@@ -121,7 +121,7 @@ def test_rejected_samples_are_counted_once(
     rejects: list[Rejected], files: list[SplitSource], budget: RejectBudget, over: str
 ) -> None:
     job = dataclasses.replace(JOB, budget=budget)
-    line = f"^E-BUDGET gs://b/out: {over} samples rejected, --max_rejected is {budget} "
+    line = f"^E-BUDGET gs://b/out: {over} samples rejected, {budget} accepted "
     with pytest.raises(RuntimeError, match=line) if over else nullcontext():
         check_budget_aloud(rejects, files, job, "rejected")
 
@@ -153,7 +153,7 @@ def test_dropped_annotations_have_a_budget(
     assert str(raised.value) == (
         f"E-BUDGET gs://b/out: {accepted + 1} of {listed} annotations of train dropped"
         f" ({accepted + 1} E-BOX-EMPTY), {accepted} accepted (first id 0 of '1.jpg', gone);"
-        f" correct them, or accept with --max_dropped {accepted + 1}"
+        f" correct them, or accept with drop_budget=RejectBudget({accepted + 1})"
     )
 
 

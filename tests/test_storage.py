@@ -187,6 +187,14 @@ def test_an_observer_never_sees_a_partial_file(store: Store) -> None:
     assert {len(data) for data in store.files.all().values()} == {400_000}
 
 
+def test_deletes_a_folder_with_all_its_files(store: Store) -> None:
+    for name in ("d/e", "d/f/g", "dd/h"):
+        store.files.put(name, b"1")
+    for _ in range(2):
+        store.storage.delete_folder("d/")
+    assert store.files.all() == {"dd/h": b"1"}
+
+
 def test_deletes_files_that_exist_and_a_probe_its_own(store: Store) -> None:
     store.files.put("a/b", b"1")
     store.files.put("a/c", b"2")

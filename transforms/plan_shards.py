@@ -230,7 +230,9 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     in_order = sorted(pair for batch in batches for pair in batch.keys)
     for (key, position), (other, second) in itertools.pairwise(in_order):
         if key == other:
-            what = f"two samples have the key {key!r} (at positions {position} and {second})"
+            what = f"two samples have the key {key!r}"
+            if second != position:  # samples of a program have no positions
+                what += f" (at positions {position} and {second})"
             where, remedy = f"split {split}", "give every sample its own key"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
     return []

@@ -62,6 +62,7 @@ from beam_tfrec.transforms.storage.disk import coded
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
+_BUDGET_FIELDS = {"--max_rejected": "budget", "--max_dropped": "drop_budget"}
 
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
@@ -182,8 +183,9 @@ def check_budget_aloud(
     excluded nor filtered out. Above a limit, the first rejects are logged.
 
     Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts these rejects. There is none if all
-            samples are rejected, since it would end in `E-SET-EMPTY`.
+        RuntimeError: `E-BUDGET`, with the command, or a program's field, that accepts these
+            rejects. There is none if all samples are rejected, since it would end in
+            `E-SET-EMPTY`.
     """
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
@@ -192,7 +194,7 @@ def check_budget_aloud(
     if count > job.budget.allowed(listed):
         first = samples[0]
         what = (
-            f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
+            f"{count} of {listed} samples rejected, {job.budget} accepted"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
         _show_rejects(samples, remedy)
@@ -228,9 +230,11 @@ def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
-    command = re.sub(rf" {flag}[= ]\S+", "", job.command)  # a flag is given once
-    accept = f", or accept with {f'{command} {flag} {count}'.strip()}" if count else ""
-    remedy = f"correct them{accept}"
+    way = f"{_BUDGET_FIELDS[flag]}=RejectBudget({count})"
+    if job.command:
+        command = re.sub(rf" {flag}[= ]\S+", "", job.command)  # a flag is given once
+        way = f"{command} {flag} {count}"
+    remedy = f"correct them, or accept with {way}" if count else "correct them"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 

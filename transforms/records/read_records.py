@@ -7,28 +7,19 @@ The records of a data set are known from its indexes. Files of other programs ar
 their records, and a second time to copy these.
 """
 
-import functools
-import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import apache_beam as beam
-import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.columns import LIST, ColumnFacts, matches
+from beam_tfrec.schemas.columns import matches
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import Rejected, fault_line
-from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
-from beam_tfrec.schemas.layouts.records import (
-    BIT_OF_KIND,
-    IMAGE,
-    NO_IMAGE,
-    STEPS,
-    facts_of_data_set,
-    found_of_data_set,
-)
+from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
     MANIFEST_NAME,
@@ -38,14 +29,19 @@ from beam_tfrec.schemas.manifest import (
     read_manifest,
     refuse_contradictions,
 )
-from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
+from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
-from beam_tfrec.transforms.build_records import record_facts
-from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
 from beam_tfrec.transforms.output_files import missing_shards
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
+from beam_tfrec.transforms.records.describe_records import (
+    FeatureNotes,
+    classes_in,
+    row_of,
+    text_in,
+)
+from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_from_parquet
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
@@ -56,12 +52,20 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
-from beam_tfrec.transforms.storage import Access, Entry, Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    Storage,
+    join_uri,
+    open_storage,
+    open_stored,
+)
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
 STAGE = "read_records"
 
+_READ_AHEAD_BYTES = 4 << 20
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
@@ -213,6 +217,7 @@ class RecordReader:
         key_feature: feature with the records' keys; empty for the keys of the index, or else for
             file name and number.
         choice: which records to copy.
+        staging: place of the records of compressed files; None to write none, for a plan.
     """
 
     splitting: Splitting
@@ -220,6 +225,7 @@ class RecordReader:
     access: Access
     key_feature: str = ""
     choice: Choice = EVERY_RECORD
+    staging: Staging | None = None
 
     def __call__(self, file: RecordFile) -> Iterator[Item]:
         """Yield a sample or a reject for every record, then notes about the rest and the features.
@@ -231,7 +237,7 @@ class RecordReader:
         if file.note is not None:
             yield file.note
         left_out: Counter[tuple[str, str]] = Counter()
-        notes: dict[str, _FeatureNotes] = {}
+        notes: dict[str, FeatureNotes] = {}
         for item in self._items(file, notes):
             if isinstance(item, _LeftOut):
                 left_out[item] += 1
@@ -243,7 +249,7 @@ class RecordReader:
             yield of_split.note(split)
 
     def _items(
-        self, file: RecordFile, notes: dict[str, "_FeatureNotes"]
+        self, file: RecordFile, notes: dict[str, FeatureNotes]
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
         rows = _read_index(storage, file) if file.index else []
@@ -255,16 +261,22 @@ class RecordReader:
             return
         by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
-        if opened.compression:
-            what = f"is compressed ({opened.compression})"
-            raise _refused(join_uri(storage.root, file.entry.name), what, "unpack it first")
-        for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
-            known = by_offset.pop(found.offset, None)
-            if file.index and known is None:
-                what = f"record {found.number} at byte {found.offset} is not in its index"
-                yield self._reject(file, f"{file.entry.name}:{found.number}", "E-REC-DAMAGED", what)
-            else:
-                yield self._read(file, found, known, notes)
+        stager = RecordStager(self.staging) if opened.compression and self.staging else None
+        number = 0
+        try:
+            for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
+                number = found.number + 1
+                known = by_offset.pop(found.offset, None)
+                item = self._read(file, found, known, notes)
+                if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
+                    yield from stager.add(item, found.data or b"")
+                else:
+                    yield item
+        except zlib.error as error:
+            what = f"the {opened.compression} data is damaged from record {number} on ({error})"
+            yield self._reject(file, f"{file.entry.name}:{number}", "E-REC-DAMAGED", what)
+        if stager:
+            yield from stager.flush()
         for lost in by_offset.values():
             what = f"no record begins at byte {lost.offset}, where the index has one"
             yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
@@ -274,7 +286,7 @@ class RecordReader:
         file: RecordFile,
         found: FoundRecord | BadFrame,
         row: IndexRow | None,
-        notes: dict[str, "_FeatureNotes"],
+        notes: dict[str, FeatureNotes],
     ) -> "Sample | Rejected | _LeftOut":
         """Return the sample or the reject of a record, and add its features to the notes."""
         key = f"{file.entry.name}:{found.number}" if row is None else row.key
@@ -283,8 +295,7 @@ class RecordReader:
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
-        crc32c = google_crc32c.value(found.data)
-        if row is not None and row.crc32c not in (None, crc32c):
+        if file.index and (row is None or row.crc32c not in (None, found.crc32c)):
             return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
         record = None
         if row is None or self.key_feature or self.splitting.fields:
@@ -293,20 +304,19 @@ class RecordReader:
                 what = f"{where}: {found.size} bytes of another kind"
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
             if self.key_feature:
-                given = _text_in(record, self.key_feature)
+                given = text_in(record, self.key_feature)
                 if not given:
                     what = f"{where} has no single value in {self.key_feature!r}"
                     return self._reject(file, key, "E-REC-KEY", what)
                 key = given
         place = _Place(key, found.number, found.offset, found.size + FRAME_BYTES)
         if row is not None:
-            return self._sample(file, place, copied_row(row, crc32c), record)
+            return self._sample(file, place, copied_row(row, found.crc32c), record)
         assert record is not None
-        bits = {key: _bits_of(held) for key, held in record.context.items()}
-        copied = _row_of(record, bits, found.data, crc32c, file)
+        copied = row_of(record, found.data, found.crc32c, file.entry.name)
         sample = self._sample(file, place, copied, record)
         if isinstance(sample, Sample):
-            notes.setdefault(sample.split, _FeatureNotes()).add(record, bits)
+            notes.setdefault(sample.split, FeatureNotes()).add(record)
         return sample
 
     def _sample(
@@ -315,14 +325,14 @@ class RecordReader:
         """Return the sample of a record, or why it is left out."""
         fields = {}
         if record is not None:
-            fields = {name: _text_in(record, name) for name in self.splitting.fields.values()}
+            fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
         where = f"{file.entry.name}, record {at.number}"
         split = self.splitting.split_for(self.sources[file.root].split, at.key, fields, where)
 
         def has_class() -> bool:
             if file.index:
                 return not {*file.class_ids}.isdisjoint(copied.labels)
-            return record is not None and not _classes_in(record).isdisjoint(self.choice.classes)
+            return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
 
         if why := self.choice.why_not(at.key, has_class, self.access):
             return _LeftOut(split, why)
@@ -358,78 +368,6 @@ class _LeftOut(NamedTuple):
     why: str
 
 
-class _FeatureNotes:
-    """Kinds of all features that records of a split hold, and how many records hold them."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, int] = {}
-        self._cells: Counter[str] = Counter()
-        self._rows = 0
-
-    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
-        """Add the features of a record, with the bits of its context."""
-        self._rows += 1
-        for key, found in bits.items():
-            self._kinds[key] = self._kinds.get(key, 0) | found
-        for key, steps in record.feature_lists.items():
-            self._kinds[key] = functools.reduce(
-                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
-            )
-        self._cells.update([*bits, *record.feature_lists])
-
-    def note(self, split: str) -> SplitSource:
-        """Return the note of all records."""
-        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
-        return SplitSource(split, columns=facts, rows=self._rows)
-
-
-def _bits_of(held: Values) -> int:
-    kind, values = held
-    if len(values) != 1:
-        return BIT_OF_KIND[kind] | LIST
-    if kind is not Kind.BYTES:
-        return BIT_OF_KIND[kind]
-    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
-
-
-def _row_of(
-    record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, file: RecordFile
-) -> CopiedRow:
-    """Return the index columns of another program's record; its source is its first image."""
-    values, roles = record.context, _roles(tuple(bits.items()))
-    source = values[roles.images[0]].values[0] if roles.images else data
-    digest = hashlib.sha256(source).hexdigest()
-    key = roles.objects[0].labels if roles.objects else roles.class_label
-    labels = list(values[key].values) if key else []
-    facts = record_facts(values, roles)
-    return CopiedRow(crc32c, [(file.entry.name, len(source), digest)], labels, *facts)
-
-
-def _classes_in(record: Sequences) -> set[str]:
-    """Return the names of a record's classes, if it holds names."""
-    roles = _roles(tuple((key, _bits_of(held)) for key, held in record.context.items()))
-    keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
-    values = (value for key in keys if key for value in record.context[key].values)
-    return {value.decode(errors="replace") for value in values}
-
-
-@functools.lru_cache(maxsize=256)  # most files have records of few forms
-def _roles(bits: tuple[tuple[str, int], ...]) -> Roles:
-    kinds = {key: kind for key, held in bits for kind, bit in BIT_OF_KIND.items() if held & bit}
-    return roles_of_keys(
-        {k: kind for k, kind in kinds.items() if kind}, [k for k, held in bits if held & IMAGE]
-    )
-
-
-def _text_in(record: Sequences, key: str) -> str:
-    """Return the single value of a feature as text; empty if there is none or several."""
-    held = record.context.get(key)
-    if held is None or len(held.values) != 1:
-        return ""
-    value = held.values[0]
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
 def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
     try:
         return index_from_parquet(storage.read(file.index))
@@ -441,6 +379,30 @@ def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+def read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
+    """Yield key and bytes of each record of a data set's shard.
+
+    Raises:
+        RuntimeError: `E-ARG` when the file is not of a data set; `E-VER-INDEX`, `E-VER-FRAME` or
+            `E-VER-CRC` when something is damaged; `E-SRC-CHANGED`; or a storage fault.
+    """
+    if not shard.index:
+        raise _refused(uri, "is not a data set of beam-tfrec", "give the folder of a manifest.json")
+    storage, remedy = open_storage(uri, access), "restore the data set, or run its command again"
+    rows = _read_index(storage, shard)
+    if (end := sum(row.size for row in rows)) != shard.entry.size_bytes:
+        what = f"its records end at byte {end}, the shard at byte {shard.entry.size_bytes}"
+        raise RuntimeError(fault_line("E-VER-INDEX", join_uri(uri, shard.index), what, remedy))
+    file = open_stored(storage, shard.entry, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
+    for number, row in enumerate(rows):
+        try:
+            yield row.key, read_frame(file.read(row.size), 0, row.size)
+        except FrameError as error:
+            what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
+            where = join_uri(uri, shard.entry.name)
+            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
 @dataclass(eq=False)

@@ -189,6 +189,11 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
 
+    def delete_folder(self, prefix: str) -> None:
+        """Delete all files below a folder of the root, such as `_staged/`."""
+        for entry in [*self.list(prefix)]:
+            self.delete(entry.name)
+
     def require_folder(self) -> None:
         """Check that the root exists, in stores that have folders.
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import glob
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
@@ -84,6 +85,10 @@ class LocalStorage(Storage):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
         self._if_there(name, lambda: os.unlink(self._path(name)))
+
+    def delete_folder(self, prefix: str) -> None:
+        """Delete a folder of the root with all that is in it."""
+        self._if_there(prefix, lambda: shutil.rmtree(self._path(prefix)))
 
     def require_folder(self) -> None:
         """Check that the root is a directory."""

@@ -1,0 +1,278 @@
+"""`WriteExamples`, `ReadExamples` and compressed files: records that are staged, then copied."""
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+import beam_tfrec
+from beam_tfrec.pipelines import records
+from beam_tfrec.pipelines.examples import WriteExamples
+from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import Order, Sample
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.tfrecord import frame_record
+from beam_tfrec.transforms.plan_shards import members_digest
+from beam_tfrec.transforms.records.stage_records import StageExamples, Staging
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from tests.children import KILLED, exit_code_of
+from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
+from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
+from tests.gcs_stand_in import GcsStandIn
+from tests.invariants import files_of
+from tests.servers import started
+from tests.test_engines import WORKER, service
+
+BAD = ("bad", b"\xff not an Example")
+DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("written") / "out"
+    write(out)
+    check_committed(out)
+    return out
+
+
+def framed(pairs: Pairs) -> bytes:
+    return b"".join(part for _, data in pairs for part in frame_record([data]))
+
+
+# --- the result ---
+
+
+def test_the_shards_are_those_of_copied_files(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.tfrecord").write_bytes(framed(PAIRS))
+    flags = ("--records", tmp_path / "files", "--key_feature", "key", "--num_shards", 3)
+    committed_by(records.run, tmp_path / "out", *flags, "--no_report")
+    assert digests(written, "*.tfrec") == digests(tmp_path / "out", "*.tfrec") != {}
+    unlike = {name for name in files_of(written) if name.startswith("_sources/")}
+    copied = {name for name in files_of(tmp_path / "out") if not name.startswith("_sources/")}
+    assert files_of(written).keys() - unlike == copied
+    assert not (written / "_staged").exists()
+    opened = beam_tfrec.open(str(written), "train")
+    assert {record["key"]: record["odd"] for record in opened}.keys() == {
+        key.encode() for key, _ in PAIRS
+    }
+
+
+def as_messages(pairs: Pairs) -> list[tuple[str, Any]]:
+    import tensorflow as tf
+
+    return [(key, tf.train.Example.FromString(data)) for key, data in pairs]
+
+
+@pytest.mark.parametrize("given", [list, pytest.param(as_messages, marks=pytest.mark.thorough)])
+def test_order_bundles_and_messages_change_nothing(
+    given: Callable[[Pairs], Pairs], written: Path, tmp_path: Path
+) -> None:
+    pairs = random.Random(1).sample(PAIRS, len(PAIRS))
+    write(tmp_path / "out", given(pairs), "--direct_num_workers", "3")
+    assert digests(tmp_path / "out") == digests(written)
+
+
+@pytest.mark.slow
+def test_a_job_service_writes_the_same(written: Path, tmp_path: Path) -> None:
+    """Workers of a process of their own get all that they hold as bytes."""
+    with started(service) as (port, _):
+        engine = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}")
+        worker = ("--environment_type", "beam:env:harness_subprocess_python:v1")
+        write(tmp_path / "out", PAIRS, *engine, *worker, "--environment_config", WORKER)
+    assert digests(tmp_path / "out") == digests(written)
+
+
+def test_labels_splits_and_rejects(tmp_path: Path) -> None:
+    divided = Splitting("hash", {"train": Fraction(3), "val": Fraction(1)}, group_by="key")
+    write(
+        tmp_path / "out",
+        [*PAIRS, BAD],
+        splitting=divided,
+        labels={0: "cat", 1: "dog"},
+        budget=RejectBudget(1),
+        temp_location=str(tmp_path / "temp"),
+    )
+    check_committed(tmp_path / "out")
+    (line,) = rejected_of(tmp_path / "out")
+    assert (line["code"], line["key"], line["stage"]) == ("E-REC-EXAMPLE", "bad", "stage_records")
+    opened = {split: beam_tfrec.open(str(tmp_path / "out"), split) for split in ("train", "val")}
+    assert opened["val"].labels == (Label(0, "cat"), Label(1, "dog"))
+    for split, found in opened.items():
+        of_split = [pair for pair in PAIRS if divided.split_of(pair[0]) == split]
+        assert len(found) == len(of_split) > 0
+        check_read(tmp_path / "out", split, of_split)
+    assert [*(tmp_path / "temp").iterdir()] == []
+
+
+# --- what ends a run ---
+
+
+def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Exception, match=r"E-SET-DUPLICATE split train: .* the key 'k003';"):
+        write(tmp_path / "twice", [*PAIRS, PAIRS[3]])
+    with pytest.raises(
+        Exception, match=r"E-BUDGET .*: 1 of 41 samples rejected, 0 accepted .*; "
+    ) as e:
+        write(out, [*PAIRS, BAD])
+    assert "correct them, or accept with budget=RejectBudget(1)" in str(e.value)
+    assert {name.split("/")[0] for name in files_of(out)} == {"_staged"}
+    write(out)
+    assert digests(out) == digests(written)
+    assert not (out / "_staged").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("nth", "shards"), [(48, 0), (89, 1)])
+def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
+    assert len(kept) >= shards
+    assert len([*out.glob("_staged/*/*.tfrecord")]) == 1
+    write(out)
+    assert digests(out) == digests(written)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert not (out / "_staged").exists()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"output": ""}, "output must not be empty"),
+    ({"split": "Train"}, "a split must be lower-case letters"),
+    ({"num_shards": 0}, "num_shards must be at least 1, got 0"),
+    ({"num_shards": 2, "records_per_shard": 5}, "num_shards .* exclude each other"),
+    ({"temp_location": "gs://b//x"}, "a path must not hold '//'"),
+]
+
+
+@pytest.mark.parametrize(("given", "error"), REFUSED)
+def test_wrong_options_are_refused(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=f"^{error}"):
+        WriteExamples(**{"output": "out", **given})
+
+
+def test_windows_are_refused(test_pipeline: Callable[[], beam.Pipeline]) -> None:
+    pairs = test_pipeline() | beam.Create(PAIRS) | beam.WindowInto(beam.window.FixedWindows(1))
+    with pytest.raises(ValueError, match=r"^examples must be bounded and in the global w"):
+        pairs | WriteExamples("out")
+
+
+# --- bundles ---
+
+
+def stage(pairs: Pairs, staging: Staging, *, bundles: int = 1, until: int = -1) -> list[Sample]:
+    """Stage pairs in bundles; of a bundle that fails, only the first ones."""
+    samples: list[Sample] = []
+    step = StageExamples("train", Splitting(), staging)
+    for first in range(bundles):
+        step.start_bundle()
+        for example in pairs[first::bundles][: until if until >= 0 else None]:
+            samples += [item for item in step.process(example) if isinstance(item, Sample)]
+        if until < 0:
+            samples += [v.value for v in step.finish_bundle() if isinstance(v.value, Sample)]
+    return samples
+
+
+def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
+    """Samples of all attempts are the same to the plan; each attempt has files of its own."""
+    wholes = Staging(str(tmp_path / "staged"), "1", DEFAULT_ACCESS)
+    halves = Staging(str(tmp_path / "staged"), "1", DEFAULT_ACCESS, file_bytes=1000)
+    assert stage(PAIRS, wholes, until=20) == []
+    attempts = [stage(PAIRS, wholes), stage(PAIRS, wholes), stage(PAIRS[::-1], halves, bundles=3)]
+    files = [{sample.blobs[0].name for sample in samples} for samples in attempts]
+    assert [len(names) > 1 for names in files] == [False, False, True]
+    assert len(set.union(*files)) == sum(map(len, files)) == len([*tmp_path.glob("*/1/*")])
+    assert len({members_digest(samples, Order.SHUFFLED) for samples in attempts}) == 1
+    for samples in attempts:
+        assert sorted(sample.key for sample in samples) == [key for key, _ in PAIRS]
+        for sample in samples:
+            file = tmp_path / "staged" / "1" / sample.blobs[0].name
+            start, size = sample.blobs[0].offset, sample.blobs[0].length
+            assert file.read_bytes()[start : start + size] == framed(
+                [(sample.key, dict(PAIRS)[sample.key])]
+            )
+
+
+def test_keys_are_text(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^a key must be text, got 3: "):
+        stage([(3, b"")], Staging(str(tmp_path), "1", DEFAULT_ACCESS))  # type: ignore[list-item]
+
+
+# --- reading, and stores ---
+
+
+def test_a_bucket_is_written_and_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: Path
+) -> None:
+    with GcsStandIn() as stand_in:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        stand_in.put("bucket", f"out/_staged/{0:032x}/x.tfrecord", b"left by a dead run")
+        stand_in.put("bucket", "out/_staged/mine/x.tfrecord", b"of the user")
+        write("gs://bucket/out")
+        names = {name for name in files_of(written) if not name.startswith("_sources/")}
+        found = {name.removeprefix("out/") for name in stand_in.objects("bucket")}
+        found.remove("_staged/mine/x.tfrecord")
+        assert {name for name in found if not name.startswith("_sources/")} == names
+        check_read("gs://bucket/out", "train", PAIRS)
+        stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
+        write("gs://bucket/out")  # its records stay there
+        assert caplog.text.count(" is left, delete it: E-IO-AUTH ") == 1
+        assert len(stand_in.objects("bucket")) == len(found) + 2
+
+
+def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out)
+    shard = max(out.glob("*.tfrec"))
+    data = bytearray(shard.read_bytes())
+    rows = [line.split() for line in min(out.glob("index/*00002*.idx")).read_text().splitlines()]
+    data[int(rows[1][0]) + 20] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(
+        Exception, match=rf"E-VER-CRC {shard}: record 1 \(key k\d+\) at byte {rows[1][0]}: "
+    ):
+        check_read(out, "train", PAIRS)
+    with pytest.raises(Exception, match=r"E-ARG .*: is a data set without a split val; "):
+        check_read(out, "val", [])
+
+
+# --- compressed files ---
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, pytest.param(zlib.compress, marks=pytest.mark.thorough)]
+)
+def test_compressed_files_are_read_as_others(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    for name, change in (("plain", bytes), ("packed", pack)):
+        (tmp_path / name).mkdir()
+        for number in (0, 1):
+            data = framed(PAIRS[number::2])
+            (tmp_path / name / f"{number}.tfrecord").write_bytes(change(data) if number else data)
+    plan = run_pipeline(
+        records.run, "--records", tmp_path / "packed", "--output", tmp_path / "x", "--plan"
+    )
+    assert (plan.code, (tmp_path / "x").exists()) == (0, False)
+    for name in ("plain", "packed"):
+        flags = ("--records", tmp_path / name, "--num_shards", 2, "--no_report")
+        committed_by(records.run, tmp_path / f"{name}-out", *flags)
+    assert digests(tmp_path / "plain-out", *DATA) == digests(tmp_path / "packed-out", *DATA) != {}
+    assert not (tmp_path / "packed-out" / "_staged").exists()
+
+
+def test_a_truncated_gzip_file_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.tfrecord.gz").write_bytes(gzip.compress(framed(PAIRS))[:-20])
+    flags = ("--records", tmp_path / "files", "--max_rejected", 2, "--no_report")
+    committed_by(records.run, tmp_path / "out", *flags)
+    found = {line["code"] for line in rejected_of(tmp_path / "out")}
+    assert found == {"E-REC-DAMAGED"}

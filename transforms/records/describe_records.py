@@ -1,0 +1,92 @@
+"""Describe records that no index describes: their features, and the columns of an index."""
+
+import functools
+import hashlib
+from collections import Counter
+
+from beam_tfrec.schemas.columns import LIST, ColumnFacts
+from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, STEPS
+from beam_tfrec.schemas.parse_example import Sequences, Values
+from beam_tfrec.transforms.build_records import record_facts
+from beam_tfrec.transforms.images.check_images import looks_like_image
+from beam_tfrec.transforms.shard_index import CopiedRow
+from beam_tfrec.transforms.sources.read_samples import SplitSource
+
+
+class FeatureNotes:
+    """Kinds of all features that records of a split hold, and how many records hold them."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, int] = {}
+        self._cells: Counter[str] = Counter()
+        self._rows = 0
+
+    def add(self, record: Sequences) -> None:
+        """Add the features of a record."""
+        self._rows += 1
+        for key, found in bits_in(record).items():
+            self._kinds[key] = self._kinds.get(key, 0) | found
+        for key, steps in record.feature_lists.items():
+            self._kinds[key] = functools.reduce(
+                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
+            )
+        self._cells.update([*record.context, *record.feature_lists])
+
+    def note(self, split: str) -> SplitSource:
+        """Return the note of all records."""
+        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
+        return SplitSource(split, columns=facts, rows=self._rows)
+
+
+def bits_in(record: Sequences) -> dict[str, int]:
+    """Return the bits of the features of a record's context, by key."""
+    return {key: _bits_of(held) for key, held in record.context.items()}
+
+
+def _bits_of(held: Values) -> int:
+    kind, values = held
+    if len(values) != 1:
+        return BIT_OF_KIND[kind] | LIST
+    if kind is not Kind.BYTES:
+        return BIT_OF_KIND[kind]
+    return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
+
+
+def row_of(record: Sequences, data: bytes, crc32c: int, name: str) -> CopiedRow:
+    """Return the index columns of another program's record; its source is its first image."""
+    values, roles = record.context, _roles_in(record)
+    source = values[roles.images[0]].values[0] if roles.images else data
+    digest = hashlib.sha256(source).hexdigest()
+    key = roles.objects[0].labels if roles.objects else roles.class_label
+    labels = list(values[key].values) if key else []
+    facts = record_facts(values, roles)
+    return CopiedRow(crc32c, [(name, len(source), digest)], labels, *facts)
+
+
+def classes_in(record: Sequences) -> set[str]:
+    """Return the names of a record's classes, if it holds names."""
+    roles = _roles_in(record)
+    keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
+    values = (value for key in keys if key for value in record.context[key].values)
+    return {value.decode(errors="replace") for value in values}
+
+
+def _roles_in(record: Sequences) -> Roles:
+    return _roles(tuple(bits_in(record).items()))
+
+
+@functools.lru_cache(maxsize=256)  # most files have records of few forms
+def _roles(bits: tuple[tuple[str, int], ...]) -> Roles:
+    kinds = {key: kind for key, held in bits for kind, bit in BIT_OF_KIND.items() if held & bit}
+    images = [key for key, held in bits if held & IMAGE]
+    return roles_of_keys({key: kind for key, kind in kinds.items() if kind}, images)
+
+
+def text_in(record: Sequences, key: str) -> str:
+    """Return the single value of a feature as text; empty if there is none or several."""
+    held = record.context.get(key)
+    if held is None or len(held.values) != 1:
+        return ""
+    value = held.values[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
