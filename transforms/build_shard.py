@@ -41,7 +41,6 @@ from beam_tfrec.transforms.build_records import (
     record_facts,
     record_maker,
 )
-from beam_tfrec.transforms.copy_records import copy_group, group_samples
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images.conversion import Conversion
 from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
@@ -189,6 +188,8 @@ def _records(
     if not job.layout.copies_records:
         yield from gate.in_order(shard.samples, size_of, record_maker(job, plan, gate, roots))
         return
+    from beam_tfrec.transforms.copy_records import copy_group, group_samples  # late: rarely needed
+
     groups = group_samples(shard.samples)
     copy = functools.partial(copy_group, roots=roots)
     for group, records in gate.in_order(groups, lambda group: sum(map(size_of, group)), copy):
