@@ -213,7 +213,7 @@ note_path() { # --FLAG VALUE: remember the buckets of the job; refuse local path
     --images | --annotations | --panoptic_images | --table | --low | --high | --arrays | --records)
       [[ ! $path =~ ^[a-z][a-z0-9_]*= ]] || path=${path#*=}
       ;;
-    --exclude | --since | --output | --label_file | --image_root) ;;
+    --exclude | --since | --output | --label_file | --image_root | --keys | --drop_keys) ;;
     *) return 0 ;;
   esac
   [[ $path == *://* ]] || fail E-ARG "$flag $path is a local path, which workers cannot see" "copy it to a bucket, and give gs://BUCKET/PATH"
