@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from beam_tfrec.pipelines import coco, records
@@ -16,6 +16,8 @@ from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
 from tests import oracle
 from tests.coco_command import Run, run_pipeline
+from tests.gcs_stand_in import GcsStandIn
+from tests.gcs_stand_in import Kind as RequestKind
 from tests.invariants import check_committed, files_of, keyed_records
 
 TRAIN = [
@@ -85,14 +87,24 @@ def test_resharding_there_and_back_gives_the_same_shards(
     plan = manifest["plan"]
     splits, options = plan["splits"], plan["options"]
     order = ["--order", *options["order"].replace("all=", "").split(" ")]
+    shuffled = order[1] == "shuffled"
     second, third = tmp_path / "second", tmp_path / "third"
     sources = [f"{split}={first}" for split in splits]
-    copied(second, "--records", *sources, "--num_shards", 2, "--seed", 5, *order)
+    copied(
+        second,
+        "--records",
+        *sources,
+        "--num_shards",
+        2,
+        *order,
+        *(("--seed", 5) if shuffled else ()),
+    )
     sources = [f"{split}={second}" for split in splits]
     sizes = ["--num_shards", *(f"{split}={splits[split]['shards']}" for split in splits)]
     if options["records_per_shard"]:
         sizes = ["--records_per_shard", options["records_per_shard"]]
-    names = ["--shard_names", options["shard_names"], "--seed", options["seed"]]
+    names = ["--shard_names", options["shard_names"]]
+    names += ["--seed", options["seed"]] if shuffled else []
     again = copied(third, "--records", *sources, *sizes, *names, *order)
     assert shards(third) == shards(first)
     assert again["layout"] == manifest["layout"]
@@ -325,17 +337,81 @@ def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_another_program_s_records_keep_their_bytes(tmp_path: Path) -> None:
+def write_by_tensorflow(folder: Path) -> None:
     import tensorflow as tf
 
-    (tmp_path / "in").mkdir()
-    with tf.io.TFRecordWriter(str(tmp_path / "in/a.tfrecord")) as writer:
+    with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
         for number in range(20):
             values = tf.train.Int64List(value=range(number))
             features = {"values": tf.train.Feature(int64_list=values)}
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
-    copied(tmp_path / "out", "--records", tmp_path / "in/a.tfrecord", "--order", "input")
-    (shard,) = (tmp_path / "out").glob("*.tfrec")
-    assert shard.read_bytes() == (tmp_path / "in/a.tfrecord").read_bytes()
-    assert struct.unpack("<Q", shard.read_bytes()[:8])[0] > 0
+
+
+def write_by_tfds(folder: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(None, None, 3)),
+            "label": tfds.features.ClassLabel(names=["even", "odd"]),
+            "numbers": tfds.features.Sequence(np.int64),
+        }
+    )
+    version, place = tfds.core.Version("1.0.0"), {"data_dir": str(folder), "module_name": "numbers"}
+    identity = tfds.core.DatasetIdentity(name="numbers", version=version, **place)
+    info = tfds.core.DatasetInfo(builder=identity, features=features)
+    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=8)
+    writer.initialize_splits(["train"])
+    for number in range(20):
+        image = np.full((4, 5 + number, 3), number, np.uint8)
+        example = {"image": image, "label": number % 2, "numbers": [*range(number)]}
+        writer.add_examples({"train": [example]})
+    writer.close_all()
+
+
+WRITERS: Mapping[str, Callable[[Path], None]] = {
+    "TensorFlow": write_by_tensorflow,
+    "TFDS": write_by_tfds,
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_records_of_another_program_keep_their_bytes(writer: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    (tmp_path / "in").mkdir()
+    WRITERS[writer](tmp_path / "in")
+    flags = ("--records", f"{tmp_path}/in/**/*.tfrecord*", "--num_shards", 3)
+    copied(tmp_path / "out", *flags)
+    read = {
+        folder: sorted(
+            record.numpy()
+            for record in tf.data.TFRecordDataset(
+                sorted(str(path) for path in (tmp_path / folder).rglob("*.tfrec*"))
+            )
+        )
+        for folder in ("in", "out")
+    }
+    assert len(read["in"]) == 20 and read["out"] == read["in"]
+    assert run_pipeline(verify, tmp_path / "out", "--deep").code == 0
+
+
+def test_a_bucket_s_records_are_read_together(
+    whole: Path, resharded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with GcsStandIn() as stand_in:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        for name, data in files_of(whole).items():
+            stand_in.put("in", f"old/{name}", data)
+        flags = ("--records", "gs://in/old", "--num_shards", 3, "--seed", 5)
+        stand_in.make_bucket("out")
+        run = run_pipeline(records.run, *flags, "--output", "gs://out/new")
+        assert run.code == 0, run.err
+        found = stand_in.objects("out")
+        for path in resharded.glob("*.tfrec"):
+            assert found[f"new/{path.name}"] == path.read_bytes()
+        read = [r.name for r in stand_in.requests if r.kind is RequestKind.READ]
+        shards_read = [name for name in read if name.endswith(".tfrec")]
+        records_there = len(keys_of(whole))
+        assert 2 <= len(shards_read) < records_there  # not one request a record
