@@ -20,6 +20,7 @@ from beam_tfrec.transforms.records.choose_records import (
     Choice,
     DropRepeated,
     OnDuplicate,
+    forget_keys,
 )
 from beam_tfrec.transforms.records.read_records import PlanRecords, RecordReader, RecordSource
 from beam_tfrec.transforms.shuffle.elements import spool_for
@@ -75,14 +76,14 @@ class RecordsConfig(StagingConfig):
 
     def check_since(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
-        names = [] if self.since is None else [*self.since.names]
         raise ValueError(
-            f"since must come with another source than records, got {names}: give the data sets"
-            " with --records, and --on_duplicate first"
+            "since must come with another source than records, got both: give the data sets with"
+            " --records, and --on_duplicate first"
         )
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
+        forget_keys()  # of an earlier run, since the files may have changed
         reader = RecordReader(
             self.splitting,
             self.sources,
