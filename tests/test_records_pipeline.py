@@ -306,9 +306,8 @@ def utf_16(old: Path, keys: Path) -> Iterator[object]:
     yield from ("--records", old, "--keys", keys)
 
 
-def mixed(folder: Path) -> Iterator[object]:
+def mixed(folder: Path, other: bytes) -> Iterator[object]:
     folder.mkdir()
-    other = encode_example({"id": (Kind.FLOAT, [1.5])})
     write_records(folder / "a.tfrecord", [row(1, "a"), other])
     yield from ("--records", folder)
 
@@ -333,8 +332,12 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "no index": (lambda old, new: [*with_index(old, new, 0)], "one of 1 missing indexes; restore"),
     "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
     "kinds": (
-        lambda _, new: [*mixed(new)],
+        lambda _, new: [*mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])}))],
         "feature 'id' must be of one kind, got float in some records and int64 in others",
+    ),
+    "steps": (
+        lambda _, new: [*mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])}))],
+        "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
     ),
     "output in the source": (
         lambda old, _: ("--records", old, "--output", old / "new"),
