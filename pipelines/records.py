@@ -22,7 +22,12 @@ from beam_tfrec.transforms.records.choose_records import (
     OnDuplicate,
     forget_keys,
 )
-from beam_tfrec.transforms.records.read_records import PlanRecords, RecordReader, RecordSource
+from beam_tfrec.transforms.records.read_records import (
+    MAX_SOURCES,
+    PlanRecords,
+    RecordReader,
+    RecordSource,
+)
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
@@ -47,6 +52,13 @@ class RecordsConfig(StagingConfig):
     on_duplicate: OnDuplicate = OnDuplicate.STOP
 
     source_flag: ClassVar[str] = "--records"
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not fit together."""
+        super().__post_init__()
+        if (count := max(map(len, self.records.values()))) > MAX_SOURCES:
+            what = f"records must be at most {MAX_SOURCES} sources a split, got {count}"
+            raise ValueError(f"{what}: give a folder, or a glob in quotes")
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -314,6 +314,7 @@ def mixed(folder: Path, other: bytes) -> Iterator[object]:
 
 REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "no folder": (lambda _, new: ("--records", new), "no such folder"),
+    "unquoted": (lambda old, _: ("--records", *[old] * 1025), "got 1025; give a folder, or a glob"),
     "no records": (
         lambda old, _: ("--records", old / "index"),
         "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
