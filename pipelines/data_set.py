@@ -116,6 +116,9 @@ class DataSetConfig(DataSetJob):
         """Build the steps that follow the commit, such as deleting temporary files."""
         return manifests
 
+    def clean_up(self, manifest: Manifest) -> None:
+        """Delete what a run has left that was killed after its commit."""
+
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""

@@ -76,6 +76,11 @@ class StagingConfig(DataSetConfig):
         staging | "DeleteOthers" >> beam.Map(Staging.delete_others)
         return manifests | "DeleteStaged" >> beam.Map(self.staging.delete)
 
+    def clean_up(self, manifest: Manifest) -> None:
+        """Delete staged records, since a complete data set needs none."""
+        self.staging.delete_others()
+        self.staging.delete(manifest)
+
 
 def _alone(item: Item) -> tuple[Item]:
     """Return the one item of a source's piece that is an item."""

@@ -20,8 +20,14 @@ from beam_tfrec.transforms.records.choose_records import (
     Choice,
     DropRepeated,
     OnDuplicate,
+    forget_keys,
 )
-from beam_tfrec.transforms.records.read_records import PlanRecords, RecordReader, RecordSource
+from beam_tfrec.transforms.records.read_records import (
+    MAX_SOURCES,
+    PlanRecords,
+    RecordReader,
+    RecordSource,
+)
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
@@ -46,6 +52,13 @@ class RecordsConfig(StagingConfig):
     on_duplicate: OnDuplicate = OnDuplicate.STOP
 
     source_flag: ClassVar[str] = "--records"
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not fit together."""
+        super().__post_init__()
+        if (count := max(map(len, self.records.values()))) > MAX_SOURCES:
+            what = f"records must be at most {MAX_SOURCES} sources a split, got {count}"
+            raise ValueError(f"{what}: give a folder, or a glob in quotes")
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -75,14 +88,14 @@ class RecordsConfig(StagingConfig):
 
     def check_since(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
-        names = [] if self.since is None else [*self.since.names]
         raise ValueError(
-            f"since must come with another source than records, got {names}: give the data sets"
-            " with --records, and --on_duplicate first"
+            "since must come with another source than records, got both: give the data sets with"
+            " --records, and --on_duplicate first"
         )
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
+        forget_keys()  # of an earlier run, since the files may have changed
         reader = RecordReader(
             self.splitting,
             self.sources,

@@ -180,8 +180,9 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
-        elif find_complete(output, config):
+        elif manifest := find_complete(output, config):
             _say_complete(config)
+            config.clean_up(manifest)
             if config.report:  # a killed run may have written none
                 from beam_tfrec.transforms.report.page import write_report
 

@@ -5,8 +5,8 @@ Tests count by all their lines. A change that needs more room takes it from else
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
 second help and the templates of all sources.
 
-Records in (the command `records`, images of earlier data sets, `diff`, `WriteExamples`) has a
-budget of its own. It is spread over the folders that it needs.
+Records in has a budget of its own, spread over the folders that it needs: 1,420 lines of code for
+the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
 """
 
 import ast
@@ -38,30 +38,30 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3130, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3220, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 3145, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3250, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1130, ["transforms/storage/**/*.py"]),
     Budget("verify", 995, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 600, ["transforms/records/**/*.py"]),
+    Budget("transforms/records", 640, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2000, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2010, ["schemas/*.py"]),
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1980,
+        1985,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 18_600, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_500, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 19_020, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 128
+MOST_MODULES = 129
 
 
 def code_lines(source: str) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from beam_tfrec.pipelines.verify import run as verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
+from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
 from tests.coco_command import Run, run_pipeline
 from tests.gcs_stand_in import GcsStandIn
@@ -87,24 +89,16 @@ def test_resharding_there_and_back_gives_the_same_shards(
     plan = manifest["plan"]
     splits, options = plan["splits"], plan["options"]
     order = ["--order", *options["order"].replace("all=", "").split(" ")]
-    shuffled = order[1] == "shuffled"
     second, third = tmp_path / "second", tmp_path / "third"
     sources = [f"{split}={first}" for split in splits]
-    copied(
-        second,
-        "--records",
-        *sources,
-        "--num_shards",
-        2,
-        *order,
-        *(("--seed", 5) if shuffled else ()),
-    )
+    seed = () if options["order"] == "all=input" else ("--seed", 5)
+    copied(second, "--records", *sources, "--num_shards", 2, *seed, *order)
     sources = [f"{split}={second}" for split in splits]
     sizes = ["--num_shards", *(f"{split}={splits[split]['shards']}" for split in splits)]
     if options["records_per_shard"]:
         sizes = ["--records_per_shard", options["records_per_shard"]]
-    names = ["--shard_names", options["shard_names"]]
-    names += ["--seed", options["seed"]] if shuffled else []
+    seed = seed and ("--seed", options["seed"])
+    names = ["--shard_names", options["shard_names"], *seed]
     again = copied(third, "--records", *sources, *sizes, *names, *order)
     assert shards(third) == shards(first)
     assert again["layout"] == manifest["layout"]
@@ -158,6 +152,16 @@ def test_a_subset_is_counted(whole: Path, tmp_path: Path) -> None:
     assert keys_of(tmp_path / "out") == {*every[1:4]}
     left_out = {"in_drop_keys": 1, "not_in_keys": len(every) - 4}
     assert manifest["splits"]["train"]["skipped"] == left_out
+    chosen.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(every[2:]).encode())  # as Windows writes it
+    copied(tmp_path / "other", "--records", whole, "--keys", chosen)
+    assert keys_of(tmp_path / "other") == {*every[2:]}
+
+
+def test_a_feature_decides_the_split(tmp_path: Path) -> None:
+    write_records(tmp_path / "in/a.tfrecord", [row(1, "val"), row(2, "test")])
+    copied(tmp_path / "old", "--records", tmp_path / "in")
+    manifest = copied(tmp_path / "out", "--records", tmp_path / "old", "--split_by", "text")
+    assert (list(manifest["splits"]), len(manifest["features"])) == (["test", "val"], 2)
 
 
 def test_a_larger_sample_holds_the_smaller_one(whole: Path, tmp_path: Path) -> None:
@@ -269,7 +273,10 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     write_records(path, [row(1, "a"), row(2, "b")])
     flags = ("--records", path.parent)
     copied(tmp_path / "out", *flags)
+    left = tmp_path / "out/_staged" / f"{0:032x}"  # by a run that was killed after its commit
+    left.mkdir(parents=True)
     assert "already complete" in copy(tmp_path / "out", *flags).out
+    assert not left.parent.exists()
     before = files_of(tmp_path / "out")
     path.write_bytes(path.read_bytes())  # another time, the same bytes
     assert copy(tmp_path / "out", *flags).code == 0
@@ -286,15 +293,30 @@ def unfinished(folder: Path) -> Iterator[object]:
     yield from ("--records", folder)
 
 
-def mixed(folder: Path) -> Iterator[object]:
+def with_index(old: Path, folder: Path, rows: int) -> Iterator[object]:
+    shutil.copytree(old, folder)
+    index = min(folder.glob("index/*.parquet"))
+    kept = index_from_parquet(index.read_bytes())[:rows]
+    index.unlink()
+    if kept:
+        index.write_bytes(index_to_parquet(kept))
+    yield from ("--records", folder)
+
+
+def utf_16(old: Path, keys: Path) -> Iterator[object]:
+    keys.write_text("1", "utf-16")
+    yield from ("--records", old, "--keys", keys)
+
+
+def mixed(folder: Path, other: bytes) -> Iterator[object]:
     folder.mkdir()
-    other = encode_example({"id": (Kind.FLOAT, [1.5])})
     write_records(folder / "a.tfrecord", [row(1, "a"), other])
     yield from ("--records", folder)
 
 
 REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "no folder": (lambda _, new: ("--records", new), "no such folder"),
+    "unquoted": (lambda old, _: ("--records", *[old] * 1025), "got 1025; give a folder, or a glob"),
     "no records": (
         lambda old, _: ("--records", old / "index"),
         "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
@@ -309,9 +331,16 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
         "has no class 'unicorn'; it has",
     ),
     "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
+    "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),
+    "no index": (lambda old, new: [*with_index(old, new, 0)], "one of 1 missing indexes; restore"),
+    "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
     "kinds": (
-        lambda _, new: [*mixed(new)],
+        lambda _, new: [*mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])}))],
         "feature 'id' must be of one kind, got float in some records and int64 in others",
+    ),
+    "steps": (
+        lambda _, new: [*mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])}))],
+        "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
     ),
     "output in the source": (
         lambda old, _: ("--records", old, "--output", old / "new"),
@@ -332,7 +361,7 @@ def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     run = run_pipeline(
         records.run, "--output", tmp_path / "out", *flags(whole, tmp_path / "new"), "--no_report"
     )
-    assert run.code in (2, 3)
+    assert run.code in (2, 3, 7)
     assert message in run.fault
     assert not (tmp_path / "out").exists()
 

@@ -9,6 +9,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+
 _SOURCE = pa.struct(
     [
         pa.field("name", pa.string(), nullable=False),
@@ -189,6 +191,22 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     stored = {name: _values(table[name].combine_chunks()) for name in table.column_names}
     columns = [stored.get(name, [None] * table.num_rows) for name in INDEX_SCHEMA.names]
     return [IndexRow(*row) for row in zip(*columns, strict=True)]
+
+
+def index_of_shard(data: bytes, shard_bytes: int) -> list[IndexRow]:
+    """Return the rows of a Parquet index that is undamaged and describes a whole shard.
+
+    Raises:
+        ValueError: when the data is damaged, or describes another shard.
+        MemoryError: when memory is too small; the index may be fine.
+    """
+    rows = index_from_parquet(data)
+    if _SEAL in data and not is_index_as_written(data):
+        raise ValueError("its bytes do not match its own CRC-32C")
+    sizes = [row.size for row in rows]
+    if sum(sizes) != shard_bytes or min(sizes, default=FRAME_BYTES) < FRAME_BYTES:
+        raise ValueError(f"its records do not fill the shard's {shard_bytes} bytes")
+    return rows
 
 
 def _values(column: pa.Array) -> list:

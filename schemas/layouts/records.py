@@ -17,8 +17,10 @@ from beam_tfrec.schemas.layouts.tfds import SEQUENCES
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
-STEPS, IMAGE, NO_IMAGE = (1 << place for place in range(7, 10))
-"""Bits of a feature, next to those of `columns`: it has steps, holds image files, holds others."""
+STEPS, NO_STEPS, IMAGE, NO_IMAGE = (1 << place for place in range(7, 11))
+"""Bits of a feature, next to those of `columns`: it has steps, is in the context, holds image
+files, holds other bytes.
+"""
 
 BIT_OF_KIND: Mapping[Kind | None, int] = {
     Kind.BYTES: TEXT,
@@ -133,7 +135,7 @@ class RecordsLayout(Layout):
 
 
 def _features_of(fact: ColumnFacts) -> list[Feature]:
-    """Return the features that a fact describes: one for each kind of its values."""
+    """Return the features that a fact describes: one for each kind of its values and place."""
     if fact.name.startswith("{"):
         return [msgspec.json.decode(fact.name, type=Feature)]
     bits, key = fact.kinds, fact.name
@@ -144,15 +146,10 @@ def _features_of(fact: ColumnFacts) -> list[Feature]:
     elif kinds == [Kind.INT64] and key in _LABEL_KEYS:
         content = Content.CLASS_LABEL
     return [
-        Feature(
-            key,
-            kind,
-            bool(bits & LIST),
-            "found in the records",
-            content,
-            per_step=bool(bits & STEPS),
-        )
+        Feature(key, kind, bool(bits & LIST), "found in the records", content, per_step=per_step)
         for kind in kinds
+        for per_step in (False, True)
+        if bits & (STEPS if per_step else NO_STEPS)
     ]
 
 

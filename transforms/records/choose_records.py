@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
@@ -103,7 +104,15 @@ EVERY_RECORD = Choice()
 
 @functools.lru_cache(maxsize=2)
 def _keys_in(uri: str, access: Access) -> Collection[str]:
-    return frozenset(read_uri(uri, access).decode().splitlines())
+    try:
+        text = read_uri(uri, access).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RuntimeError(fault_line("E-ARG", uri, str(error), "save it as UTF-8")) from None
+    return frozenset(text.replace("\r\n", "\n").split("\n"))
+
+
+forget_keys = _keys_in.cache_clear
+"""Forget the keys that an earlier run of this process has read."""
 
 
 class _Batch(Batch, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ from collections import Counter
 
 from beam_tfrec.schemas.columns import LIST, ColumnFacts
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
-from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, STEPS
+from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
@@ -26,7 +26,7 @@ class FeatureNotes:
         """Add the features of a record."""
         self._rows += 1
         for key, found in bits_in(record).items():
-            self._kinds[key] = self._kinds.get(key, 0) | found
+            self._kinds[key] = self._kinds.get(key, 0) | found | NO_STEPS
         for key, steps in record.feature_lists.items():
             self._kinds[key] = functools.reduce(
                 lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS

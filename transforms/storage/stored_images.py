@@ -22,7 +22,7 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
-from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet
+from beam_tfrec.transforms.shard_index import IndexRow, index_of_shard
 from beam_tfrec.transforms.storage import Access, Entry, Span, Spool, Storage, open_storage
 
 ALL_SPLITS = "all"
@@ -139,7 +139,7 @@ class StoredImages(Storage):
                 where = self._data_set.uri(shard.file)
                 raise _fault("E-ARG", where, f"is missing, or is not of {shard.bytes} bytes")
             try:
-                rows = index_from_parquet(self._data_set.read(index))
+                rows = index_of_shard(self._data_set.read(index), shard.bytes)
             except ValueError as error:
                 raise _fault("E-VER-INDEX", self._data_set.uri(index), str(error)) from None
             yield from ((file, row) for row in rows)

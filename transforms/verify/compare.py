@@ -20,14 +20,13 @@ from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     Manifest,
     ShardEntry,
-    has_sums,
     index_names_of,
     read_manifest,
     refuse_contradictions,
 )
-from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, stored_crc
+from beam_tfrec.schemas.tfrecord import CRC_BYTES, stored_crc
 from beam_tfrec.transforms.output_files import missing_shards
-from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet, is_index_as_written
+from beam_tfrec.transforms.shard_index import IndexRow, index_of_shard
 from beam_tfrec.transforms.storage import (
     Access,
     Storage,
@@ -128,7 +127,7 @@ def open_data_set(root: str, access: Access) -> DataSet:
     if missing := missing_shards(storage, manifest):
         raise RuntimeError(fault_line("E-VER-MISSING", missing[0], f"not in {root}", _VERIFY))
     names = [name for name, _ in index_names_of(manifest)]
-    read = functools.partial(_read_shard, storage, manifest)
+    read = functools.partial(_read_shard, storage)
     with ThreadPoolExecutor(_READERS, "read-indexes") as pool:
         shards = list(zip(manifest.shards, pool.map(read, manifest.shards, names), strict=True))
     records = {(entry.split, row.key): row for entry, rows in shards for row in rows}
@@ -137,27 +136,18 @@ def open_data_set(root: str, access: Access) -> DataSet:
     return DataSet(manifest, records)
 
 
-def _read_shard(
-    storage: Storage, manifest: Manifest, entry: ShardEntry, name: str
-) -> list[IndexRow]:
+def _read_shard(storage: Storage, entry: ShardEntry, name: str) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
     try:
         if storage.stat(name) is None:
             raise ValueError("is missing")
-        data = storage.read(name)
-        rows = index_from_parquet(data)
-        if has_sums(manifest) and not is_index_as_written(data):
-            raise ValueError("its bytes do not match its own CRC-32C")
-        sizes = [row.size for row in rows]
-        found = (len(rows), sum(sizes), min(sizes, default=0) < FRAME_BYTES)
-        if found != (entry.records, entry.bytes, not rows):
-            raise ValueError(f"its records do not fill the shard's {entry.bytes} bytes")
+        rows = index_of_shard(storage.read(name), entry.bytes)
     except ValueError as error:
         where, what = join_uri(storage.root, name), " ".join(str(error).split())
         raise RuntimeError(fault_line("E-VER-INDEX", where, what, _VERIFY)) from None
     if all(row.crc32c is not None for row in rows):
         return rows
-    crcs = _stored_crcs(storage, entry, sizes)
+    crcs = _stored_crcs(storage, entry, [row.size for row in rows])
     return [replace(row, crc32c=crc32c) for row, crc32c in zip(rows, crcs, strict=True)]
 
 
