@@ -117,7 +117,10 @@ class RecordsLayout(Layout):
                     f" records and {_what_is(feature)} in others: convert them into two data sets"
                 )
         if not by_key:
-            raise ValueError("records must have features, got none: give other files")
+            raise ValueError(
+                "records must have features, got none: choose others, since none is left or all"
+                " are empty"
+            )
         return replace(
             self,
             of_layout=layouts[0] if len(layouts) == 1 else "records",

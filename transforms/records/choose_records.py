@@ -77,8 +77,6 @@ class Choice:
             has_class: returns whether the record has one of the classes.
             access: credentials for the files with keys.
         """
-        if self._is_all:
-            return ""
         if self.keys and key not in _keys_in(self.keys, access):
             return "not_in_keys"
         if self.drop_keys and key in _keys_in(self.drop_keys, access):
@@ -88,10 +86,6 @@ class Choice:
         ):
             return "not_sampled"
         return "other_classes" if self.classes and not has_class() else ""
-
-    @functools.cached_property
-    def _is_all(self) -> bool:
-        return not (self.files or self.classes) and self.share == 1
 
 
 def _drawn(key: str) -> int:
