@@ -70,7 +70,11 @@ class RecordsConfig(StagingConfig):
         """The sources by root name."""
         return {
             records_root(split, number): RecordSource(
-                split, number, *_root_and_pattern(uri), every_split=not self.splitting.is_given
+                split,
+                number,
+                *_root_and_pattern(uri),
+                every_split=not self.splitting.is_given,
+                prefix=f"{number}/" if len(uris) > 1 else "",
             )
             for split, uris in self.records.items()
             for number, uri in enumerate(uris)

@@ -39,7 +39,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3145, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3250, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),

@@ -236,10 +236,18 @@ SIZE = len(row(1, "a")) + 16  # of each frame
 DAMAGES: Mapping[str, tuple[Callable[[bytes], bytes], int, str]] = {
     "a byte of a record": (lambda d: flip(d, SIZE + 20), 1, f"record 1 at byte {SIZE}: "),
     "the end": (lambda d: d[:-3], 1, f"record 2 at byte {2 * SIZE}: "),
-    "a length": (lambda d: flip(d, SIZE), 1, f"record 1 at byte {SIZE}: "),
     "no Example": (lambda d: d + b"".join(frame_record([b"\xff" * 9])), 1, "of another kind"),
     "no key": (lambda d: d + b"".join(frame_record([encode_example({})])), 1, "no single value"),
 }
+
+
+def test_a_file_that_cannot_be_read_on_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "in/a.tfrecord"
+    write_records(path, [row(number, "a") for number in (1, 2, 3)])
+    path.write_bytes(flip(path.read_bytes(), SIZE))
+    run = copy(tmp_path / "out", "--records", path, "--max_rejected", 3)
+    assert run.ended == (3, "E-SRC-DAMAGED")
+    assert f"a.tfrecord: record 1 at byte {SIZE}: " in run.fault
 
 
 @pytest.mark.parametrize("name", DAMAGES)

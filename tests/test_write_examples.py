@@ -269,10 +269,8 @@ def test_compressed_files_are_read_as_others(
     assert not (tmp_path / "packed-out" / "_staged").exists()
 
 
-def test_a_truncated_gzip_file_is_a_reject(tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.tfrecord.gz").write_bytes(gzip.compress(framed(PAIRS))[:-20])
-    flags = ("--records", tmp_path / "files", "--max_rejected", 2, "--no_report")
-    committed_by(records.run, tmp_path / "out", *flags)
-    found = {line["code"] for line in rejected_of(tmp_path / "out")}
-    assert found == {"E-REC-DAMAGED"}
+    flags = ("--records", tmp_path / "files", "--max_rejected", 2, "--output", tmp_path / "out")
+    assert run_pipeline(records.run, *flags).ended == (3, "E-SRC-DAMAGED")

@@ -234,8 +234,8 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
             what = f"two samples have the key {key!r}"
             if position < second <= _MAX_NUMBER:  # else of a program, or of several files
                 what += f" (at positions {position} and {second})"
-            where, remedy = f"split {split}", "give every sample its own key"
-            raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+            remedy = "give every sample its own key (records: see --key_feature, --on_duplicate)"
+            raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
     return []
 
 

@@ -71,12 +71,14 @@ class BadFrame(NamedTuple):
         offset: offset of the frame, in bytes.
         code: `E-VER-FRAME` for a damaged header or a missing end, else `E-VER-CRC`.
         what: description of the damage.
+        is_last: whether the file ends within the frame, so that no other record is lost.
     """
 
     number: int
     offset: int
     code: str
     what: str
+    is_last: bool = False
 
 
 def is_record_file(name: str) -> bool:
@@ -238,11 +240,12 @@ def _read_frame(
 ) -> tuple[Record | BadFrame, int | None]:
     """Read the frame at an offset, and return it with the next frame's offset; None if unknown."""
 
-    def bad(what: str, code: str = "E-VER-FRAME") -> BadFrame:
-        return BadFrame(number, offset, code, what)
+    def bad(what: str, code: str = "E-VER-FRAME", *, is_last: bool = False) -> BadFrame:
+        return BadFrame(number, offset, code, what, is_last)
 
     if len(head) < HEADER_BYTES:
-        return bad(f"the file ends within a frame's header, after {len(head)} bytes of it"), None
+        what = f"the file ends within a frame's header, after {len(head)} bytes of it"
+        return bad(what, is_last=True), None
     size, crc = _LENGTH.unpack(head)
     if crc != (wanted_crc := length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
@@ -260,7 +263,7 @@ def _read_frame(
         file_end = file.end if size_bytes == UNKNOWN_SIZE else size_bytes
         left = max(file_end - offset - HEADER_BYTES, 0)
         what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
-        return bad(what), None
+        return bad(what, is_last=True), None
     following = data_end + _CRC.size
     (given,) = _CRC.unpack(checksum)
     if given != (wanted := masked_crc(data_crc)):

@@ -83,6 +83,7 @@ class RecordSource:
         uri: URI of the folder.
         pattern: glob for names below the folder; empty for the whole folder.
         every_split: whether to take all splits of a data set, because they are divided anew.
+        prefix: text before file name and number in keys, if the split has several sources.
     """
 
     split: str
@@ -90,6 +91,7 @@ class RecordSource:
     uri: str
     pattern: str = ""
     every_split: bool = False
+    prefix: str = ""
 
     def takes(self, name: str) -> bool:
         """Return whether a file is read as TFRecords, by its name."""
@@ -242,7 +244,7 @@ class RecordReader:
 
         Raises:
             RuntimeError: `E-SRC-SPLIT` when a record has no split; `E-VER-INDEX` when an index is
-                damaged; or a storage fault.
+                damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
         notes: dict[str, FeatureNotes] = {}
@@ -288,7 +290,7 @@ class RecordReader:
                     yield item
         except zlib.error as error:
             what = f"the {opened.compression} data is damaged from record {number} on ({error})"
-            yield self._reject(file, f"{file.entry.name}:{number}", "E-REC-DAMAGED", what)
+            raise _rest_lost(join_uri(storage.root, file.entry.name), what) from None
         if stager:
             yield from stager.flush()
         for lost in by_offset.values():
@@ -303,9 +305,12 @@ class RecordReader:
         notes: dict[str, FeatureNotes],
     ) -> "Sample | Rejected | _LeftOut":
         """Return the sample or the reject of a record, and add its features to the notes."""
-        key = f"{file.entry.name}:{found.number}" if row is None else row.key
+        source = self.sources[file.root]
+        key = f"{source.prefix}{file.entry.name}:{found.number}" if row is None else row.key
         where = f"record {found.number} at byte {found.offset}"
         if isinstance(found, BadFrame):
+            if found.code == "E-VER-FRAME" and not (file.index or found.is_last):
+                raise _rest_lost(join_uri(source.uri, file.entry.name), f"{where}: {found.what}")
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
@@ -388,6 +393,12 @@ def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
     except ValueError as error:
         where = join_uri(storage.root, file.index)
         raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), _WITHOUT_INDEX)) from None
+
+
+def _rest_lost(where: str, what: str) -> RuntimeError:
+    """Return the fault of a file that cannot be read on, so that nobody knows what is lost."""
+    remedy = "restore it, or leave it out of --records"
+    return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
 
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
