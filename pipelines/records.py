@@ -27,6 +27,8 @@ from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
 
+_MAX_SOURCES = 500  # of a split: each is listed alone, and numbered in 9 bits of a position
+
 
 @dataclass(frozen=True)
 class RecordsConfig(StagingConfig):
@@ -46,6 +48,13 @@ class RecordsConfig(StagingConfig):
     on_duplicate: OnDuplicate = OnDuplicate.STOP
 
     source_flag: ClassVar[str] = "--records"
+
+    def __post_init__(self) -> None:
+        """Refuse a shell's expansion of a glob over many files: each source is listed alone."""
+        if (most := max(map(len, self.records.values()), default=0)) > _MAX_SOURCES:
+            what = f"have at most {_MAX_SOURCES} sources per split, got {most}"
+            raise ValueError(f"records must {what}: give a folder, or a glob in quotes")
+        super().__post_init__()
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -305,6 +305,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
         lambda old, _: ("--records", old, "--output", old / "new"),
         "output must lie apart from all sources",
     ),
+    "a glob without quotes": (
+        lambda old, _: ("--records", *[old / f"{n}.tfrec" for n in range(501)]),
+        "at most 500 sources per split, got 501; give a folder, or a glob in quotes",
+    ),
     "share": (lambda old, _: ("--records", old, "--sample", "120%"), "sample must be above 0"),
     "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),
     "since": (
