@@ -116,7 +116,7 @@ class RecordsLayout(Layout):
                 )
         if not by_key:
             raise ValueError(
-                "records must have features, got none: choose others, or give other files"
+                "records must have features, got none: choose or give others"
             )
         return replace(
             self,
