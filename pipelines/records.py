@@ -78,6 +78,11 @@ class RecordsConfig(StagingConfig):
         return {name: source.uri for name, source in self.sources.items()}
 
     @property
+    def globs(self) -> dict[str, str]:
+        """Globs of the sources, by root name."""
+        return {name: of.pattern for name, of in self.sources.items() if of.pattern}
+
+    @property
     def files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
         return [*super().files, *self.choice.files]

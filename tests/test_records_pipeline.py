@@ -263,6 +263,10 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     assert copy(tmp_path / "out", *flags).code == 0
     changed = {n for n, data in files_of(tmp_path / "out").items() if before.get(n) != data}
     assert all(name.startswith("_sources/") for name in changed)
+    write_records(path.with_name("b.tfrecord"), [row(1, "a"), row(2, "b")])
+    for name, code in (("a*", 0), ("b*", 5)):  # the same listing
+        assert copy(tmp_path / "glob", "--records", path.with_name(name)).code == code
+    path.with_name("b.tfrecord").unlink()
     write_records(path, [row(1, "a"), row(2, "c")])
     assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
 
