@@ -23,7 +23,6 @@ from beam_tfrec.transforms.records.choose_records import (
     forget_keys,
 )
 from beam_tfrec.transforms.records.read_records import (
-    MAX_SOURCES,
     PlanRecords,
     RecordReader,
     RecordSource,
@@ -32,6 +31,8 @@ from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
+
+_MAX_SOURCES = 500  # of a split: each is listed alone, and numbered in 9 bits of a position
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class RecordsConfig(StagingConfig):
     source_flag: ClassVar[str] = "--records"
 
     def __post_init__(self) -> None:
-        """Refuse options that do not fit together."""
+        """Refuse a shell's expansion of a glob over many files: each source is listed alone."""
+        if (most := max(map(len, self.records.values()), default=0)) > _MAX_SOURCES:
+            what = f"have at most {_MAX_SOURCES} sources per split, got {most}"
+            raise ValueError(f"records must {what}: give a folder, or a glob in quotes")
         super().__post_init__()
-        if (count := max(map(len, self.records.values()))) > MAX_SOURCES:
-            what = f"records must be at most {MAX_SOURCES} sources a split, got {count}"
-            raise ValueError(f"{what}: give a folder, or a glob in quotes")
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -84,6 +85,11 @@ class RecordsConfig(StagingConfig):
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of every folder that is listed: its listing identifies the source."""
         return {name: source.uri for name, source in self.sources.items()}
+
+    @property
+    def globs(self) -> dict[str, str]:
+        """Globs of the sources, by root name."""
+        return {name: of.pattern for name, of in self.sources.items() if of.pattern}
 
     @property
     def files(self) -> Sequence[str]:

@@ -95,6 +95,15 @@ class SidecarConfig(DataSetConfig):
         """URI per root name of every folder that is listed: its listing identifies the source."""
         return {**self.images, **self.annotation_roots}
 
+    @property
+    def globs(self) -> dict[str, str]:
+        """Globs of the sources, by root name."""
+        return {
+            f"{s}/annotations": glob
+            for s, uri in self.annotations.items()
+            if (glob := root_and_pattern(uri)[1])
+        }
+
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
         globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}

@@ -122,6 +122,11 @@ class TableConfig(DataSetConfig):
         return {**self.roots, **{name: uri for name, (uri, _) in self.table_folders.items()}}
 
     @property
+    def globs(self) -> dict[str, str]:
+        """Globs of the sources, by root name."""
+        return {name: glob for name, (_, glob) in self.table_folders.items() if glob}
+
+    @property
     def files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
         return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]

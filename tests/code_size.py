@@ -5,7 +5,7 @@ Tests count by all their lines. A change that needs more room takes it from else
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
 second help and the templates of all sources.
 
-Records in has a budget of its own, spread over the folders that it needs: 1,420 lines of code for
+Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
 """
 
@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3145, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3160, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
@@ -58,7 +58,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_020, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 19_040, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 129

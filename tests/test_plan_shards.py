@@ -256,20 +256,20 @@ def test_large_payloads_travel_in_short_runs() -> None:
 
 
 @pytest.mark.parametrize("order", Order)
-@pytest.mark.parametrize(  # in the same bucket, far away in input order, or in another file
-    ("second", "places"),
+@pytest.mark.parametrize(
+    ("second", "shown"),  # in the same bucket, far away in input order, or in another file
     [(9, " (at positions 3 and 9)"), (5000, " (at positions 3 and 5000)"), (1 << 34, "")],
 )
 def test_two_samples_of_one_key_stop_the_run(
-    order: Order, second: int, places: str, test_pipeline: Callable[[], beam.Pipeline]
+    order: Order, second: int, shown: str, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
     samples = [sample("a", position=3), sample("b"), sample("a", position=second)]
     with pytest.raises(Exception, match="E-SET-DUPLICATE") as raised, test_pipeline() as pipeline:
         sharding = Sharding({"": 2}, order={"": order})
         _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
     assert (
-        f"E-SET-DUPLICATE split train: two samples have the key 'a'{places};"
-        " give every sample its own key"
+        f"E-SET-DUPLICATE split train: two samples have the key 'a'{shown};"
+        " give every sample its own key (records: --key_feature or --on_duplicate)"
     ) in str(raised.value)
 
 

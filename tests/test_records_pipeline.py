@@ -290,6 +290,10 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     assert copy(tmp_path / "out", *flags).code == 0
     changed = {n for n, data in files_of(tmp_path / "out").items() if before.get(n) != data}
     assert all(name.startswith("_sources/") for name in changed)
+    write_records(path.with_name("b.tfrecord"), [row(1, "a"), row(2, "b")])
+    for name, code in (("a*", 0), ("b*", 5)):  # the same listing
+        assert copy(tmp_path / "glob", "--records", path.with_name(name)).code == code
+    path.with_name("b.tfrecord").unlink()
     write_records(path, [row(1, "a"), row(2, "c")])
     assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
 
@@ -353,6 +357,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "output in the source": (
         lambda old, _: ("--records", old, "--output", old / "new"),
         "output must lie apart from all sources",
+    ),
+    "a glob without quotes": (
+        lambda old, _: ("--records", *[old / f"{n}.tfrec" for n in range(501)]),
+        "at most 500 sources per split, got 501; give a folder, or a glob in quotes",
     ),
     "share": (lambda old, _: ("--records", old, "--sample", "120%"), "sample must be above 0"),
     "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),

@@ -201,9 +201,16 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             )
 
 
-def test_keys_are_text(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^a key must be text, got 3: "):
-        stage([(3, b"")], Staging(str(tmp_path), "1", DEFAULT_ACCESS))  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("pair", "error"),
+    [
+        ((3, b""), "a key must be text, got 3: "),
+        (("a", {}), "an Example must be a protobuf message or its bytes, got dict for key 'a': "),
+    ],
+)
+def test_pairs_of_other_types_are_refused(pair: Any, error: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{error}"):
+        stage([pair], Staging(str(tmp_path), "1", DEFAULT_ACCESS))
 
 
 # --- reading, and stores ---

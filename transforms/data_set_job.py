@@ -54,6 +54,11 @@ class DataSetJob:
         raise NotImplementedError
 
     @property
+    def globs(self) -> dict[str, str]:
+        """Globs that choose names in listed folders, by root name; a rerun compares them."""
+        return {}
+
+    @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of source files outside listed folders, by split; a rerun compares their content."""
         raise NotImplementedError

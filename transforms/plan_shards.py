@@ -54,7 +54,7 @@ from beam_tfrec.transforms.storage import source_changed
 
 _POSITIONS_PER_BUCKET = 512  # few, since a bucket is in memory with its payloads
 _RUN_BYTES = 2_000_000  # small enough for the processor's caches
-_MAX_NUMBER = 1 << 32  # larger positions are not numbers of samples in one file
+_ROWS_ONLY = 1 << 34  # larger positions also number files
 _BUCKETS = 16_384  # on a cluster; of a billion samples, a bucket in memory has 61,000
 
 
@@ -232,9 +232,9 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     for (key, position), (other, second) in itertools.pairwise(in_order):
         if key == other:
             what = f"two samples have the key {key!r}"
-            if position < second <= _MAX_NUMBER:  # else of a program, or of several files
+            if position < second < _ROWS_ONLY:  # samples of a program have no positions
                 what += f" (at positions {position} and {second})"
-            remedy = "give every sample its own key (records: see --key_feature, --on_duplicate)"
+            remedy = "give every sample its own key (records: --key_feature or --on_duplicate)"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
     return []
 

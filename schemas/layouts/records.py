@@ -138,13 +138,18 @@ class RecordsLayout(Layout):
 
 
 def _features_of(fact: ColumnFacts) -> list[Feature]:
-    """Return the features that a fact describes: one for each kind of its values and place."""
+    """Return the features that a fact describes: one for each kind of its values and place.
+
+    >>> kinds = TEXT | IMAGE, TEXT | IMAGE | STEPS  # steps stay bytes: they are no single image
+    >>> [of.content.value for bits in kinds for of in _features_of(ColumnFacts("a", bits, 1))]
+    ['image', 'plain']
+    """
     if fact.name.startswith("{"):
         return [msgspec.json.decode(fact.name, type=Feature)]
     bits, key = fact.kinds, fact.name
     kinds = [kind for kind, bit in BIT_OF_KIND.items() if kind and bits & bit] or [Kind.BYTES]
     content = Content.PLAIN
-    if kinds == [Kind.BYTES] and bits & IMAGE and not bits & (NO_IMAGE | LIST):
+    if kinds == [Kind.BYTES] and bits & IMAGE and not bits & (NO_IMAGE | LIST | STEPS):
         content = Content.IMAGE
     elif kinds == [Kind.INT64] and key in _LABEL_KEYS:
         content = Content.CLASS_LABEL

@@ -68,8 +68,6 @@ STAGE = "read_records"
 _READ_AHEAD_BYTES = 4 << 20
 _WITHOUT_INDEX = "restore it, or copy the shards to a folder without manifest.json, and give that"
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
-MAX_SOURCES = 1 << 64 - _NUMBER_BITS - _FILE_BITS
-"""Maximum number of sources of a split, so that a position fits 64 bits."""
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
 

@@ -145,6 +145,9 @@ class StageExamples(beam.DoFn):
         key, value = example
         if not isinstance(key, str):
             raise ValueError(f"a key must be text, got {key!r}: give every record its own text")
+        if not isinstance(value, bytes) and not hasattr(value, "SerializeToString"):
+            what = f"a protobuf message or its bytes, got {type(value).__name__} for key {key!r}"
+            raise ValueError(f"an Example must be {what}: make a tf.train.Example of it")
         # Protobuf orders the map of features differently in every process, unless asked not to.
         data = value if isinstance(value, bytes) else value.SerializeToString(deterministic=True)
         if len(data) > MAX_RECORD_BYTES:
