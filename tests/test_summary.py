@@ -230,7 +230,7 @@ def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert [run.code for run in runs] == [0, 0]
     assert ["README.md" in run.out for run in runs] == [True, False]  # no line on the user's own
     note = "1 file of root train not used by any sample, such as spare.jpg\n"
-    assert [run.err for run in runs] == [note, ""]
+    assert note in runs[0].err and runs[1].err == ""
     assert [line for line in runs[1].out.splitlines() if line.startswith("  train: 3 of 3")]
     (images / "a002.jpg").unlink()
     refused = ("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
