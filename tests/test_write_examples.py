@@ -1,6 +1,7 @@
 """`WriteExamples`, `ReadExamples` and compressed files: records that are staged, then copied."""
 
 import gzip
+import logging
 import random
 import zlib
 from collections.abc import Callable
@@ -219,6 +220,8 @@ def test_pairs_of_other_types_are_refused(pair: Any, error: str, tmp_path: Path)
 def test_a_bucket_is_written_and_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: Path
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("beam_tfrec"), "propagate", True)  # a command may end it
+    caplog.set_level(logging.WARNING, "beam_tfrec")
     with GcsStandIn() as stand_in:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
         stand_in.put("bucket", f"out/_staged/{0:032x}/x.tfrecord", b"left by a dead run")

@@ -140,7 +140,8 @@ class RecordsLayout(Layout):
 def _features_of(fact: ColumnFacts) -> list[Feature]:
     """Return the features that a fact describes: one for each kind of its values and place.
 
-    >>> kinds = TEXT | IMAGE, TEXT | IMAGE | STEPS  # steps stay bytes: they are no single image
+    >>> image = TEXT | IMAGE  # in steps it stays bytes: they are no single image
+    >>> kinds = image | NO_STEPS, image | STEPS
     >>> [of.content.value for bits in kinds for of in _features_of(ColumnFacts("a", bits, 1))]
     ['image', 'plain']
     """
