@@ -162,7 +162,7 @@ def test_tallies_add_up() -> None:
             "val/panoptic",
             PinTally(5, 5, 0, "0", "a.jpg", ""),
             "5 of 5 images are missing, the first is 'a.jpg'; no file is listed; give this"
-            " split's folder of images, which file names are relative to",
+            " split's folder of images, which file names are relative to, with --panoptic_images",
         ),
         (
             "train",

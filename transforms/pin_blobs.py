@@ -75,6 +75,7 @@ def refuse_mostly_missing(
         if 2 * tally.missing <= tally.named or accepted:
             continue
         remedy = "give this split's folder of images, which file names are relative to"
+        remedy += ", with --panoptic_images" * is_panoptic_root(root)
         listed = "no file is listed"
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
