@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -41,7 +42,7 @@ from beam_tfrec.transforms.build_records import (
     record_facts,
     record_maker,
 )
-from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
 from beam_tfrec.transforms.images.conversion import Conversion
 from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
 from beam_tfrec.transforms.progress import PROGRESS, Counts
@@ -188,11 +189,13 @@ def _records(
     if not job.layout.copies_records:
         yield from gate.in_order(shard.samples, size_of, record_maker(job, plan, gate, roots))
         return
-    from beam_tfrec.transforms.copy_records import copy_group, group_samples  # late: rarely needed
+    from beam_tfrec.transforms.copy_records import GROUP_BYTES, copy_group  # late: rarely needed
 
-    groups = group_samples(shard.samples)
-    copy = functools.partial(copy_group, roots=roots)
-    for group, records in gate.in_order(groups, lambda group: sum(map(size_of, group)), copy):
+    sized = batches(shard.samples, size_of, GROUP_BYTES)
+    copied = gate.in_order(
+        sized, operator.itemgetter(1), lambda sized_group: copy_group(sized_group[0], roots)
+    )
+    for (group, _), records in copied:
         yield from zip(group, records, strict=True)
 
 

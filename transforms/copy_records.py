@@ -1,6 +1,6 @@
 """Copy finished records from TFRecord files; neighbours in a file are read together."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -11,29 +11,15 @@ from beam_tfrec.transforms.build_records import Record
 from beam_tfrec.transforms.shard_index import CopiedRow
 from beam_tfrec.transforms.storage import Entry, Storage, is_local, source_changed
 
-_GROUP_BYTES = 4 << 20
-_GROUP_SAMPLES = 4096
+GROUP_BYTES = 4 << 20
+"""Size of a group of consecutive records, with some memory for each."""
+
 _SPAN_BYTES = 8 << 20
 _LOCAL_GAP_BYTES = 64 << 10  # to read so many bytes takes as long as another call
 _REMOTE_GAP_BYTES = 1 << 20
 
 _NOT_BUILT = Built({}, [], [], [])
 _COPIED_ROW = msgspec.msgpack.Decoder(CopiedRow)
-
-
-def group_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """Yield consecutive samples in groups of a few megabytes."""
-    group: list[Sample] = []
-    size = 0
-    for sample in samples:
-        record_bytes = sample.blobs[0].length
-        if group and (size + record_bytes > _GROUP_BYTES or len(group) == _GROUP_SAMPLES):
-            yield group
-            group, size = [], 0
-        group.append(sample)
-        size += record_bytes
-    if group:
-        yield group
 
 
 def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Record | Unfit]:

@@ -172,7 +172,7 @@ class WorkerGate:
         with self._counting:
             self._consumers += 1
         try:
-            for batch, size in _batches(items, size_of, batch_bytes):
+            for batch, size in batches(items, size_of, batch_bytes):
                 # Finish the caller's own batches before reserving more bytes.
                 while pending and pending[0][2] is None:
                     yield from self._take_first(pending, make)
@@ -205,7 +205,7 @@ class WorkerGate:
         self._budget.release(size)
 
 
-def _batches(
+def batches(
     items: Iterable[T], size_of: Callable[[T], int], batch_bytes: int
 ) -> Iterator[tuple[list[T], int]]:
     """Yield items in batches of a size; submitting each item alone costs more than reading it."""

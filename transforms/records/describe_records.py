@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 
 from beam_tfrec.schemas.columns import LIST, ColumnFacts
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
@@ -22,10 +23,10 @@ class FeatureNotes:
         self._cells: Counter[str] = Counter()
         self._rows = 0
 
-    def add(self, record: Sequences) -> None:
-        """Add the features of a record."""
+    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
+        """Add the features of a record, with its `bits_in`."""
         self._rows += 1
-        for key, found in bits_in(record).items():
+        for key, found in bits.items():
             self._kinds[key] = self._kinds.get(key, 0) | found | NO_STEPS
         for key, steps in record.feature_lists.items():
             self._kinds[key] = functools.reduce(
@@ -53,9 +54,19 @@ def _bits_of(held: Values) -> int:
     return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
 
 
-def row_of(record: Sequences, data: bytes, crc32c: int, name: str) -> CopiedRow:
-    """Return the index columns of another program's record; its source is its first image."""
-    values, roles = record.context, _roles_in(record)
+def row_of(
+    record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, name: str
+) -> CopiedRow:
+    """Return the index columns of another program's record; its source is its first image.
+
+    Args:
+        record: the parsed record.
+        bits: its `bits_in`.
+        data: the record's bytes.
+        crc32c: CRC-32C of the bytes.
+        name: name of the source in the index.
+    """
+    values, roles = record.context, _roles(tuple(bits.items()))
     source = values[roles.images[0]].values[0] if roles.images else data
     digest = hashlib.sha256(source).hexdigest()
     key = roles.objects[0].labels if roles.objects else roles.class_label
@@ -66,14 +77,10 @@ def row_of(record: Sequences, data: bytes, crc32c: int, name: str) -> CopiedRow:
 
 def classes_in(record: Sequences) -> set[str]:
     """Return the names of a record's classes, if it holds names."""
-    roles = _roles_in(record)
+    roles = _roles(tuple(bits_in(record).items()))
     keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
     values = (value for key in keys if key for value in record.context[key].values)
     return {value.decode(errors="replace") for value in values}
-
-
-def _roles_in(record: Sequences) -> Roles:
-    return _roles(tuple(bits_in(record).items()))
 
 
 @functools.lru_cache(maxsize=256)  # most files have records of few forms

@@ -37,6 +37,7 @@ from beam_tfrec.transforms.output_files import missing_shards
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
+    bits_in,
     classes_in,
     row_of,
     text_in,
@@ -330,10 +331,11 @@ class RecordReader:
         if row is not None:
             return self._sample(file, place, copied_row(row, found.crc32c), record)
         assert record is not None
-        copied = row_of(record, found.data, found.crc32c, file.entry.name)
+        bits = bits_in(record)
+        copied = row_of(record, bits, found.data, found.crc32c, file.entry.name)
         sample = self._sample(file, place, copied, record)
         if isinstance(sample, Sample):
-            notes.setdefault(sample.split, FeatureNotes()).add(record)
+            notes.setdefault(sample.split, FeatureNotes()).add(record, bits)
         return sample
 
     def _sample(
@@ -394,7 +396,7 @@ def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
 
 
 def _rest_lost(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file that cannot be read on, so that nobody knows what is lost."""
+    """Return the fault of a file with an unreadable rest: the number of lost records is unknown."""
     remedy = "restore it, or leave it out of --records"
     return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
 

@@ -25,7 +25,7 @@ from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
-from beam_tfrec.transforms.records.describe_records import FeatureNotes, row_of, text_in
+from beam_tfrec.transforms.records.describe_records import FeatureNotes, bits_in, row_of, text_in
 from beam_tfrec.transforms.sources.read_samples import Item
 from beam_tfrec.transforms.storage import Access, Spool, is_local, join_uri, open_storage
 from beam_tfrec.transforms.walk_frames import MAX_RECORD_BYTES
@@ -157,8 +157,9 @@ class StageExamples(beam.DoFn):
         else:
             fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
             split = self._splitting.split_for(self._split, key, fields)
-            self._notes.setdefault(split, FeatureNotes()).add(record)
-            row = row_of(record, data, google_crc32c.value(data), key)
+            bits = bits_in(record)
+            self._notes.setdefault(split, FeatureNotes()).add(record, bits)
+            row = row_of(record, bits, data, google_crc32c.value(data), key)
             yield from self._stager.add(Sample(split, key, 0, (), pack(row)), data)
 
     def finish_bundle(self) -> Iterator:
