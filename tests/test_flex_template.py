@@ -5,17 +5,16 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from beam_tfrec.pipelines import cli, flex_template
+from beam_tfrec.pipelines import flex_template
 from beam_tfrec.pipelines.cli import PIPELINES
 from beam_tfrec.pipelines.flex_template import command_of, describe
-from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
+from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline
 from tests.conftest import jpeg_bytes
 
 SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
@@ -140,14 +139,9 @@ def test_one_parameter_names_the_pipeline(
         (["--overwrite=yes"], "--overwrite must be true or false, got 'yes'; give one of them"),
     ],
 )
-def test_wrong_parameters_are_refused(
-    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    code = cli.guarded(flex_template.run, arguments)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    assert (code, capsys.readouterr().err) == (2, f"E-ARG command line: {line}\n")
+def test_wrong_parameters_are_refused(arguments: list[str], line: str) -> None:
+    run = run_pipeline(flex_template.run, *arguments)
+    assert (run.code, run.err) == (2, f"E-ARG command line: {line}\n")
 
 
 def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
