@@ -6,7 +6,7 @@
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.samples import records_root
@@ -23,14 +23,21 @@ from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.read_records import (
     PlanRecords,
+    RecordFile,
     RecordReader,
     RecordSource,
-    read_shard,
 )
 from beam_tfrec.transforms.records.stage_records import STAGED_ROOT, StageExamples, Staging
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, is_local, join_uri
+from beam_tfrec.transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    is_local,
+    join_uri,
+    open_storage,
+)
+from beam_tfrec.transforms.storage.read_data_set import read_records
 
 _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 """Fields of `WriteExamples` that make its `Sharding`."""
@@ -175,6 +182,14 @@ class WriteExamples(beam.PTransform):
         return build(examples, self._config)
 
 
+def _read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
+    if not shard.index:
+        what, remedy = "is not a data set of beam-tfrec", "give the folder of a manifest.json"
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+    remedy = "restore the data set, or run its command again"
+    yield from read_records(open_storage(uri, access), shard.entry, shard.index, remedy)
+
+
 @dataclass(eq=False)
 class ReadExamples(beam.PTransform):
     """Pipeline root -> key and `tf.train.Example` bytes of each record of a split, in any order.
@@ -196,4 +211,4 @@ class ReadExamples(beam.PTransform):
         source = {records_root(self.split, 0): RecordSource(self.split, 0, self.uri)}
         reader = RecordReader(Splitting(), source, self.access)
         shards = root | "FindShards" >> PlanRecords(reader)
-        return shards.pieces | "ReadShards" >> beam.FlatMap(read_shard, self.uri, self.access)
+        return shards.pieces | "ReadShards" >> beam.FlatMap(_read_shard, self.uri, self.access)

@@ -344,7 +344,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     ),
     "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
     "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),
-    "no index": (lambda old, new: [*with_index(old, new, 0)], "one of 1 missing indexes; restore"),
+    "no index": (
+        lambda old, new: [*with_index(old, new, 0)],
+        "parquet: no such file; restore",
+    ),
     "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
     "kinds": (
         lambda _, new: [*mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])}))],

@@ -17,7 +17,6 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.columns import matches
-from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import (
@@ -25,15 +24,12 @@ from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     Manifest,
-    index_names_of,
-    read_manifest,
-    refuse_contradictions,
+    ShardEntry,
 )
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
-from beam_tfrec.transforms.output_files import missing_shards
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
@@ -43,7 +39,7 @@ from beam_tfrec.transforms.records.describe_records import (
     text_in,
 )
 from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
-from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_of_shard
+from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
@@ -53,20 +49,19 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    join_uri,
-    open_storage,
-    open_stored,
+from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage
+from beam_tfrec.transforms.storage.read_data_set import (
+    Shard,
+    list_shards,
+    read_finished,
+    read_rows,
 )
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
 STAGE = "read_records"
 
-_READ_AHEAD_BYTES = 4 << 20
+_RESTORE = "restore it, or run its command again"
 _WITHOUT_INDEX = "restore it, or copy the shards to a folder without manifest.json, and give that"
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
@@ -132,7 +127,7 @@ def plan_source(
     Raises:
         RuntimeError: `E-ARG` when there is no such file, split or class, or the data set is
             unfinished;
-            `E-OUT-…` when a shard of the data set is missing or has changed.
+            `E-OUT-FOREIGN` or `E-VER-…` when the data set is damaged.
     """
     source = reader.sources[root]
     storage = open_storage(source.uri, reader.access)
@@ -142,17 +137,15 @@ def plan_source(
     if source.pattern and not taken:
         what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
         raise _refused(source.uri, what, remedy)
-    if MANIFEST_NAME in files:
-        manifest = _read_data_set(storage)
+    if MANIFEST_NAME in files or (PLAN_NAME in files and not source.pattern):
+        manifest, _ = read_finished(storage, "--records")
+        shards = list_shards(storage, manifest, _RESTORE)
         names = set(taken)
-        for file in _shards_of(manifest, root, reader, files, names):
+        for file in _shards_of(manifest, shards, root, reader, names):
             names.discard(file.entry.name)
             yield msgspec.structs.replace(file, place=place)
             place += 1
         taken = sorted(names) if source.pattern else []
-    elif PLAN_NAME in files and not source.pattern:
-        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
-        raise _refused(source.uri, what, "run its command again")
     elif not taken:
         remedy = "give a folder, file or quoted glob of TFRecord files"
         raise _refused(source.uri, "has no TFRecord file", remedy)
@@ -160,50 +153,34 @@ def plan_source(
         yield RecordFile(root, files[name], place + number)
 
 
-def _read_data_set(storage: Storage) -> Manifest:
-    where = join_uri(storage.root, MANIFEST_NAME)
-    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "--records")
-    refuse_contradictions(manifest, where)
-    if missing := missing_shards(storage, manifest):
-        what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
-        raise _refused(storage.root, what, "restore it, or run its command again")
-    return manifest
-
-
 def _shards_of(
     manifest: Manifest,
+    shards: Iterable[Shard],
     root: str,
     reader: "RecordReader",
-    files: Mapping[str, Entry],
-    taken: set[str],
+    names: set[str],
 ) -> Iterator[RecordFile]:
-    """Yield the shards of a data set that a source takes."""
+    """Yield the shards of a data set that a source takes; `names` are those of its files."""
     source = reader.sources[root]
-    shards = [
-        (shard, index)
-        for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
-        if shard.records
-        and (
-            shard.file in taken
-            if source.pattern
-            else source.every_split or shard.split == source.split
-        )
-    ]
+
+    def takes(shard: ShardEntry) -> bool:
+        if source.pattern:
+            return shard.file in names
+        return source.every_split or shard.split == source.split
+
+    taken = [shard for shard in shards if shard.entry.records and takes(shard.entry)]
     if not (source.pattern or source.every_split or source.split in manifest.splits):
         splits = ", ".join(manifest.splits)
         what = f"is a data set without a split {source.split}"
         raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
-    if lost := [index for _, index in shards if index not in files]:
-        what = f"lacks {lost[0]}, one of {len(lost)} missing indexes"
-        raise _refused(source.uri, what, _WITHOUT_INDEX)
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
         raise _refused(source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
     chosen = [class_ids[name] for name in reader.choice.classes]
-    records = sum(shard.records for shard, _ in shards)
+    records = sum(shard.entry.records for shard in taken)
     repairs = Counter[str]()
-    for split in {shard.split for shard, _ in shards}:
+    for split in {shard.entry.split for shard in taken}:
         repairs.update(manifest.splits[split].repairs)
     note = SplitSource(
         reader.splitting.split_of_other(source.split, root),
@@ -213,8 +190,8 @@ def _shards_of(
         labels=manifest.plan.labels,
         repairs={name: repairs[name] for name in sorted(CONVERSIONS) if repairs[name]},
     )
-    for number, (shard, index) in enumerate(shards):
-        yield RecordFile(root, files[shard.file], 0, index, chosen, None if number else note)
+    for number, (_, index, file) in enumerate(taken):
+        yield RecordFile(root, file, 0, index, chosen, None if number else note)
 
 
 @dataclass(frozen=True)
@@ -267,7 +244,9 @@ class RecordReader:
         self, file: RecordFile, notes: dict[str, FeatureNotes]
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
-        rows = _read_index(storage, file) if file.index else []
+        rows: list[IndexRow] = []
+        if file.index:
+            rows = read_rows(storage, file.index, file.entry.size_bytes, _WITHOUT_INDEX)
         from_index = rows and not (self.key_feature or self.splitting.fields)
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
@@ -387,14 +366,6 @@ class _LeftOut(NamedTuple):
     why: str
 
 
-def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
-    try:
-        return index_of_shard(storage.read(file.index), file.entry.size_bytes)
-    except ValueError as error:
-        where = join_uri(storage.root, file.index)
-        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), _WITHOUT_INDEX)) from None
-
-
 def _rest_lost(where: str, what: str) -> RuntimeError:
     """Return the fault of a file with an unreadable rest: the number of lost records is unknown."""
     remedy = "restore it, or leave it out of --records"
@@ -403,27 +374,6 @@ def _rest_lost(where: str, what: str) -> RuntimeError:
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
-
-
-def read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
-    """Yield key and bytes of each record of a data set's shard.
-
-    Raises:
-        RuntimeError: `E-ARG` when the file is not of a data set; `E-VER-INDEX`, `E-VER-FRAME` or
-            `E-VER-CRC` when something is damaged; `E-SRC-CHANGED`; or a storage fault.
-    """
-    if not shard.index:
-        raise _refused(uri, "is not a data set of beam-tfrec", "give the folder of a manifest.json")
-    storage, remedy = open_storage(uri, access), "restore the data set, or run its command again"
-    rows = _read_index(storage, shard)
-    file = open_stored(storage, shard.entry, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
-    for number, row in enumerate(rows):
-        try:
-            yield row.key, read_frame(file.read(row.size), 0, row.size)
-        except FrameError as error:
-            what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
-            where = join_uri(uri, shard.entry.name)
-            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
 @dataclass(eq=False)

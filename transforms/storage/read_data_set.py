@@ -1,0 +1,149 @@
+"""Read a finished data set: its manifest, its shards in a listing, its indexes and records.
+
+All that read earlier outputs begin here: trainers, `diff`, and runs that add to an output or copy
+from it. Each names its own remedy, since they differ in what else a user can give.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
+    index_names_of,
+    read_manifest,
+    refuse_contradictions,
+)
+from beam_tfrec.schemas.tfrecord import FrameError, read_frame
+from beam_tfrec.transforms.storage import Entry, Storage, open_stored
+
+if TYPE_CHECKING:
+    from beam_tfrec.transforms.shard_index import IndexRow
+
+T = TypeVar("T")
+
+_READ_AHEAD_BYTES = 4 << 20
+
+
+class Shard(NamedTuple):
+    """A shard of a finished data set.
+
+    Attributes:
+        entry: its entry in the manifest.
+        index_name: name of its Parquet index.
+        file: its entry in the listing.
+    """
+
+    entry: ShardEntry
+    index_name: str
+    file: Entry
+
+
+def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
+    """Return the manifest of a finished data set, and the digest of its bytes in hex.
+
+    Args:
+        storage: storage of the data set.
+        flag: the flag or argument that gave the data set, for messages.
+
+    Raises:
+        RuntimeError: one of these faults, or a storage fault:
+            `E-ARG` for an unfinished data set, or none;
+            `E-OUT-FOREIGN` for a manifest that cannot be read;
+            `E-VER-MANIFEST` for a manifest with contradictions.
+    """
+    if storage.stat(MANIFEST_NAME) is None:
+        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
+        remedy = f"run its command again, or give another {flag}"
+        raise RuntimeError(fault_line("E-ARG", storage.root, what, remedy))
+    data, where = storage.read(MANIFEST_NAME), storage.uri(MANIFEST_NAME)
+    manifest = read_manifest(data, where, flag)
+    refuse_contradictions(manifest, where)
+    return manifest, hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = "") -> list[Shard]:
+    """Return the shards of a data set, or of one split, as a listing of its folder has them.
+
+    Raises:
+        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
+            `E-VER-CRC`: the first shard that is not the file that was written.
+    """
+    there = {entry.name: entry for entry in storage.list(recursive=False)}
+    return [
+        Shard(entry, index, _checked(storage, entry, there.get(entry.file), remedy))
+        for entry, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if split in ("", entry.split)
+    ]
+
+
+def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes], T]) -> T:
+    """Return what a function of `shard_index` makes of an index.
+
+    Raises:
+        RuntimeError: `E-VER-MISSING`: the index is missing. `E-VER-INDEX`: the function raised a
+            `ValueError`. Or a storage fault.
+    """
+    try:
+        return parse(storage.read(name))
+    except ValueError as error:
+        code, what = "E-VER-INDEX", " ".join(str(error).split())
+    except RuntimeError:
+        entry = storage.stat(name)
+        if entry is not None and entry.kind == "file":
+            raise
+        code, what = "E-VER-MISSING", _not_a_file(entry)
+    raise RuntimeError(fault_line(code, storage.uri(name), what, remedy))
+
+
+def read_rows(storage: Storage, name: str, shard_bytes: int, remedy: str) -> "list[IndexRow]":
+    """Return the rows of an index, which must be undamaged and describe a whole shard.
+
+    Raises:
+        RuntimeError: as `read_index`.
+    """
+    from beam_tfrec.transforms.shard_index import index_of_shard  # pyarrow takes 0.2 s
+
+    return read_index(storage, name, remedy, lambda data: index_of_shard(data, shard_bytes))
+
+
+def read_records(
+    storage: Storage, shard: Entry, index: str, remedy: str
+) -> Iterator[tuple[str, bytes]]:
+    """Yield key and bytes of each record of a shard, after checking both checksums.
+
+    Raises:
+        RuntimeError: as `read_index`; `E-VER-FRAME` or `E-VER-CRC`: a record is damaged;
+            `E-SRC-CHANGED`; or a storage fault.
+    """
+    rows = read_rows(storage, index, shard.size_bytes, remedy)
+    file = open_stored(storage, shard, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
+    for number, row in enumerate(rows):
+        try:
+            yield row.key, read_frame(file.read(row.size), 0, row.size)
+        except FrameError as error:
+            what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
+            where = storage.uri(shard.name)
+            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
+
+
+def _checked(storage: Storage, written: ShardEntry, listed: Entry | None, remedy: str) -> Entry:
+    """Return a shard's entry in the listing if it is the file that was written."""
+    if listed is None or listed.kind != "file":
+        code, what = "E-VER-MISSING", _not_a_file(listed)
+    elif listed.size_bytes != written.bytes:
+        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, {written.bytes} were written"
+    elif listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
+        code = "E-VER-CRC"
+        what = f"the store's CRC-32C is {listed.crc32c:08x}, {written.crc32c} was written"
+    else:
+        return listed
+    raise RuntimeError(fault_line(code, storage.uri(written.file), what, remedy))
+
+
+def _not_a_file(entry: Entry | None) -> str:
+    return "no such file" if entry is None else f"a {entry.kind}, not a file"
