@@ -81,6 +81,9 @@ class DataSetConfig(DataSetJob):
     images_field: ClassVar[str] = ""
     """Field with the URI of each split's images, which may be a data set; empty for none."""
 
+    takes_since: ClassVar[bool] = True
+    """Whether any run of this source may add to earlier data sets."""
+
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         if not self.output:

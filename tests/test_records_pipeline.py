@@ -152,9 +152,12 @@ def test_a_subset_is_counted(whole: Path, tmp_path: Path) -> None:
     assert keys_of(tmp_path / "out") == {*every[1:4]}
     left_out = {"in_drop_keys": 1, "not_in_keys": len(every) - 4}
     assert manifest["splits"]["train"]["skipped"] == left_out
-    chosen.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(every[2:]).encode())  # as Windows writes it
-    copied(tmp_path / "other", "--records", whole, "--keys", chosen)
+    named = "\r\n".join([*every[2:], "typo"])  # as Windows writes it
+    chosen.write_bytes(b"\xef\xbb\xbf" + named.encode())
+    run = copy(tmp_path / "other", "--records", whole, "--keys", chosen)
     assert keys_of(tmp_path / "other") == {*every[2:]}
+    lost = f"no record has 1 of {len(every) - 1} keys in {chosen}, such as 'typo'\n"
+    assert lost in run.err
 
 
 def test_a_feature_decides_the_split(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES
-from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
+from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, NOT_IN_KEYS, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
     bits_in,
@@ -223,6 +223,7 @@ class RecordReader:
                 damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
+        keys_met: dict[str, set[str]] = {}
         notes: dict[str, FeatureNotes] = {}
         note = file.note
         for item in self._items(file, notes):
@@ -230,13 +231,17 @@ class RecordReader:
                 yield msgspec.structs.replace(note, split=item.split)
                 note = None
             if isinstance(item, _LeftOut):
-                left_out[item] += 1
+                left_out[item.split, item.why] += 1
             else:
                 yield item
+            if self.choice.keys and not (isinstance(item, _LeftOut) and item.why == NOT_IN_KEYS):
+                keys_met.setdefault(item.split, set()).add(item.key)
         if note is not None:
             yield note
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
+        for split, keys in keys_met.items():
+            yield SplitSource(split, keys_met=sorted(keys))
         for split, of_split in notes.items():
             yield of_split.note(split)
 
@@ -333,7 +338,7 @@ class RecordReader:
             return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
 
         if why := self.choice.why_not(at.key, has_class, self.access):
-            return _LeftOut(split, why)
+            return _LeftOut(split, why, at.key)
         name, size_bytes, pin, crc32c, _ = msgspec.structs.astuple(file.entry)
         blob = Blob(file.root, name, size_bytes, pin, crc32c, at.offset, at.size)
         position = file.place << _NUMBER_BITS | at.number
@@ -360,10 +365,11 @@ class _Place(NamedTuple):
 
 
 class _LeftOut(NamedTuple):
-    """The split of a record that is not copied, and why."""
+    """The split of a record that is not copied, why, and its key."""
 
     split: str
     why: str
+    key: str
 
 
 def _rest_lost(where: str, what: str) -> RuntimeError:

@@ -43,6 +43,22 @@ class Shard(NamedTuple):
     file: Entry
 
 
+class ShardPart(NamedTuple):
+    """A range of a shard.
+
+    Attributes:
+        file: the shard's entry in the listing.
+        index_name: name of the shard's Parquet index.
+        start: offset of the first byte.
+        end: offset of the last byte plus one.
+    """
+
+    file: Entry
+    index_name: str
+    start: int
+    end: int
+
+
 def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
     """Return the manifest of a finished data set, and the digest of its bytes in hex.
 
@@ -111,23 +127,31 @@ def read_rows(storage: Storage, name: str, shard_bytes: int, remedy: str) -> "li
     return read_index(storage, name, remedy, lambda data: index_of_shard(data, shard_bytes))
 
 
-def read_records(
-    storage: Storage, shard: Entry, index: str, remedy: str
-) -> Iterator[tuple[str, bytes]]:
-    """Yield key and bytes of each record of a shard, after checking both checksums.
+def parts_of(shard: Shard, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:
+    """Yield the ranges of a shard that are read in parallel; a record is in that of its offset."""
+    size_bytes = shard.file.size_bytes
+    for start in range(0, size_bytes, part_bytes):
+        yield ShardPart(shard.file, shard.index_name, start, min(start + part_bytes, size_bytes))
+
+
+def read_part(storage: Storage, part: ShardPart, remedy: str) -> Iterator[tuple[str, bytes]]:
+    """Yield key and bytes of each record of a range, after checking both checksums.
 
     Raises:
         RuntimeError: as `read_index`; `E-VER-FRAME` or `E-VER-CRC`: a record is damaged;
             `E-SRC-CHANGED`; or a storage fault.
     """
-    rows = read_rows(storage, index, shard.size_bytes, remedy)
-    file = open_stored(storage, shard, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
+    rows = read_rows(storage, part.index_name, part.file.size_bytes, remedy)
+    file = open_stored(storage, part.file, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
     for number, row in enumerate(rows):
+        if not part.start <= row.offset < part.end:
+            continue
+        file.seek(row.offset)
         try:
             yield row.key, read_frame(file.read(row.size), 0, row.size)
         except FrameError as error:
             what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
-            where = storage.uri(shard.name)
+            where = storage.uri(part.file.name)
             raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
