@@ -136,25 +136,22 @@ class FlagGroup:
     add_argument: Callable[..., argparse.Action]
     rare: bool = False
 
-    def add(
-        self, name: str, help: str, *, rare: bool = False, hidden: bool = False, **options: Any
-    ) -> None:
+    def add(self, name: str, help: str, *, rare: bool = False, **options: Any) -> None:
         """Add a flag; its help says the default, or that the flag is required.
 
         Args:
             name: the flag's name.
-            help: the flag's help.
+            help: the flag's help; `argparse.SUPPRESS` for a flag that is only refused.
             rare: only the whole help shows the flag.
-            hidden: no help shows the flag, which only says why it is refused.
             **options: options of argparse.
         """
         default = options.get("default")
         if options.get("required"):
             help = f"{help} (required)"
-        elif "default" not in help:
+        elif "default" not in help and help != argparse.SUPPRESS:
             otherwise = "off" if options.get("action") == "store_true" else "none"
             help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
-        if hidden or (self.parser.short and (rare or self.rare)):
+        if self.parser.short and (rare or self.rare):
             help = argparse.SUPPRESS
         self.parser.flags.append(self.add_argument(name, help=help, **options))
 

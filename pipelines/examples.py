@@ -30,13 +30,7 @@ from beam_tfrec.transforms.storage import (
     is_local,
     join_uri,
     open_storage,
-)
-from beam_tfrec.transforms.storage.read_data_set import (
-    ShardPart,
-    list_shards,
-    parts_of,
-    read_finished,
-    read_part,
+    read_data_set,
 )
 
 _RESTORE = "restore the data set, or run its command again"
@@ -208,18 +202,15 @@ class ReadExamples(beam.PTransform):
         )
         if not is_in_process(root.pipeline):
             parts |= "SpreadParts" >> beam.Reshuffle()
-        return parts | "ReadParts" >> beam.FlatMap(_read_part, self.uri, self.access)
+        read = beam.FlatMap(read_data_set.read_part, self.uri, self.access, _RESTORE)
+        return parts | "ReadParts" >> read
 
 
-def _find_parts(uri: str, split: str, access: Access) -> Iterator[ShardPart]:
+def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.ShardPart]:
     storage = open_storage(uri, access)
-    manifest, _ = read_finished(storage, "uri")
+    manifest, _ = read_data_set.read_finished(storage, "uri")
     if split not in manifest.splits:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))
-    for shard in list_shards(storage, manifest, _RESTORE, split):
-        yield from parts_of(shard)
-
-
-def _read_part(part: ShardPart, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
-    return read_part(open_storage(uri, access), part, _RESTORE)
+    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, split):
+        yield from read_data_set.parts_of(shard)

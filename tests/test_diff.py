@@ -250,15 +250,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no shard": (
         lambda out: min(out.glob("*.tfrec")).unlink(),
-        "E-VER-MISSING OUT/train-00000-of-00002-3.tfrec: no such file; run beam-tfrec verify",
+        "E-VER-MISSING OUT/train-00000-of-00002-3.tfrec: is missing; run beam-tfrec verify",
     ),
     "a short shard": (
         lambda out: min(out.glob("*.tfrec")).write_bytes(b""),
-        "E-VER-SIZE OUT/train-00000-of-00002-3.tfrec: 0 bytes, ",
+        "E-VER-SIZE OUT/train-00000-of-00002-3.tfrec: has 0 bytes, ",
     ),
     "no index": (
         lambda out: first_index(out).unlink(),
-        "E-VER-MISSING OUT/index/train-00000-of-00002-3.parquet: no such file; run",
+        "E-VER-MISSING OUT/index/train-00000-of-00002-3.parquet: is missing; run",
     ),
     "no Parquet": (
         lambda out: first_index(out).write_bytes(b"PAR1"),

@@ -349,7 +349,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),
     "no index": (
         lambda old, new: [*with_index(old, new, 0)],
-        "parquet: no such file; restore",
+        "parquet: is missing; restore",
     ),
     "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
     "kinds": (

@@ -267,7 +267,10 @@ def test_parts_of_a_shard_are_its_records(part_bytes: int, written: Path) -> Non
     shards = list_shards(storage, read_finished(storage, "uri")[0], "")
     parts = [part for shard in shards for part in parts_of(shard, part_bytes)]
     assert len(parts) == sum(-(-shard.entry.bytes // part_bytes) for shard in shards)
-    assert sorted(pair for part in parts for pair in read_part(storage, part, "")) == PAIRS
+    assert (
+        sorted(pair for part in parts for pair in read_part(part, storage.root, DEFAULT_ACCESS, ""))
+        == PAIRS
+    )
 
 
 # --- compressed files ---

@@ -18,9 +18,9 @@ from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import (
+    AddSplitSources,
     SplitSource,
     SplitSourceOutput,
-    add_split_sources,
 )
 from beam_tfrec.transforms.storage import Access, read_uri
 
@@ -170,13 +170,7 @@ class DropRepeated(beam.PTransform):
             | "KeepOne"
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
         )
-        sources = (
-            (self.sources, kept.sources)
-            | "WithRepeated" >> beam.Flatten()
-            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "AddRepeated" >> beam.CombinePerKey(add_split_sources)
-            | "Sources" >> beam.Values()
-        )
+        sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitSources()
         return KeptSamples(kept.samples, sources)
 
 

@@ -9,7 +9,7 @@ their records, and a second time to copy these.
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -49,13 +49,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
-from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage
-from beam_tfrec.transforms.storage.read_data_set import (
-    Shard,
-    list_shards,
-    read_finished,
-    read_rows,
-)
+from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
@@ -108,7 +102,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
 
     root: str
     entry: Entry
-    place: int
+    place: int = 0
     index: str = ""
     class_ids: list[int] = []
     note: SplitSource | None = None
@@ -133,32 +127,30 @@ def plan_source(
     storage = open_storage(source.uri, reader.access)
     files = {entry.name: entry for entry in entries if entry.kind == "file"}
     taken = sorted(name for name in files if source.takes(name))
-    place = source.number << _FILE_BITS
+    found: list[RecordFile] = []
     if source.pattern and not taken:
         what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
         raise _refused(source.uri, what, remedy)
     if MANIFEST_NAME in files or (PLAN_NAME in files and not source.pattern):
-        manifest, _ = read_finished(storage, "--records")
-        shards = list_shards(storage, manifest, _RESTORE)
-        names = set(taken)
-        for file in _shards_of(manifest, shards, root, reader, names):
-            names.discard(file.entry.name)
-            yield msgspec.structs.replace(file, place=place)
-            place += 1
-        taken = sorted(names) if source.pattern else []
+        manifest, _ = read_data_set.read_finished(storage, "--records")
+        shards = read_data_set.list_shards(storage, manifest, _RESTORE)
+        found += _shards_of(manifest, shards, root, reader, taken)
+        others = {*taken} - {file.entry.name for file in found}
+        taken = sorted(others) if source.pattern else []
     elif not taken:
         remedy = "give a folder, file or quoted glob of TFRecord files"
         raise _refused(source.uri, "has no TFRecord file", remedy)
-    for number, name in enumerate(taken):
-        yield RecordFile(root, files[name], place + number)
+    found += [RecordFile(root, files[name]) for name in taken]
+    for place, file in enumerate(found, source.number << _FILE_BITS):
+        yield msgspec.structs.replace(file, place=place)
 
 
 def _shards_of(
     manifest: Manifest,
-    shards: Iterable[Shard],
+    shards: Iterable[read_data_set.Shard],
     root: str,
     reader: "RecordReader",
-    names: set[str],
+    names: Collection[str],
 ) -> Iterator[RecordFile]:
     """Yield the shards of a data set that a source takes; `names` are those of its files."""
     source = reader.sources[root]
@@ -251,7 +243,8 @@ class RecordReader:
         storage = open_storage(self.sources[file.root].uri, self.access)
         rows: list[IndexRow] = []
         if file.index:
-            rows = read_rows(storage, file.index, file.entry.size_bytes, _WITHOUT_INDEX)
+            size = file.entry.size_bytes
+            rows = read_data_set.read_rows(storage, file.index, size, _WITHOUT_INDEX)
         from_index = rows and not (self.key_feature or self.splitting.fields)
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_tfrec.schemas.documents.data_card import source_kind
-from beam_tfrec.schemas.faults import Rejected, counted, find_fault
+from beam_tfrec.schemas.faults import Rejected, counted
 from beam_tfrec.schemas.features import roles_of_spec
 from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
@@ -210,7 +210,9 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
     """Return the columns of an index, or the reason why it cannot be read."""
     try:
         columns = [column for column in INDEX_SCHEMA.names if column not in ("sources", "crc32c")]
-        return index_columns(_read(storage, name), columns)
+        if storage.stat(name) is None:
+            raise ValueError(f"{name} is missing")
+        return index_columns(storage.read(name), columns)
     except ValueError as error:
         return " ".join(str(error).split())
 
@@ -229,22 +231,6 @@ def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
     except ValueError as error:
         return [], [f"no examples of rejects: {error}"]
     return list(found.values()), []
-
-
-def _read(storage: Storage, name: str) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        ValueError: The file is missing.
-        RuntimeError: The store fails.
-    """
-    try:
-        return storage.read(name)
-    except RuntimeError as error:
-        fault = find_fault(str(error))
-        if fault is None or not fault[0].startswith("E-SRC-"):
-            raise
-        raise ValueError(f"{name} is missing") from None
 
 
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:

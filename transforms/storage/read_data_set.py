@@ -19,7 +19,7 @@ from beam_tfrec.schemas.manifest import (
     refuse_contradictions,
 )
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
-from beam_tfrec.transforms.storage import Entry, Storage, open_stored
+from beam_tfrec.transforms.storage import Access, Entry, Storage, open_storage, open_stored
 
 if TYPE_CHECKING:
     from beam_tfrec.transforms.shard_index import IndexRow
@@ -90,11 +90,33 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
     there = {entry.name: entry for entry in storage.list(recursive=False)}
-    return [
-        Shard(entry, index, _checked(storage, entry, there.get(entry.file), remedy))
-        for entry, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
-        if split in ("", entry.split)
-    ]
+    shards: list[Shard] = []
+    for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+        if split in ("", entry.split):
+            file = there.get(entry.file)
+            if wrong := what_differs(entry, file):
+                code, what = wrong
+                raise RuntimeError(fault_line(code, storage.uri(entry.file), what, remedy))
+            assert file is not None
+            shards.append(Shard(entry, index_name, file))
+    return shards
+
+
+def what_differs(written: ShardEntry, listed: Entry | None) -> tuple[str, str] | None:
+    """Return code and text of how a listed file differs from the shard that was written."""
+    if listed is None or listed.kind != "file":
+        return "E-VER-MISSING", what_is(listed)
+    if listed.size_bytes != written.bytes:
+        return "E-VER-SIZE", f"has {listed.size_bytes} bytes, the manifest says {written.bytes}"
+    if listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
+        what = f"its store lists CRC-32C {listed.crc32c:08x}, the manifest says {written.crc32c}"
+        return "E-VER-CRC", what
+    return None
+
+
+def what_is(entry: Entry | None) -> str:
+    """Return in words what is there instead of a file."""
+    return "is missing" if entry is None else f"is a {entry.kind}"
 
 
 def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes], T]) -> T:
@@ -112,7 +134,7 @@ def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes]
         entry = storage.stat(name)
         if entry is not None and entry.kind == "file":
             raise
-        code, what = "E-VER-MISSING", _not_a_file(entry)
+        code, what = "E-VER-MISSING", what_is(entry)
     raise RuntimeError(fault_line(code, storage.uri(name), what, remedy))
 
 
@@ -134,13 +156,22 @@ def parts_of(shard: Shard, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:
         yield ShardPart(shard.file, shard.index_name, start, min(start + part_bytes, size_bytes))
 
 
-def read_part(storage: Storage, part: ShardPart, remedy: str) -> Iterator[tuple[str, bytes]]:
+def read_part(
+    part: ShardPart, uri: str, access: Access, remedy: str
+) -> Iterator[tuple[str, bytes]]:
     """Yield key and bytes of each record of a range, after checking both checksums.
+
+    Args:
+        part: range of a shard.
+        uri: URI of the data set.
+        access: credentials and limits for stores.
+        remedy: what to do about damage, for messages.
 
     Raises:
         RuntimeError: as `read_index`; `E-VER-FRAME` or `E-VER-CRC`: a record is damaged;
             `E-SRC-CHANGED`; or a storage fault.
     """
+    storage = open_storage(uri, access)
     rows = read_rows(storage, part.index_name, part.file.size_bytes, remedy)
     file = open_stored(storage, part.file, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
     for number, row in enumerate(rows):
@@ -153,21 +184,3 @@ def read_part(storage: Storage, part: ShardPart, remedy: str) -> Iterator[tuple[
             what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
             where = storage.uri(part.file.name)
             raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
-
-
-def _checked(storage: Storage, written: ShardEntry, listed: Entry | None, remedy: str) -> Entry:
-    """Return a shard's entry in the listing if it is the file that was written."""
-    if listed is None or listed.kind != "file":
-        code, what = "E-VER-MISSING", _not_a_file(listed)
-    elif listed.size_bytes != written.bytes:
-        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, {written.bytes} were written"
-    elif listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
-        code = "E-VER-CRC"
-        what = f"the store's CRC-32C is {listed.crc32c:08x}, {written.crc32c} was written"
-    else:
-        return listed
-    raise RuntimeError(fault_line(code, storage.uri(written.file), what, remedy))
-
-
-def _not_a_file(entry: Entry | None) -> str:
-    return "no such file" if entry is None else f"a {entry.kind}, not a file"

@@ -26,12 +26,7 @@ from beam_tfrec.transforms.storage import (
     is_local,
     open_storage,
     open_stored,
-)
-from beam_tfrec.transforms.storage.read_data_set import (
-    Shard,
-    list_shards,
-    read_finished,
-    read_rows,
+    read_data_set,
 )
 
 COUNTS = ("a", "b", "equal", "removed", "added", "moved_out", "moved_in", "image", "annotations")
@@ -114,8 +109,8 @@ def open_data_set(root: str, access: Access) -> DataSet:
             that cannot be read; `E-VER-…` for damage; or a storage fault.
     """
     storage = open_storage(root, access)
-    manifest, _ = read_finished(storage, "path")
-    shards = list_shards(storage, manifest, _VERIFY)
+    manifest, _ = read_data_set.read_finished(storage, "path")
+    shards = read_data_set.list_shards(storage, manifest, _VERIFY)
     with ThreadPoolExecutor(_READERS, "read-indexes") as pool:
         indexes = list(pool.map(functools.partial(_read_rows, storage), shards))
     records = {
@@ -128,9 +123,9 @@ def open_data_set(root: str, access: Access) -> DataSet:
     return DataSet(manifest, records)
 
 
-def _read_rows(storage: Storage, shard: Shard) -> list[IndexRow]:
+def _read_rows(storage: Storage, shard: read_data_set.Shard) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
-    rows = read_rows(storage, shard.index_name, shard.entry.bytes, _VERIFY)
+    rows = read_data_set.read_rows(storage, shard.index_name, shard.entry.bytes, _VERIFY)
     if all(row.crc32c is not None for row in rows):
         return rows
     crcs = _stored_crcs(storage, shard.file, [row.size for row in rows])
