@@ -1,9 +1,9 @@
 """Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-Missing and damaged parts become notes. If the store fails, there are no further pictures. Counts and
-medians are exact. Sample records are evenly spaced in a split, with the first records of classes.
-Shards are shuffled, so the samples are fair. Reports contain no time: equal data sets in folders of
-the same name have equal reports.
+Missing and damaged parts become notes. If the store fails, there are no further pictures. Counts
+and medians are exact. Sample records are evenly spaced in a split, with the first records of
+classes. Shards are shuffled, so the samples are fair. Reports contain no time: equal data sets in
+folders of the same name have equal reports.
 """
 
 import contextlib
