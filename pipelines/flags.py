@@ -307,8 +307,7 @@ def _add_output_flags(parser: FlagParser) -> None:
 def _add_daily_flags(group: FlagGroup, *, since: bool) -> None:
     leave_out = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
     group.several("--since", leave_out if since else argparse.SUPPRESS, "DIR")
-    names = "--output and --since" if since else "--output"
-    date = f"day that replaces {DATE} in {names} (default: today in UTC)"
+    date = f"day that replaces {DATE} in names of data sets (default: today in UTC)"
     group.text("--date", date, "YYYY-MM-DD")
 
 
