@@ -141,14 +141,14 @@ class FlagGroup:
 
         Args:
             name: the flag's name.
-            help: the flag's help.
+            help: the flag's help; `argparse.SUPPRESS` for a flag that is only refused.
             rare: only the whole help shows the flag.
             **options: options of argparse.
         """
         default = options.get("default")
         if options.get("required"):
             help = f"{help} (required)"
-        elif "default" not in help:
+        elif "default" not in help and help != argparse.SUPPRESS:
             otherwise = "off" if options.get("action") == "store_true" else "none"
             help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
         if self.parser.short and (rare or self.rare):

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 import apache_beam as beam
 
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
-from beam_tfrec.transforms.earlier import LeaveOutEarlier, Since
+from beam_tfrec.transforms.earlier import Since
 from beam_tfrec.transforms.find_duplicates import FindDuplicates
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.images.check_images import Check
@@ -38,8 +38,7 @@ from beam_tfrec.transforms.sources.read_samples import (
     SplitSource,
     is_there,
 )
-from beam_tfrec.transforms.storage import check_uri, name_below
-from beam_tfrec.transforms.storage.stored_images import ALL_SPLITS, image_root
+from beam_tfrec.transforms.storage import check_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -81,6 +80,9 @@ class DataSetConfig(DataSetJob):
 
     images_field: ClassVar[str] = ""
     """Field with the URI of each split's images, which may be a data set; empty for none."""
+
+    takes_since: ClassVar[bool] = True
+    """Whether any run of this source may add to earlier data sets."""
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -177,13 +179,16 @@ class DataSetConfig(DataSetJob):
 
     def with_stored_images(self) -> Self:
         """Return a copy that reads images out of records where a root is a data set."""
-        is_given = self.splitting.is_given
-        found = {
-            root: image_root(uri, root if is_given else ALL_SPLITS, self.access)
-            for root, uri in self.roots.items()
-            if self.images_field and root in self.given
-        }
-        changes: dict[str, Any] = {self.images_field: found} if found else {}
+        given = {root: uri for root, uri in self.roots.items() if root in self.given}
+        if not (self.images_field and given):
+            return self
+        for root, uri in given.items():
+            if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
+                from beam_tfrec.transforms.storage.stored_images import image_root  # rarely needed
+
+                split = root if self.splitting.is_given else ""
+                given[root] = image_root(uri, split, self.access)
+        changes: dict[str, Any] = {self.images_field: given}
         return replace(self, **changes)
 
     @property
@@ -337,21 +342,22 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
-    # Without --since this passes everything on unchanged.
-    new = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
-        config.earlier.sets,
-        config.splits,
-        read.rejected,
-        read.sources,
-        config.access,
-        "" if config.splitting.is_given else next(iter(config.given)),
-        spool,
-    )
-    samples, rejected, tallies = new.samples, new.rejected, read.tallies
+    rejected, sources, tallies, skipped = read.rejected, read.sources, read.tallies, None
+    if config.earlier.sets:
+        from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
+
+        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
+            config.earlier.sets,
+            config.splits,
+            rejected,
+            sources,
+            config.access,
+            "" if config.splitting.is_given else next(iter(config.given)),
+            spool,
+        )
     if read.listing is not None:  # otherwise the reader has pinned its samples
-        skipped = _all_named(tallies, new.skipped_tallies)
         panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(read.listing, skipped, panoptic, spool)
+        pin = PinBlobs(read.listing, _all_named(tallies, skipped), panoptic, spool)
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
@@ -362,7 +368,7 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         config.budget,
         spool,
     )
-    return PlannedDataSet(planned, new.sources, rejected, tallies, spool)
+    return PlannedDataSet(planned, sources, rejected, tallies, spool)
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:

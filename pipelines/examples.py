@@ -6,7 +6,7 @@
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,24 +14,26 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
-from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.gate import GateLimits
-from beam_tfrec.transforms.records.read_records import (
-    PlanRecords,
-    RecordReader,
-    RecordSource,
-    read_shard,
-)
 from beam_tfrec.transforms.records.stage_records import STAGED_ROOT, StageExamples, Staging
 from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, is_local, join_uri
+from beam_tfrec.transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    is_local,
+    join_uri,
+    open_storage,
+    read_data_set,
+)
 
+_RESTORE = "restore the data set, or run its command again"
 _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 """Fields of `WriteExamples` that make its `Sharding`."""
 
@@ -179,7 +181,7 @@ class WriteExamples(beam.PTransform):
 class ReadExamples(beam.PTransform):
     """Pipeline root -> key and `tf.train.Example` bytes of each record of a split, in any order.
 
-    Shards are read in parallel, and every record's checksums are compared.
+    Ranges of shards, of about 64 MB, are read in parallel. All checksums are compared.
 
     Attributes:
         uri: folder or URI of a data set.
@@ -192,8 +194,23 @@ class ReadExamples(beam.PTransform):
     access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[str, bytes]]:
-        """Find the shards, and read them."""
-        source = {records_root(self.split, 0): RecordSource(self.split, 0, self.uri)}
-        reader = RecordReader(Splitting(), source, self.access)
-        shards = root | "FindShards" >> PlanRecords(reader)
-        return shards.pieces | "ReadShards" >> beam.FlatMap(read_shard, self.uri, self.access)
+        """Find the shards, and read their parts."""
+        parts = (
+            root
+            | "DataSet" >> beam.Create([self.uri])
+            | "FindParts" >> beam.FlatMap(_find_parts, self.split, self.access)
+        )
+        if not is_in_process(root.pipeline):
+            parts |= "SpreadParts" >> beam.Reshuffle()
+        read = beam.FlatMap(read_data_set.read_part, self.uri, self.access, _RESTORE)
+        return parts | "ReadParts" >> read
+
+
+def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.ShardPart]:
+    storage = open_storage(uri, access)
+    manifest, _ = read_data_set.read_finished(storage, "uri")
+    if split not in manifest.splits:
+        what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
+        raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))
+    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, split):
+        yield from read_data_set.parts_of(shard)

@@ -34,14 +34,14 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
-    """Add the flags of every source, and image flags if it has image files."""
+def add_data_set_flags(parser: FlagParser, *, images: bool = True, since: bool = True) -> None:
+    """Add the flags of every source, image flags if it has image files, and show `--since`."""
     _add_split_flags(parser.group("splits (docs/splits.md)"))
     if images:
         _add_image_flags(parser.group("images (docs/images.md)"))
     _add_shard_flags(parser)
     _add_reject_flags(parser.group("rejects"))
-    _add_daily_flags(parser.group("daily runs (docs/scheduled-runs.md)"))
+    _add_daily_flags(parser.group("daily runs (docs/scheduled-runs.md)"), since=since)
     limits = "limits of each worker; a local run shares them among its processes"
     _add_limit_flags(parser.group(limits, rare=True))
     add_reading_flags(parser).text(
@@ -304,10 +304,10 @@ def _add_output_flags(parser: FlagParser) -> None:
     group.add("--no_report", none, action="store_false", dest="report")
 
 
-def _add_daily_flags(group: FlagGroup) -> None:
-    since = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
-    group.several("--since", since, "DIR")
-    date = f"day that replaces {DATE} in --output and --since (default: today in UTC)"
+def _add_daily_flags(group: FlagGroup, *, since: bool) -> None:
+    leave_out = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
+    group.several("--since", leave_out if since else argparse.SUPPRESS, "DIR")
+    date = f"day that replaces {DATE} in names of data sets (default: today in UTC)"
     group.text("--date", date, "YYYY-MM-DD")
 
 

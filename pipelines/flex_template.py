@@ -110,7 +110,8 @@ def _flags(pipeline: str) -> dict[str, argparse.Action]:
     """Return a pipeline's flags by their names."""
     unused = {"no_wait", "plan", "quiet"}  # a launcher never waits, and makes a job
     flags = _command(pipeline).parser().flags
-    return {flag.option_strings[0]: flag for flag in flags if flag.dest not in unused}
+    shown = [flag for flag in flags if flag.help != argparse.SUPPRESS and flag.dest not in unused]
+    return {flag.option_strings[0]: flag for flag in shown}
 
 
 def _leave_out(name: str, value: str, pipeline: str) -> None:

@@ -36,7 +36,7 @@ from beam_tfrec.transforms.publish_plan import (
     free_bytes,
     look_at_output,
     make_job_plan,
-    warn_of_splits,
+    warn_of_sources,
 )
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
@@ -99,7 +99,7 @@ def plan_run(
     state, there, fault = COMPLETE, len(gathered.outlines), None
     try:
         check_budget_aloud(gathered.rejected, gathered.sources, config, "rejected")
-        warn_of_splits(gathered.sources, config)
+        warn_of_sources(gathered.sources, config)
         if not complete:
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:

@@ -21,6 +21,7 @@ from beam_tfrec.transforms.records.choose_records import (
     DropRepeated,
     OnDuplicate,
     forget_keys,
+    warn_of_keys,
 )
 from beam_tfrec.transforms.records.read_records import (
     PlanRecords,
@@ -53,6 +54,7 @@ class RecordsConfig(StagingConfig):
     on_duplicate: OnDuplicate = OnDuplicate.STOP
 
     source_flag: ClassVar[str] = "--records"
+    takes_since: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse a shell's expansion of a glob over many files: each source is listed alone."""
@@ -116,6 +118,13 @@ class RecordsConfig(StagingConfig):
         )
         planned = root | "PlanRecords" >> PlanRecords(reader)
         read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
+        if self.choice.keys:
+            sources = (
+                read.sources
+                | "AllSources" >> beam.combiners.ToList()
+                | "WarnOfKeys" >> beam.FlatMap(warn_of_keys, self.choice.keys, self.access)
+            )
+            read = read._replace(sources=sources)
         if self.on_duplicate is not OnDuplicate.STOP:
             spool = spool_for(root, self.access.spool_dir)
             drop = DropRepeated(self.on_duplicate, read.sources, spool)

@@ -101,7 +101,7 @@ class Command:
             add_help=False,
         )
         self.add_flags(parser)
-        add_data_set_flags(parser, images=self.images)
+        add_data_set_flags(parser, images=self.images, since=self.config.takes_since)
         helps = parser.add_argument_group("help")
         helps.add_argument("-h", "--help", action="help", help="show the flags that most runs need")
         helps.add_argument("--help_all", action="help", help="show all flags")

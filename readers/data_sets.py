@@ -1,6 +1,7 @@
 """Find the shards of committed data sets by their manifests, never by a glob."""
 
 import array
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,6 @@ from beam_tfrec.schemas.manifest import (
     ShardEntry,
     index_names_of,
     order_of,
-    read_manifest,
-    refuse_contradictions,
     spec_of,
 )
 from beam_tfrec.schemas.samples import Order
@@ -30,6 +29,7 @@ from beam_tfrec.transforms.storage import (
     is_local,
     join_uri,
     open_storage,
+    read_data_set,
 )
 
 if TYPE_CHECKING:
@@ -139,10 +139,7 @@ def _manifest(root: str, access: Access) -> Manifest:
             f"data_sets must have a {MANIFEST_NAME}, {root!r} has none: give the output of a"
             " finished run"
         )
-    where = join_uri(root, MANIFEST_NAME)
-    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "output")
-    refuse_contradictions(manifest, where)
-    return manifest
+    return read_data_set.read_finished(storage, "output")[0]
 
 
 def _refuse_different(data_sets: DataSets) -> None:
@@ -180,30 +177,17 @@ def list_shards(data_sets: DataSets, split: str) -> list[ShardFile]:
             `E-VER-CRC`: names the first shard that differs from the manifest.
     """
     shards = data_sets.shards(split)
-    listed = {
-        (place, entry.name): entry
-        for place in {shard.data_set for shard in shards}
-        for entry in open_storage(data_sets.roots[place], data_sets.access).list(recursive=False)
-    }
-    return [_checked(shard, listed.get((shard.data_set, shard.entry.file))) for shard in shards]
-
-
-def _checked(shard: ShardFile, listed: Entry | None) -> ShardFile:
-    written = shard.entry
-    if listed is None or listed.kind != "file":
-        code, what = "E-VER-MISSING", _not_a_file(listed)
-    elif listed.size_bytes != written.bytes:
-        code, what = "E-VER-SIZE", f"{listed.size_bytes} bytes, {written.bytes} were written"
-    elif listed.crc32c is not None and f"{listed.crc32c:08x}" != written.crc32c:
-        code = "E-VER-CRC"
-        what = f"the store's CRC-32C is {listed.crc32c:08x}, {written.crc32c} was written"
-    else:
-        return shard._replace(listed=listed)
-    raise RuntimeError(fault_line(code, shard.uri, what, REMEDY))
-
-
-def _not_a_file(entry: Entry | None) -> str:
-    return "no such file" if entry is None else f"a {entry.kind}, not a file"
+    listed = [
+        shard.file
+        for place in sorted({shard.data_set for shard in shards})
+        for shard in read_data_set.list_shards(
+            open_storage(data_sets.roots[place], data_sets.access),
+            data_sets.manifests[place],
+            REMEDY,
+            split,
+        )
+    ]
+    return [shard._replace(listed=file) for shard, file in zip(shards, listed, strict=True)]
 
 
 def read_offsets(file: ShardFile, storage: Storage) -> array.array:
@@ -238,14 +222,8 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
 def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "pa.Table":
     from beam_tfrec.transforms.shard_index import index_columns  # pyarrow takes 0.2 s
 
-    entry = storage.stat(file.index_name)
-    where = join_uri(storage.root, file.index_name)
-    if entry is None or entry.kind != "file":
-        raise RuntimeError(fault_line("E-VER-MISSING", where, _not_a_file(entry), REMEDY))
-    try:
-        return index_columns(storage.read(file.index_name, entry), names, file.entry.records)
-    except ValueError as error:
-        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), REMEDY)) from None
+    parse = functools.partial(index_columns, names=names, records=file.entry.records)
+    return read_data_set.read_index(storage, file.index_name, REMEDY, parse)
 
 
 class Part(NamedTuple):

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from beam_tfrec.schemas.faults import Rejected
+
 ORDER_BYTES = 16
 """Size of an order key, by which the samples of a split are sorted."""
 
@@ -74,6 +76,18 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes = b""
     payload_digest: bytes = b""
     payload_place: bytes = b""
+
+    def reject(self, stage: str, code: str, detail: str, place: int = 0) -> Rejected:
+        """Return the reject of the sample for its blob at `place`."""
+        return Rejected(
+            code=code,
+            stage=stage,
+            split=self.split,
+            key=self.key,
+            annotation_ids=self.annotation_ids,
+            file_name=self.blobs[place].name if place < len(self.blobs) else "",
+            detail=detail,
+        )
 
 
 class Order(enum.Enum):

@@ -38,18 +38,18 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3160, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
+    Budget("pipelines", 3190, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3240, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 1945, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1130, ["transforms/storage/**/*.py"]),
-    Budget("verify", 995, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 640, ["transforms/records/**/*.py"]),
-    Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
+    Budget("transforms/storage", 1210, ["transforms/storage/**/*.py"]),
+    Budget("verify", 964, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 600, ["transforms/records/**/*.py"]),
+    Budget("forecast", 195, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2010, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2020, ["schemas/*.py"]),
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
@@ -57,11 +57,11 @@ BUDGETS = (
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_040, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("readers", 792, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 19_030, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 129
+MOST_MODULES = 131
 
 
 def code_lines(source: str) -> int:

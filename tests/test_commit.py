@@ -62,9 +62,12 @@ def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejec
 
 def test_a_split_without_images_needs_permission() -> None:
     files = [summary(), summary("val", images=0)]
-    line = "^E-SET-EMPTY split val: no images in its sources; check them, or give --allow_empty$"
-    with pytest.raises(RuntimeError, match=line):
-        make_job_plan(NO_SHARDS, files, [], JOB)
+    roots = {"train": "photos/a", "val": "photos/b", "val/annotations": "texts"}
+    job = dataclasses.replace(JOB, roots=roots, files={"val": ["val.json"]})
+    for each, places in ((JOB, "its sources"), (job, "photos/b, texts, val.json")):
+        line = f"^E-SET-EMPTY split val: no images in {places}; check them, or give --allow_empty$"
+        with pytest.raises(RuntimeError, match=line):
+            make_job_plan(NO_SHARDS, files, [], each)
     plan = make_job_plan(NO_SHARDS, files, [], dataclasses.replace(JOB, allow_empty=True))
     assert plan.splits == {"train": PlannedSplit(0, 0), "val": PlannedSplit(0, 0)}
 

@@ -238,7 +238,7 @@ def first_index(out: Path) -> Path:
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "unfinished": (
         lambda out: (out / "manifest.json").unlink(),
-        "E-ARG OUT: has no manifest.json; give a finished data set, or finish this one",
+        "E-ARG OUT: is not a finished data set: it has no manifest.json; run its command again",
     ),
     "newer": (
         lambda out: edit(out, lambda m: m.update(format_version=99)),
@@ -250,15 +250,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no shard": (
         lambda out: min(out.glob("*.tfrec")).unlink(),
-        "E-VER-MISSING train-00000-of-00002-3.tfrec: not in OUT; run beam-tfrec verify",
+        "E-VER-MISSING OUT/train-00000-of-00002-3.tfrec: is missing; run beam-tfrec verify",
     ),
     "a short shard": (
         lambda out: min(out.glob("*.tfrec")).write_bytes(b""),
-        "E-OUT-CONFLICT OUT/train-00000-of-00002-3.tfrec: has 0 bytes",
+        "E-VER-SIZE OUT/train-00000-of-00002-3.tfrec: has 0 bytes, ",
     ),
     "no index": (
         lambda out: first_index(out).unlink(),
-        "E-VER-INDEX OUT/index/train-00000-of-00002-3.parquet: is missing; run",
+        "E-VER-MISSING OUT/index/train-00000-of-00002-3.parquet: is missing; run",
     ),
     "no Parquet": (
         lambda out: first_index(out).write_bytes(b"PAR1"),

@@ -20,16 +20,18 @@ from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.transforms.earlier import (
     EarlierSet,
     EarlierSets,
-    EarlierTally,
-    JoinBatch,
-    LeaveOutEarlier,
     Since,
     check_turn,
     date_in,
     find_earlier_sets,
+    parse_date,
+)
+from beam_tfrec.transforms.leave_out_earlier import (
+    EarlierTally,
+    JoinBatch,
+    LeaveOutEarlier,
     leave_out_earlier,
     list_indexes,
-    parse_date,
     read_written,
 )
 from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet
@@ -103,7 +105,7 @@ def test_other_names_have_no_day(name: str, pattern: str) -> None:
 
 NO_SET = (
     "E-ARG {}: is not a finished data set: it has no manifest.json;"
-    " finish it, or give --since other data sets"
+    " run its command again, or give another --since"
 )
 OTHER_LAYOUT = "its layout is keras, this run's is detection; give --since data sets of one layout"
 NEWER = manifest(format_version=FORMAT_VERSION + 1)
@@ -124,9 +126,9 @@ def test_other_data_sets_are_refused(tmp_path: Path, content: Manifest | str, li
     assert refused(uri).startswith(line.format(uri))
 
 
-@pytest.mark.parametrize("data", [None, b"other"])
+@pytest.mark.parametrize(("data", "code"), [(None, "E-VER-MISSING"), (b"other", "E-VER-SIZE")])
 def test_a_data_set_with_a_missing_or_other_shard_is_refused(
-    tmp_path: Path, data: bytes | None
+    tmp_path: Path, data: bytes | None, code: str
 ) -> None:
     """Otherwise its records would be in neither data set."""
     spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
@@ -136,7 +138,7 @@ def test_a_data_set_with_a_missing_or_other_shard_is_refused(
     shard.unlink()
     if data is not None:
         shard.write_bytes(data)
-    assert refused(str(one)).startswith(f"E-OUT-CONFLICT {one}")
+    assert refused(str(one)).startswith(f"{code} {shard}: ")
 
 
 BEGUN = "E-OUT-DATES {}-19: is unfinished; finish it with --date 2026-11-19, or delete it"
@@ -386,9 +388,9 @@ def test_an_index_that_differs_from_the_manifest_stops_the_run(
     with pytest.raises(RuntimeError) as raised:
         for index in list_indexes(earlier, ["train"]):
             list(read_written(index, DEFAULT_ACCESS, 1))
-    what = f"1 records of 20 bytes, the manifest says 2 of {size}; restore index/ of that data set"
+    what = f"its records do not fill the shard's {size} bytes; restore index/ of that data set"
     assert str(raised.value).startswith(
-        f"E-SRC-CHANGED {path}: {'index must be a Parquet' if damaged else what}"
+        f"E-VER-INDEX {path}: {'index must be a Parquet' if damaged else what}"
     )
 
 

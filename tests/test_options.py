@@ -1,5 +1,6 @@
 """Flags of `beam-tfrec coco`: what is refused, how they are parsed, and what they do."""
 
+import argparse
 import contextlib
 import datetime
 import importlib
@@ -284,7 +285,8 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(listed[0]) <= 25
     assert set(listed[0]) < set(listed[1])
     source = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND
-    ours = {flag.option_strings[0] for flag in source.parser().flags}
+    flags = [flag for flag in source.parser().flags if flag.help != argparse.SUPPRESS]
+    ours = {flag.option_strings[0] for flag in flags}
     assert set(listed[1]) == ours | {"--runner", "--help", "--help_all"}
     assert [flag for flag in ("--readers", "--split_seed", "--anonymous") if flag in short] == []
     groups = re.findall(r"^(\w[a-z ]+)\b.*:$", short, re.MULTILINE)

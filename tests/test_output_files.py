@@ -8,7 +8,8 @@ import beam_tfrec
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.transforms.earlier import Since, find_earlier_sets, list_indexes, read_written
+from beam_tfrec.transforms.earlier import Since, find_earlier_sets
+from beam_tfrec.transforms.leave_out_earlier import list_indexes, read_written
 from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from beam_tfrec.transforms.verify.show_record import records_of_set

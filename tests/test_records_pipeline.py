@@ -152,9 +152,12 @@ def test_a_subset_is_counted(whole: Path, tmp_path: Path) -> None:
     assert keys_of(tmp_path / "out") == {*every[1:4]}
     left_out = {"in_drop_keys": 1, "not_in_keys": len(every) - 4}
     assert manifest["splits"]["train"]["skipped"] == left_out
-    chosen.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(every[2:]).encode())  # as Windows writes it
-    copied(tmp_path / "other", "--records", whole, "--keys", chosen)
+    named = "\r\n".join([*every[2:], "typo"])  # as Windows writes it
+    chosen.write_bytes(b"\xef\xbb\xbf" + named.encode())
+    run = copy(tmp_path / "other", "--records", whole, "--keys", chosen)
     assert keys_of(tmp_path / "other") == {*every[2:]}
+    lost = f"no record has 1 of {len(every) - 1} keys in {chosen}, such as 'typo'\n"
+    assert lost in run.err
 
 
 def test_a_feature_decides_the_split(tmp_path: Path) -> None:
@@ -344,7 +347,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     ),
     "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
     "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),
-    "no index": (lambda old, new: [*with_index(old, new, 0)], "one of 1 missing indexes; restore"),
+    "no index": (
+        lambda old, new: [*with_index(old, new, 0)],
+        "parquet: is missing; restore",
+    ),
     "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
     "kinds": (
         lambda _, new: [*mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])}))],

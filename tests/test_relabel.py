@@ -206,7 +206,8 @@ def cut_index(old: Path) -> None:
     ("spoil", "ended", "said"),
     [
         (remove("manifest.json"), (2, "E-ARG"), "is not a finished data set: it has no manifest"),
-        (remove("*.tfrec"), (2, "E-ARG"), "tfrec: is missing, or is not of "),
+        (remove("*.tfrec"), (7, "E-VER-MISSING"), "tfrec: is missing; restore it, or give the"),
+        (remove("index/*.parquet"), (7, "E-VER-MISSING"), "parquet: is missing; restore it, or"),
         (cut_index, (7, "E-VER-INDEX"), "; restore it, or give the folder of images"),
     ],
 )

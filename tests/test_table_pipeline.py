@@ -138,7 +138,7 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
 def test_a_table_without_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n")
     argv = ("--table", tmp_path / "t.csv")
-    empty = "E-SET-EMPTY split train: no samples in its sources; check them"
+    empty = f"E-SET-EMPTY split train: no samples in {tmp_path}/t.csv; check them"
     assert fault(tmp_path / "out", *argv).startswith(empty)
     nameless = "E-ARG layout table: types must name the columns when no row has any, got none; give"
     assert fault(tmp_path / "out", *argv, "--allow_empty").startswith(nameless)

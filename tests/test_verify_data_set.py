@@ -354,6 +354,9 @@ def test_sources_are_hashed(
 
 def test_sources_that_cannot_be_compared_are_refused(out: Path) -> None:
     one = str(out)
+    what = f"sources must be folders of images, got the data set '{one}': run beam-tfrec diff {one}"
+    with pytest.raises(ValueError, match=re.escape(what)):
+        verify(VerifyConfig((one,), sources={"": (one,)}))
     with pytest.raises(ValueError, match="sources must be of splits train, val, got 'test'"):
         verify(VerifyConfig((one,), sources={"test": (one,)}))
     edit(out / "manifest.json", lambda m: m.update(layout="arrays"))

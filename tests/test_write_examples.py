@@ -22,7 +22,13 @@ from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.plan_shards import members_digest
 from beam_tfrec.transforms.records.stage_records import StageExamples, Staging
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
+from beam_tfrec.transforms.storage.read_data_set import (
+    list_shards,
+    parts_of,
+    read_finished,
+    read_part,
+)
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
 from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
@@ -249,8 +255,22 @@ def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:
         Exception, match=rf"E-VER-CRC {shard}: record 1 \(key k\d+\) at byte {rows[1][0]}: "
     ):
         check_read(out, "train", PAIRS)
-    with pytest.raises(Exception, match=r"E-ARG .*: is a data set without a split val; "):
+    with pytest.raises(Exception, match=r"E-ARG .*: is a data set without a split val; give split"):
         check_read(out, "val", [])
+    with pytest.raises(Exception, match=r"E-ARG .*: is not a finished .*, or give another uri"):
+        check_read(out / "index", "train", [])
+
+
+@pytest.mark.parametrize("part_bytes", [100, 1000, 1 << 20])
+def test_parts_of_a_shard_are_its_records(part_bytes: int, written: Path) -> None:
+    storage = open_storage(str(written))
+    shards = list_shards(storage, read_finished(storage, "uri")[0], "")
+    parts = [part for shard in shards for part in parts_of(shard, part_bytes)]
+    assert len(parts) == sum(-(-shard.entry.bytes // part_bytes) for shard in shards)
+    assert (
+        sorted(pair for part in parts for pair in read_part(part, storage.root, DEFAULT_ACCESS, ""))
+        == PAIRS
+    )
 
 
 # --- compressed files ---

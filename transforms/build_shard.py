@@ -346,15 +346,8 @@ class GrowingShard:
         annotation_ids: tuple[int | str, ...],
         blob_index: int = 0,
     ) -> None:
-        self._rejected.append(
-            Rejected(
-                code=code,
-                stage=_STAGE,
-                split=sample.split,
-                key=sample.key,
-                annotation_ids=annotation_ids,
-                file_name=sample.blobs[blob_index].name if blob_index < len(sample.blobs) else "",
-                detail=detail,
-                shard=self._shard.name,
-            )
+        reject = sample.reject(_STAGE, code, detail, blob_index)
+        reject = msgspec.structs.replace(
+            reject, annotation_ids=annotation_ids, shard=self._shard.name
         )
+        self._rejected.append(reject)

@@ -180,8 +180,8 @@ def is_shard(found: Entry, wanted: ShardInfo | ShardEntry) -> bool:
     return same and found.size_bytes == wanted.bytes
 
 
-def missing_shards(output: Storage, manifest: Manifest) -> list[str]:
-    """Return the names of a data set's missing shards, from one listing.
+def missing_files(output: Storage, manifest: Manifest) -> list[str]:
+    """Return the names of missing shards, receipts and indexes, from three listings.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
@@ -196,20 +196,11 @@ def missing_shards(output: Storage, manifest: Manifest) -> list[str]:
             remedy = "restore it, or delete it and run its command again, which builds it again"
             where = join_uri(output.root, shard.file)
             raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
-    return missing
-
-
-def missing_files(output: Storage, manifest: Manifest) -> list[str]:
-    """Return the names of missing shards, receipts and indexes, from three listings.
-
-    Raises:
-        RuntimeError: as `missing_shards`.
-    """
     stems = shard_stems([shard.split for shard in manifest.shards])
     index = {name for names in index_names_of(manifest) for name in names}
     wanted = {*map(receipt_name, stems), *index}
-    there = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
-    return [*missing_shards(output, manifest), *sorted(wanted - there)]
+    named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
+    return [*missing, *sorted(wanted - named)]
 
 
 def split_of(name: str, names: ShardNames) -> str | None:

@@ -18,6 +18,7 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
+from beam_tfrec.schemas.columns import add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, reject_order
 from beam_tfrec.schemas.labels import (
     number_labels,
@@ -260,7 +261,11 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
     for source in sources:
         if source.is_empty:
-            what = f"no {job.layout.sample_noun}s in its sources"
+            places = [
+                *(u for r, u in job.listed_roots.items() if r.split("/")[0] == source.split),
+                *job.source_files.get(source.split, ()),
+            ]
+            what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
             remedy = "check them, or give --allow_empty"
             if split_by := job.options().get("split_by"):
                 what = f"{split_by} gives it no sample"
@@ -391,7 +396,7 @@ def _publish(
 ) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, sources, rejected, job, label_file)
-    warn_of_splits(sources, job)
+    warn_of_sources(sources, job)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
@@ -404,8 +409,14 @@ def _publish(
     return plan
 
 
-def warn_of_splits(sources: Sequence[SplitSource], job: DataSetJob) -> None:
-    """Log a warning if classes have names of splits: `--images` is probably one level too high."""
+def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
+    """Warn of classes with names of splits, since `--images` is probably one level too high.
+
+    Warn of columns and fields without a value, too, since their names are probably wrong.
+    """
+    facts = add_facts(column for source in sources if source.rows for column in source.columns)
+    if nameless := [column.name for column in facts if not column.cells]:
+        _LOG.warning("no sample has a value of %s: are these the names?", ", ".join(nameless))
     names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         root = next(iter(job.listed_roots.values()), "")

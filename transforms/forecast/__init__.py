@@ -253,7 +253,7 @@ def try_records(
     rejected, made = list[Rejected](), 0
     for sample, record in gate.in_order(samples, size_of, record_maker(job, plan, gate, roots)):
         if isinstance(record, Unfit):
-            rejected.append(_reject(sample, record))
+            rejected.append(sample.reject("plan", record.code, record.detail, record.place))
         else:
             made += sum(map(len, record.parts))
     estimated = sum(map(record_bytes, samples))
@@ -333,19 +333,6 @@ def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]
         code: Known(counts[code], reject_text(first, "rejected"))
         for code, first in sorted(firsts.items())
     }
-
-
-def _reject(sample: Sample, unfit: Unfit) -> Rejected:
-    place = unfit.place
-    return Rejected(
-        code=unfit.code,
-        stage="plan",
-        split=sample.split,
-        key=sample.key,
-        annotation_ids=sample.annotation_ids,
-        file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
-        detail=unfit.detail,
-    )
 
 
 def served_hosts(records: Sequence[int]) -> list[int]:

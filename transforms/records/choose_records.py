@@ -3,26 +3,30 @@
 import enum
 import functools
 import hashlib
+import logging
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
 import apache_beam as beam
+import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import counted, fault_line, printable
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import (
+    AddSplitSources,
     SplitSource,
     SplitSourceOutput,
-    add_split_sources,
 )
 from beam_tfrec.transforms.storage import Access, read_uri
 
+NOT_IN_KEYS = "not_in_keys"
 _DIGEST_BITS = 128
+_LOG = logging.getLogger(__name__)
 
 
 class OnDuplicate(enum.Enum):
@@ -78,7 +82,7 @@ class Choice:
             access: credentials for the files with keys.
         """
         if self.keys and key not in _keys_in(self.keys, access):
-            return "not_in_keys"
+            return NOT_IN_KEYS
         if self.drop_keys and key in _keys_in(self.drop_keys, access):
             return "in_drop_keys"
         if self.share < 1 and _drawn(key) >= self.share.numerator * 2**_DIGEST_BITS // (
@@ -107,6 +111,15 @@ def _keys_in(uri: str, access: Access) -> Collection[str]:
 
 forget_keys = _keys_in.cache_clear
 """Forget the keys that an earlier run of this process has read."""
+
+
+def warn_of_keys(sources: Sequence[SplitSource], uri: str, access: Access) -> list[SplitSource]:
+    """Warn of keys to copy that no record has; return the sources without their keys."""
+    keys = {*_keys_in(uri, access)} - {""}
+    if lost := keys.difference(*(source.keys_met for source in sources)):
+        of_all = f"{len(lost)} of {counted(len(keys), 'key')}"
+        _LOG.warning("no record has %s in %s, such as %r", of_all, printable(uri), min(lost))
+    return [msgspec.structs.replace(source, keys_met=[]) for source in sources]
 
 
 class _Batch(Batch, frozen=True, array_like=True):
@@ -157,13 +170,7 @@ class DropRepeated(beam.PTransform):
             | "KeepOne"
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
         )
-        sources = (
-            (self.sources, kept.sources)
-            | "WithRepeated" >> beam.Flatten()
-            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "AddRepeated" >> beam.CombinePerKey(add_split_sources)
-            | "Sources" >> beam.Values()
-        )
+        sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitSources()
         return KeptSamples(kept.samples, sources)
 
 

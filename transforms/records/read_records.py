@@ -9,7 +9,7 @@ their records, and a second time to copy these.
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,6 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.columns import matches
-from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import (
@@ -25,16 +24,13 @@ from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     Manifest,
-    index_names_of,
-    read_manifest,
-    refuse_contradictions,
+    ShardEntry,
 )
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
-from beam_tfrec.transforms.output_files import missing_shards
-from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, NOT_IN_KEYS, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
     bits_in,
@@ -43,7 +39,7 @@ from beam_tfrec.transforms.records.describe_records import (
     text_in,
 )
 from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
-from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row, index_of_shard
+from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
@@ -53,20 +49,13 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    join_uri,
-    open_storage,
-    open_stored,
-)
+from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
 STAGE = "read_records"
 
-_READ_AHEAD_BYTES = 4 << 20
+_RESTORE = "restore it, or run its command again"
 _WITHOUT_INDEX = "restore it, or copy the shards to a folder without manifest.json, and give that"
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
@@ -113,7 +102,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
 
     root: str
     entry: Entry
-    place: int
+    place: int = 0
     index: str = ""
     class_ids: list[int] = []
     note: SplitSource | None = None
@@ -132,78 +121,58 @@ def plan_source(
     Raises:
         RuntimeError: `E-ARG` when there is no such file, split or class, or the data set is
             unfinished;
-            `E-OUT-…` when a shard of the data set is missing or has changed.
+            `E-OUT-FOREIGN` or `E-VER-…` when the data set is damaged.
     """
     source = reader.sources[root]
     storage = open_storage(source.uri, reader.access)
     files = {entry.name: entry for entry in entries if entry.kind == "file"}
     taken = sorted(name for name in files if source.takes(name))
-    place = source.number << _FILE_BITS
+    found: list[RecordFile] = []
     if source.pattern and not taken:
         what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
         raise _refused(source.uri, what, remedy)
-    if MANIFEST_NAME in files:
-        manifest = _read_data_set(storage)
-        names = set(taken)
-        for file in _shards_of(manifest, root, reader, files, names):
-            names.discard(file.entry.name)
-            yield msgspec.structs.replace(file, place=place)
-            place += 1
-        taken = sorted(names) if source.pattern else []
-    elif PLAN_NAME in files and not source.pattern:
-        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
-        raise _refused(source.uri, what, "run its command again")
+    if MANIFEST_NAME in files or (PLAN_NAME in files and not source.pattern):
+        manifest, _ = read_data_set.read_finished(storage, "--records")
+        shards = read_data_set.list_shards(storage, manifest, _RESTORE)
+        found += _shards_of(manifest, shards, root, reader, taken)
+        others = {*taken} - {file.entry.name for file in found}
+        taken = sorted(others) if source.pattern else []
     elif not taken:
         remedy = "give a folder, file or quoted glob of TFRecord files"
         raise _refused(source.uri, "has no TFRecord file", remedy)
-    for number, name in enumerate(taken):
-        yield RecordFile(root, files[name], place + number)
-
-
-def _read_data_set(storage: Storage) -> Manifest:
-    where = join_uri(storage.root, MANIFEST_NAME)
-    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "--records")
-    refuse_contradictions(manifest, where)
-    if missing := missing_shards(storage, manifest):
-        what = f"lacks {missing[0]}, one of {len(missing)} missing shards"
-        raise _refused(storage.root, what, "restore it, or run its command again")
-    return manifest
+    found += [RecordFile(root, files[name]) for name in taken]
+    for place, file in enumerate(found, source.number << _FILE_BITS):
+        yield msgspec.structs.replace(file, place=place)
 
 
 def _shards_of(
     manifest: Manifest,
+    shards: Iterable[read_data_set.Shard],
     root: str,
     reader: "RecordReader",
-    files: Mapping[str, Entry],
-    taken: set[str],
+    names: Collection[str],
 ) -> Iterator[RecordFile]:
-    """Yield the shards of a data set that a source takes."""
+    """Yield the shards of a data set that a source takes; `names` are those of its files."""
     source = reader.sources[root]
-    shards = [
-        (shard, index)
-        for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
-        if shard.records
-        and (
-            shard.file in taken
-            if source.pattern
-            else source.every_split or shard.split == source.split
-        )
-    ]
+
+    def takes(shard: ShardEntry) -> bool:
+        if source.pattern:
+            return shard.file in names
+        return source.every_split or shard.split == source.split
+
+    taken = [shard for shard in shards if shard.entry.records and takes(shard.entry)]
     if not (source.pattern or source.every_split or source.split in manifest.splits):
         splits = ", ".join(manifest.splits)
         what = f"is a data set without a split {source.split}"
         raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
-    if lost := [index for _, index in shards if index not in files]:
-        what = f"lacks {lost[0]}, one of {len(lost)} missing indexes"
-        raise _refused(source.uri, what, _WITHOUT_INDEX)
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
         raise _refused(source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
     chosen = [class_ids[name] for name in reader.choice.classes]
-    records = sum(shard.records for shard, _ in shards)
+    records = sum(shard.entry.records for shard in taken)
     repairs = Counter[str]()
-    for split in {shard.split for shard, _ in shards}:
+    for split in {shard.entry.split for shard in taken}:
         repairs.update(manifest.splits[split].repairs)
     note = SplitSource(
         reader.splitting.split_of_other(source.split, root),
@@ -213,8 +182,8 @@ def _shards_of(
         labels=manifest.plan.labels,
         repairs={name: repairs[name] for name in sorted(CONVERSIONS) if repairs[name]},
     )
-    for number, (shard, index) in enumerate(shards):
-        yield RecordFile(root, files[shard.file], 0, index, chosen, None if number else note)
+    for number, (_, index, file) in enumerate(taken):
+        yield RecordFile(root, file, 0, index, chosen, None if number else note)
 
 
 @dataclass(frozen=True)
@@ -246,6 +215,7 @@ class RecordReader:
                 damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
+        keys_met: dict[str, set[str]] = {}
         notes: dict[str, FeatureNotes] = {}
         note = file.note
         for item in self._items(file, notes):
@@ -253,13 +223,17 @@ class RecordReader:
                 yield msgspec.structs.replace(note, split=item.split)
                 note = None
             if isinstance(item, _LeftOut):
-                left_out[item] += 1
+                left_out[item.split, item.why] += 1
             else:
                 yield item
+            if self.choice.keys and not (isinstance(item, _LeftOut) and item.why == NOT_IN_KEYS):
+                keys_met.setdefault(item.split, set()).add(item.key)
         if note is not None:
             yield note
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
+        for split, keys in keys_met.items():
+            yield SplitSource(split, keys_met=sorted(keys))
         for split, of_split in notes.items():
             yield of_split.note(split)
 
@@ -267,7 +241,10 @@ class RecordReader:
         self, file: RecordFile, notes: dict[str, FeatureNotes]
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
-        rows = _read_index(storage, file) if file.index else []
+        rows: list[IndexRow] = []
+        if file.index:
+            size = file.entry.size_bytes
+            rows = read_data_set.read_rows(storage, file.index, size, _WITHOUT_INDEX)
         from_index = rows and not (self.key_feature or self.splitting.fields)
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
@@ -354,7 +331,7 @@ class RecordReader:
             return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
 
         if why := self.choice.why_not(at.key, has_class, self.access):
-            return _LeftOut(split, why)
+            return _LeftOut(split, why, at.key)
         name, size_bytes, pin, crc32c, _ = msgspec.structs.astuple(file.entry)
         blob = Blob(file.root, name, size_bytes, pin, crc32c, at.offset, at.size)
         position = file.place << _NUMBER_BITS | at.number
@@ -381,18 +358,11 @@ class _Place(NamedTuple):
 
 
 class _LeftOut(NamedTuple):
-    """The split of a record that is not copied, and why."""
+    """The split of a record that is not copied, why, and its key."""
 
     split: str
     why: str
-
-
-def _read_index(storage: Storage, file: RecordFile) -> list[IndexRow]:
-    try:
-        return index_of_shard(storage.read(file.index), file.entry.size_bytes)
-    except ValueError as error:
-        where = join_uri(storage.root, file.index)
-        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), _WITHOUT_INDEX)) from None
+    key: str
 
 
 def _rest_lost(where: str, what: str) -> RuntimeError:
@@ -403,27 +373,6 @@ def _rest_lost(where: str, what: str) -> RuntimeError:
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
-
-
-def read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
-    """Yield key and bytes of each record of a data set's shard.
-
-    Raises:
-        RuntimeError: `E-ARG` when the file is not of a data set; `E-VER-INDEX`, `E-VER-FRAME` or
-            `E-VER-CRC` when something is damaged; `E-SRC-CHANGED`; or a storage fault.
-    """
-    if not shard.index:
-        raise _refused(uri, "is not a data set of beam-tfrec", "give the folder of a manifest.json")
-    storage, remedy = open_storage(uri, access), "restore the data set, or run its command again"
-    rows = _read_index(storage, shard)
-    file = open_stored(storage, shard.entry, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
-    for number, row in enumerate(rows):
-        try:
-            yield row.key, read_frame(file.read(row.size), 0, row.size)
-        except FrameError as error:
-            what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
-            where = join_uri(uri, shard.entry.name)
-            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
 @dataclass(eq=False)

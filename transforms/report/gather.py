@@ -1,24 +1,26 @@
 """Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-Missing and damaged parts become notes. Counts and medians are exact. Sample records are evenly
-spaced in a split, with the first records of classes. Shards are shuffled, so the samples are fair.
-Reports contain no time: equal data sets in folders of the same name have equal reports.
+Missing and damaged parts become notes. If the store fails, there are no further pictures. Counts
+and medians are exact. Sample records are evenly spaced in a split, with the first records of
+classes. Shards are shuffled, so the samples are fair. Reports contain no time: equal data sets in
+folders of the same name have equal reports.
 """
 
 import contextlib
 import functools
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from beam_tfrec.schemas.documents.data_card import source_kind
 from beam_tfrec.schemas.faults import Rejected, counted, find_fault
-from beam_tfrec.schemas.features import roles_of_spec
+from beam_tfrec.schemas.features import Roles, roles_of_spec
 from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,
@@ -30,25 +32,58 @@ from beam_tfrec.schemas.manifest import (
     read_manifest,
     spec_of,
 )
+from beam_tfrec.transforms.gate import usable_cores
 from beam_tfrec.transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
 from beam_tfrec.transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from beam_tfrec.transforms.report.pictures import (
+    MAX_JPEG_BYTES,
     Drawn,
-    Sample,
-    first_notes,
-    in_order,
+    Legend,
+    draw_record,
     legend_of,
-    make_pictures,
     pictures_each,
+    where_is,
 )
 from beam_tfrec.transforms.shard_index import INDEX_SCHEMA, index_columns
-from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    Storage,
+    is_local,
+    join_uri,
+    open_storage,
+)
+from beam_tfrec.transforms.walk_frames import read_record
 
 _MOST_CLASSES = 20_000  # with a sample record
 _MAX_REJECT_BYTES = 16 << 20
 _SIZE_DIGITS = 4  # significant digits of record sizes in histograms
 
+MAX_NOTES = 10
+_REMOTE_READERS = 16
+_AHEAD = 4  # tasks per thread
+
+MAX_RECORD_BYTES = 64 << 20
+"""Largest record that is read for a picture."""
+
 T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Sample(NamedTuple):
+    """A record to show, with its file.
+
+    Attributes:
+        record: record to show, with the file's name in the report.
+        storage: storage of the file.
+        file: entry of the file; None if it is missing.
+        roles: roles of the record's features.
+    """
+
+    record: PickedRecord
+    storage: Storage
+    file: Entry | None
+    roles: Roles
 
 
 class IndexSums:
@@ -184,6 +219,50 @@ def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
     return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
+def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
+    """Return the pictures of records in their order; stop if a store fails."""
+    made = Drawn([], [])
+    if not samples:
+        return made
+    most_bytes = MAX_JPEG_BYTES // sum(pictures_each(sample.roles) for sample in samples)
+
+    def draw(sample: Sample) -> Drawn:
+        record = sample.record
+        try:
+            if record.size > MAX_RECORD_BYTES:
+                raise ValueError(f"its {record.size} bytes are too many")
+            data = read_record(sample.storage, sample.file, record.offset, record.size)
+        except ValueError as error:
+            return Drawn([], [f"{where_is(record)} is not shown: {error}"])
+        return draw_record(data, record, sample.roles, legend, most_bytes)
+
+    try:
+        for drawn in in_order(draw, samples, samples[0].storage.root):
+            made.pictures.extend(drawn.pictures)
+            made.notes.extend(drawn.notes)
+    except RuntimeError as error:
+        fault = find_fault(str(error))
+        if fault is None:
+            raise
+        made.notes.append(f"pictures are missing: {fault[1]}")
+    return Drawn(made.pictures, first_notes(made.notes))
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and a line with the number of further ones."""
+    more = len(notes) - MAX_NOTES
+    return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
+
+
+def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[V]:
+    """Yield the results of parallel work in the order of items; only a few are held in memory."""
+    threads = max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
+    at_once = _AHEAD * threads
+    with ThreadPoolExecutor(threads, "report") as pool:
+        for start in range(0, len(items), at_once):
+            yield from pool.map(work, items[start : start + at_once])
+
+
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
     """Return the sums of each split's indexes, and notes on missing parts."""
     sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
@@ -210,7 +289,9 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
     """Return the columns of an index, or the reason why it cannot be read."""
     try:
         columns = [column for column in INDEX_SCHEMA.names if column not in ("sources", "crc32c")]
-        return index_columns(_read(storage, name), columns)
+        if storage.stat(name) is None:
+            raise ValueError(f"{name} is missing")
+        return index_columns(storage.read(name), columns)
     except ValueError as error:
         return " ".join(str(error).split())
 
@@ -229,22 +310,6 @@ def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
     except ValueError as error:
         return [], [f"no examples of rejects: {error}"]
     return list(found.values()), []
-
-
-def _read(storage: Storage, name: str) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        ValueError: The file is missing.
-        RuntimeError: The store fails.
-    """
-    try:
-        return storage.read(name)
-    except RuntimeError as error:
-        fault = find_fault(str(error))
-        if fault is None or not fault[0].startswith("E-SRC-"):
-            raise
-        raise ValueError(f"{name} is missing") from None
 
 
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:

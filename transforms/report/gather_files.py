@@ -20,16 +20,15 @@ from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.report import MAX_PICTURES, Report
-from beam_tfrec.transforms.report.gather import IndexSums, pick_records, program_versions
-from beam_tfrec.transforms.report.pictures import (
-    Legend,
+from beam_tfrec.transforms.report.gather import (
+    IndexSums,
     Sample,
     first_notes,
-    labels_at,
     make_pictures,
-    pictures_each,
-    texts_at,
+    pick_records,
+    program_versions,
 )
+from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
 from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
 from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_frames

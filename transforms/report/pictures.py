@@ -1,22 +1,19 @@
-"""Read the sample records of a report and draw their pictures, in parallel.
+"""Draw the pictures of a record: its images with masks, boxes, keypoints and captions.
 
-A record that cannot be read or shown becomes a note. If the store fails, the report gets no further
-pictures.
+What cannot be shown becomes a note.
 """
 
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beam_tfrec.schemas.faults import at_record, find_fault
+from beam_tfrec.schemas.faults import at_record
 from beam_tfrec.schemas.features import Corners, Kind, Roles, corners_of
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Values, parse_record
 from beam_tfrec.schemas.tensors import Tensor
-from beam_tfrec.transforms.gate import usable_cores
 from beam_tfrec.transforms.images.check_images import check_image, decoding
 from beam_tfrec.transforms.images.findings import BadImage, require_size
 from beam_tfrec.transforms.report import (
@@ -32,24 +29,14 @@ from beam_tfrec.transforms.report.small_pictures import (
     small_picture,
     small_tensor,
 )
-from beam_tfrec.transforms.storage import Entry, Storage, is_local
-from beam_tfrec.transforms.walk_frames import read_record
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_RECORD_BYTES = 64 << 20
-"""Largest record that is read for a picture."""
-
 MAX_JPEG_BYTES = 2_500_000
 """Budget for all pictures together: 3.4 MB in base64, on a page of up to 5 MB."""
 
-MAX_NOTES = 10
-_REMOTE_READERS = 16
-_AHEAD = 4  # tasks per thread
-T = TypeVar("T")
-V = TypeVar("V")
 MAX_PICTURES_OF_A_RECORD = 4
 MAX_OUTLINES = 40
 """Number of outlines that are drawn on a picture."""
@@ -74,22 +61,6 @@ Features = Mapping[str, Values]
 
 Polygon = Sequence[float]
 """Alternating x and y, as fractions of width and height."""
-
-
-class Sample(NamedTuple):
-    """A record to show, with its file.
-
-    Attributes:
-        record: record to show, with the file's name in the report.
-        storage: storage of the file.
-        file: entry of the file; None if it is missing.
-        roles: roles of the record's features.
-    """
-
-    record: PickedRecord
-    storage: Storage
-    file: Entry | None
-    roles: Roles
 
 
 class Legend(NamedTuple):
@@ -124,51 +95,8 @@ def pictures_each(roles: Roles) -> int:
     return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
 
 
-def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
-    """Return the pictures of records in their order; stop if a store fails."""
-    made = Drawn([], [])
-    if not samples:
-        return made
-    most_bytes = MAX_JPEG_BYTES // sum(pictures_each(sample.roles) for sample in samples)
-
-    def draw(sample: Sample) -> Drawn:
-        record = sample.record
-        try:
-            if record.size > MAX_RECORD_BYTES:
-                raise ValueError(f"its {record.size} bytes are too many")
-            data = read_record(sample.storage, sample.file, record.offset, record.size)
-        except ValueError as error:
-            return Drawn([], [f"{_where(record)} is not shown: {error}"])
-        return draw_record(data, record, sample.roles, legend, most_bytes)
-
-    try:
-        for drawn in in_order(draw, samples, samples[0].storage.root):
-            made.pictures.extend(drawn.pictures)
-            made.notes.extend(drawn.notes)
-    except RuntimeError as error:
-        fault = find_fault(str(error))
-        if fault is None:
-            raise
-        made.notes.append(f"pictures are missing: {fault[1]}")
-    return Drawn(made.pictures, first_notes(made.notes))
-
-
-def first_notes(notes: Sequence[str]) -> list[str]:
-    """Return the first notes, and a line with the number of further ones."""
-    more = len(notes) - MAX_NOTES
-    return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
-
-
-def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[V]:
-    """Yield the results of parallel work in the order of items; only a few are held in memory."""
-    threads = max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
-    at_once = _AHEAD * threads
-    with ThreadPoolExecutor(threads, "report") as pool:
-        for start in range(0, len(items), at_once):
-            yield from pool.map(work, items[start : start + at_once])
-
-
-def _where(record: PickedRecord) -> str:
+def where_is(record: PickedRecord) -> str:
+    """Return the place of a record in words."""
     return at_record(record.file, record.number, record.offset, record.key or None)
 
 
@@ -253,7 +181,7 @@ def draw_record(
     Raises:
         MemoryError, RecursionError, OSError: The machine failed, not the record.
     """
-    where, found = _where(record), parse_record(data)
+    where, found = where_is(record), parse_record(data)
     if found is None:
         return Drawn([], [f"{where} is not shown: it is not an Example"])
     features, pictures, notes = found.context, list[ShownPicture](), list[str]()

@@ -96,15 +96,7 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
     blob = sample.blobs[blob_index]
     code, detail = _listing_fault(entry)
     if entry is None or code:
-        return Rejected(
-            code=code,
-            stage=_STAGE,
-            split=sample.split,
-            key=sample.key,
-            annotation_ids=sample.annotation_ids,
-            file_name=blob.name,
-            detail=detail,
-        )
+        return sample.reject(_STAGE, code, detail, blob_index)
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
     blobs = (*sample.blobs[:blob_index], pinned, *sample.blobs[blob_index + 1 :])
     return msgspec.structs.replace(sample, blobs=blobs)

@@ -54,6 +54,7 @@ class SplitSource(msgspec.Struct, frozen=True):
         columns: facts of a table's columns, by name.
         rows: number of rows that `columns` describes.
         licenses: licenses in the sources, used or not.
+        keys_met: sorted keys of records, where a file names the keys to copy.
     """
 
     split: str
@@ -77,6 +78,7 @@ class SplitSource(msgspec.Struct, frozen=True):
     columns: list[ColumnFacts] = []
     rows: int = 0
     licenses: list[License] = []
+    keys_met: list[str] = []
 
     @property
     def is_empty(self) -> bool:
@@ -329,14 +331,24 @@ class ReadSamples(beam.PTransform):
         read = pieces | "Read" >> beam.ParDo(
             _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)
         ).with_outputs("rejected", "sources", main="samples")
-        sources = (
-            (read.sources, known)
+        sources = (read.sources, known) | "AddSplitSources" >> AddSplitSources()
+        return SourceSamples(read.samples, read.rejected, sources)
+
+
+class AddSplitSources(beam.PTransform):
+    """Several collections of `SplitSource` -> one of each split."""
+
+    def expand(
+        self, parts: tuple[beam.PCollection[SplitSource], ...]
+    ) -> beam.PCollection[SplitSource]:
+        """Add the parts of each split."""
+        return (
+            parts
             | "AllParts" >> beam.Flatten()
             | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "AddSplitSources" >> beam.CombinePerKey(add_split_sources)
+            | "AddParts" >> beam.CombinePerKey(add_split_sources)
             | "SplitSources" >> beam.Values()
         )
-        return SourceSamples(read.samples, read.rejected, sources)
 
 
 class _Read(beam.DoFn):

@@ -14,41 +14,36 @@ from beam_tfrec.schemas.features import roles_of_spec
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
     MANIFEST_NAME,
-    PLAN_NAME,
     Manifest,
-    index_names_of,
-    read_manifest,
     spec_of,
 )
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
-from beam_tfrec.transforms.shard_index import IndexRow, index_of_shard
+from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import Access, Entry, Span, Spool, Storage, open_storage
+from beam_tfrec.transforms.storage.read_data_set import list_shards, read_finished, read_rows
 
 ALL_SPLITS = "all"
 """In place of a split: the images of every split. No split has this name."""
 
+_RESTORE = "restore it, or give the folder of images"
 _Place = tuple[Entry, int, int, str]
 """Shard file, offset and size of a frame in it, SHA-256 of its image. A pin is this as JSON."""
 
 
 def image_root(uri: str, split: str, access: Access) -> str:
-    """Return the root of the images in a data set's records; another folder is its own root.
+    """Return the root of the images in a data set's records.
 
     Args:
-        uri: path or URI of a data set or of a folder of images.
-        split: split whose images are meant; of a data set without this split, all images are.
+        uri: path or URI of the data set.
+        split: split whose images are meant; if the data set lacks this split, all images are.
         access: credentials and limits for stores.
 
     Raises:
-        RuntimeError: `E-ARG` for an unfinished data set, or a fault of its manifest.
+        RuntimeError: `E-ARG` for an unfinished data set or one without source images, or a fault of
+            its manifest.
     """
     storage = open_storage(uri, access)
-    if storage.stat(PLAN_NAME) is None:
-        return uri
-    if storage.stat(MANIFEST_NAME) is None:
-        what = f"is not a finished data set: it has no {MANIFEST_NAME}"
-        raise _fault("E-ARG", uri, what, "run its command again")
     there = split in _read_manifest(storage).splits
     return storage.uri(f"{MANIFEST_NAME}/{split if there else ALL_SPLITS}")
 
@@ -84,8 +79,9 @@ class StoredImages(Storage):
             for source in row.sources[:1]:  # the second is a panoptic image
                 name, is_new = source.name, source.name not in sums
                 if sums.setdefault(name, source.sha256) != source.sha256:
-                    what, remedy = f"has two images called {name}", "give each split as SPLIT=DIR"
-                    raise _fault("E-ARG", self._data_set.root, what, remedy)
+                    what = f"has two images called {name}"
+                    remedy = "give each split as SPLIT=DIR, or give the folder of images"
+                    raise RuntimeError(fault_line("E-ARG", self._data_set.root, what, remedy))
                 is_below = name.startswith(prefix)
                 if is_new and is_below and (recursive or "/" not in name[len(prefix) :]):
                     place: _Place = (shard, row.offset, row.size, source.sha256)
@@ -130,25 +126,15 @@ class StoredImages(Storage):
     def _rows(self) -> Iterator[tuple[Entry, IndexRow]]:
         """Yield the index rows of the split's shards, each with its shard's entry."""
         manifest = _read_manifest(self._data_set)
-        files = {entry.name: entry for entry in self._data_set.list(recursive=False)}
-        for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-            if self._split not in (shard.split, ALL_SPLITS):
-                continue
-            file = files.get(shard.file)
-            if file is None or file.size_bytes != shard.bytes:
-                where = self._data_set.uri(shard.file)
-                raise _fault("E-ARG", where, f"is missing, or is not of {shard.bytes} bytes")
-            try:
-                rows = index_of_shard(self._data_set.read(index), shard.bytes)
-            except ValueError as error:
-                raise _fault("E-VER-INDEX", self._data_set.uri(index), str(error)) from None
-            yield from ((file, row) for row in rows)
+        split = "" if self._split == ALL_SPLITS else self._split
+        for shard in list_shards(self._data_set, manifest, _RESTORE, split):
+            rows = read_rows(self._data_set, shard.index_name, shard.entry.bytes, _RESTORE)
+            yield from ((shard.file, row) for row in rows)
 
 
 def _read_manifest(data_set: Storage) -> Manifest:
     """Return the manifest of a data set whose records hold the source images."""
-    where = data_set.uri(MANIFEST_NAME)
-    manifest = read_manifest(data_set.read(MANIFEST_NAME), where, "--images")
+    manifest, _ = read_finished(data_set, "--images")
     images = roles_of_spec(spec_of(manifest)).images
     repairs = {name for split in manifest.splits.values() for name in split.repairs}
     changed = " and ".join(sorted(CONVERSIONS & repairs))
@@ -158,10 +144,6 @@ def _read_manifest(data_set: Storage) -> Manifest:
         f"holds changed images ({changed}), which annotations do not fit": bool(changed),
     }
     for what in (what for what, is_so in refused.items() if is_so):
-        raise _fault("E-ARG", data_set.root, what, "give another data set")
+        remedy = "give another data set, or give the folder of images"
+        raise RuntimeError(fault_line("E-ARG", data_set.root, what, remedy))
     return manifest
-
-
-def _fault(code: str, where: str, what: str, remedy: str = "restore it") -> RuntimeError:
-    remedy += ", or give the folder of images"
-    return RuntimeError(fault_line(code, where, what, remedy))

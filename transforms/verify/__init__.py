@@ -249,7 +249,12 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
             names = ", ".join(sorted(manifest.splits))
             raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
         for uri in uris:
-            open_storage(uri, config.access).require_folder()
+            storage = open_storage(uri, config.access)
+            if storage.stat(MANIFEST_NAME) is not None:
+                what = f"be folders of images, got the data set {uri!r}"
+                remedy = f"run beam-tfrec diff {uri} {roots[0]}, or give the images of {uri}"
+                raise ValueError(f"sources must {what}: {remedy}")
+            storage.require_folder()
     return roots, files
 
 

@@ -16,24 +16,17 @@ import msgspec
 from msgspec.structs import replace
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    ShardEntry,
-    index_names_of,
-    read_manifest,
-    refuse_contradictions,
-)
+from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, stored_crc
-from beam_tfrec.transforms.output_files import missing_shards
-from beam_tfrec.transforms.shard_index import IndexRow, index_of_shard
+from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import (
     Access,
+    Entry,
     Storage,
     is_local,
-    join_uri,
     open_storage,
     open_stored,
+    read_data_set,
 )
 
 COUNTS = ("a", "b", "equal", "removed", "added", "moved_out", "moved_in", "image", "annotations")
@@ -112,50 +105,35 @@ def open_data_set(root: str, access: Access) -> DataSet:
     """Read the manifest and the indexes of a data set.
 
     Raises:
-        RuntimeError: one of these faults, or a storage fault:
-            `E-ARG` for an unfinished data set, or none;
-            `E-OUT-FOREIGN` for a manifest that cannot be read;
-            `E-OUT-CONFLICT` for a shard with another size or checksum than in the manifest;
-            `E-VER-…` for other damage.
+        RuntimeError: `E-ARG` for an unfinished data set, or none; `E-OUT-FOREIGN` for a manifest
+            that cannot be read; `E-VER-…` for damage; or a storage fault.
     """
-    storage, where = open_storage(root, access), join_uri(root, MANIFEST_NAME)
-    if storage.stat(MANIFEST_NAME) is None:
-        what, remedy = f"has no {MANIFEST_NAME}", "give a finished data set, or finish this one"
-        raise RuntimeError(fault_line("E-ARG", root, what, remedy))
-    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
-    refuse_contradictions(manifest, where)
-    if missing := missing_shards(storage, manifest):
-        raise RuntimeError(fault_line("E-VER-MISSING", missing[0], f"not in {root}", _VERIFY))
-    names = [name for name, _ in index_names_of(manifest)]
-    read = functools.partial(_read_shard, storage)
+    storage = open_storage(root, access)
+    manifest, _ = read_data_set.read_finished(storage, "path")
+    shards = read_data_set.list_shards(storage, manifest, _VERIFY)
     with ThreadPoolExecutor(_READERS, "read-indexes") as pool:
-        shards = list(zip(manifest.shards, pool.map(read, manifest.shards, names), strict=True))
-    records = {(entry.split, row.key): row for entry, rows in shards for row in rows}
-    if len(records) < sum(entry.records for entry in manifest.shards):
+        indexes = list(pool.map(functools.partial(_read_rows, storage), shards))
+    records = {
+        (shard.entry.split, row.key): row
+        for shard, rows in zip(shards, indexes, strict=True)
+        for row in rows
+    }
+    if len(records) < sum(shard.entry.records for shard in shards):
         raise RuntimeError(fault_line("E-VER-ORDER", root, "keys occur twice", _VERIFY))
     return DataSet(manifest, records)
 
 
-def _read_shard(storage: Storage, entry: ShardEntry, name: str) -> list[IndexRow]:
+def _read_rows(storage: Storage, shard: read_data_set.Shard) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
-    try:
-        if storage.stat(name) is None:
-            raise ValueError("is missing")
-        rows = index_of_shard(storage.read(name), entry.bytes)
-    except ValueError as error:
-        where, what = join_uri(storage.root, name), " ".join(str(error).split())
-        raise RuntimeError(fault_line("E-VER-INDEX", where, what, _VERIFY)) from None
+    rows = read_data_set.read_rows(storage, shard.index_name, shard.entry.bytes, _VERIFY)
     if all(row.crc32c is not None for row in rows):
         return rows
-    crcs = _stored_crcs(storage, entry, [row.size for row in rows])
+    crcs = _stored_crcs(storage, shard.file, [row.size for row in rows])
     return [replace(row, crc32c=crc32c) for row, crc32c in zip(rows, crcs, strict=True)]
 
 
-def _stored_crcs(storage: Storage, entry: ShardEntry, sizes: Sequence[int]) -> Iterator[int]:
+def _stored_crcs(storage: Storage, file: Entry, sizes: Sequence[int]) -> Iterator[int]:
     """Yield the checksum at the end of each record's frame."""
-    file = storage.stat(entry.file)
-    if file is None or file.size_bytes != entry.bytes:
-        raise storage.changed(entry.file, "not as it was listed")
     at_once_bytes = CRC_BYTES if is_local(storage.root) else _READ_AT_ONCE_BYTES
     stream = open_stored(storage, file, at_once_bytes)
     for end in itertools.accumulate(sizes):

@@ -27,6 +27,7 @@ from beam_tfrec.transforms.shard_index import (
     is_index_as_written,
 )
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage.read_data_set import what_differs, what_is
 from beam_tfrec.transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
 from beam_tfrec.transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
@@ -61,17 +62,9 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
 
 def check_listing(task: ShardTask, root: str, report: Report) -> None:
     """Compare the size of a shard, and its checksum if listed, with the manifest."""
-    entry, file = task.entry, task.file
-    where = join_uri(root, entry.file)
-    if file is None or file.kind != "file":
-        what = "is missing" if file is None else f"is a {file.kind}"
-        report.find("E-VER-MISSING", where, what)
-    elif file.size_bytes != entry.bytes:
-        what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
-        report.find("E-VER-SIZE", where, what)
-    elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
-        what = f"its store lists CRC-32C {file.crc32c:08x}, the manifest says {entry.crc32c}"
-        report.find("E-VER-CRC", where, what)
+    if wrong := what_differs(task.entry, task.file):
+        code, what = wrong
+        report.find(code, join_uri(root, task.entry.file), what)
 
 
 def verify_bytes(
@@ -175,8 +168,7 @@ def read_if_there(
     """Return a small file of a data set, or None and add a finding if it is missing."""
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
-        what = "is missing" if entry is None else f"is a {entry.kind}"
-        report.find("E-VER-MISSING", name, what, remedy)
+        report.find("E-VER-MISSING", name, what_is(entry), remedy)
         return None
     return storage.read(name, entry)
 

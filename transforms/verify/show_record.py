@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from beam_tfrec.schemas.example_rules import aligned
-from beam_tfrec.schemas.faults import at_record, counted, fault_line, printable
+from beam_tfrec.schemas.faults import at_record, counted, printable
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import ImageInfo
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, index_names_of
@@ -20,6 +20,7 @@ from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.images.check_images import check_image, looks_like_image
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.storage import Access, find_uri, join_uri, open_storage
+from beam_tfrec.transforms.storage.read_data_set import read_index
 from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record, walk_frames
 
 _MAX_VALUES = 8
@@ -71,7 +72,7 @@ def records_of_set(
     """Yield the records of a split from number `first` on, or those with a key.
 
     Raises:
-        RuntimeError: `E-VER-INDEX`: an index is damaged or missing.
+        RuntimeError: `E-VER-INDEX`, `E-VER-MISSING`: an index is damaged or missing.
     """
     from beam_tfrec.transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
@@ -82,15 +83,7 @@ def records_of_set(
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        try:
-            if storage.stat(name) is None:
-                raise ValueError("is missing")
-            rows = index_from_parquet(storage.read(name))
-        except ValueError as error:
-            what = " ".join(str(error).split())
-            raise RuntimeError(
-                fault_line("E-VER-INDEX", join_uri(root, name), what, _VERIFY)
-            ) from None
+        rows = read_index(storage, name, _VERIFY, index_from_parquet)
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
                 data, wrong, uri = None, "", join_uri(root, entry.file)

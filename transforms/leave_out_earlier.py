@@ -1,0 +1,267 @@
+"""Skip the samples that earlier data sets hold (`--since`).
+
+The indexes of their shards hold the keys of their samples. A join in partitions compares these with
+the new samples, so that no step holds more than the keys of a partition or a shard. A sample that
+an earlier run rejected is tried again.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import apache_beam as beam
+import msgspec
+
+from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, index_names_of
+from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.transforms.earlier import FLAG, EarlierSet
+from beam_tfrec.transforms.shuffle.elements import (
+    Batch,
+    BatchByName,
+    GroupBatches,
+    Partition,
+    is_in_process,
+    num_partitions,
+    partition_of,
+)
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.sources.list_blobs import PinTally
+from beam_tfrec.transforms.sources.read_samples import RejectedOutput, SplitSource
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
+from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
+
+_RESTORE_INDEX = "restore index/ of that data set, then run again"
+
+
+class EarlierTally(msgspec.Struct, frozen=True):
+    """Counts of what earlier data sets already hold.
+
+    Attributes:
+        images: number of skipped samples, with rejects of such samples.
+        annotations: number of annotations of these samples.
+    """
+
+    images: int = 0
+    annotations: int = 0
+
+
+class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
+    """The index of one shard of an earlier data set.
+
+    Attributes:
+        data_set: URI of the data set.
+        name: name of the index in the data set.
+        split: split of the shard.
+        shard_bytes: size of the shard.
+    """
+
+    data_set: str
+    name: str
+    split: str
+    shard_bytes: int
+
+
+class JoinBatch(Batch, frozen=True, array_like=True):
+    """Samples, rejects or earlier keys; one type for all three, so that the join has one coder.
+
+    Attributes:
+        samples: samples of this run.
+        rejected: rejects of this run.
+        sources: name of the first source file of each earlier sample, by key.
+    """
+
+    samples: list[Sample] = msgspec.field(default_factory=list)
+    rejected: list[Rejected] = msgspec.field(default_factory=list)
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
+
+
+def list_indexes(
+    earlier: EarlierSet, splits: Collection[str], access: Access = DEFAULT_ACCESS
+) -> list[EarlierIndex]:
+    """Return the indexes of an earlier data set's shards.
+
+    Args:
+        earlier: the data set.
+        splits: splits of the run; shards of others are left out.
+        access: credentials and limits for stores.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when the data set was replaced or deleted during the run.
+    """
+    storage = open_storage(earlier.uri, access)
+    manifest, digest = read_finished(storage, FLAG)
+    if digest != earlier.digest:
+        raise storage.changed(MANIFEST_NAME, "another data set than when the run began")
+    return [
+        EarlierIndex(earlier.uri, name, shard.split, shard.bytes)
+        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if shard.split in splits
+    ]
+
+
+def read_written(
+    index: EarlierIndex, access: Access, count: int
+) -> Iterator[tuple[Partition, JoinBatch]]:
+    """Yield the keys of a shard's records by partition, with the names of their first sources.
+
+    Args:
+        index: index of the shard.
+        access: credentials and limits for stores.
+        count: number of partitions per split.
+
+    Raises:
+        RuntimeError: `E-VER-…` when the index is missing, or does not describe its shard.
+    """
+    storage = open_storage(index.data_set, access)
+    rows = read_rows(storage, index.name, index.shard_bytes, _RESTORE_INDEX)
+    parts: dict[Partition, dict[str, str]] = {}
+    for row in rows:
+        source = row.sources[0].name if row.sources else ""
+        parts.setdefault(partition_of(index.split, row.key, count), {})[row.key] = source
+    for partition, sources in parts.items():
+        yield partition, JoinBatch(sources=sources)
+
+
+def leave_out_earlier(
+    grouped: tuple[Partition, Iterable[JoinBatch]],
+) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
+    """Yield the new samples of a partition, the new rejects, and a tally of the skipped ones.
+
+    A reject is skipped if an earlier data set holds its sample.
+
+    Raises:
+        RuntimeError: `E-SET-DUPLICATE` when a key belongs to another file than before. Otherwise
+            new images with reused ids would be skipped silently.
+    """
+    (split, _), batches = grouped
+    samples: list[Sample] = []
+    rejected: list[Rejected] = []
+    sources: dict[str, str] = {}
+    for batch in batches:
+        samples += batch.samples
+        rejected += batch.rejected
+        sources |= batch.sources
+    images = annotations = 0
+    for sample in samples:
+        if sample.key in sources:
+            _check_source(sample, sources[sample.key])
+            images += 1
+            annotations += len(sample.annotation_ids)
+        else:
+            yield sample
+    for reject in rejected:
+        if reject.key and reject.key in sources:
+            images += reject.scope is Scope.SAMPLE  # an earlier run has written it
+            annotations += len(reject.annotation_ids)
+        else:
+            yield RejectedOutput("rejected", reject)
+    if images or annotations:
+        yield _TallyOutput("tallies", (split, EarlierTally(images, annotations)))
+
+
+def _check_source(sample: Sample, source: str) -> None:
+    name = sample.blobs[0].name if sample.blobs else ""
+    if name != source:
+        where = f"sample {sample.key} of {sample.split}"
+        what = f"its file is {name!r}, but {source!r} in an earlier data set"
+        remedy = "give new images new ids, and keep the names of old ones"
+        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+
+
+def count_earlier(source: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
+    """Return a split's source counts, with the numbers of samples in earlier data sets."""
+    parts = [tally for split, tally in tallies if split == source.split]
+    return msgspec.structs.replace(
+        source,
+        earlier_images=sum(part.images for part in parts),
+        earlier_annotations=sum(part.annotations for part in parts),
+    )
+
+
+class NewSamples(NamedTuple):
+    """Output of `LeaveOutEarlier`.
+
+    Attributes:
+        samples: samples that are not in an earlier data set.
+        rejected: rejects, without those of skipped samples.
+        sources: counts of the sources, one `SplitSource` per split.
+        skipped_tallies: counts of skipped samples, by root name.
+    """
+
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
+    sources: beam.PCollection[SplitSource]
+    skipped_tallies: beam.PCollection[tuple[str, PinTally]]
+
+
+@dataclass(eq=False)
+class LeaveOutEarlier(beam.PTransform):
+    """Samples -> samples that earlier data sets do not hold, in any order.
+
+    The join compares split and key.
+
+    Attributes:
+        earlier: earlier data sets.
+        splits: splits of the run.
+        rejected: samples and annotations rejected by the reader.
+        sources: counts of the sources, one `SplitSource` per split.
+        access: credentials and limits for stores.
+        root: name of the common root of all samples; empty if each split has its own.
+        spool: file of the batches during the group-by; None if steps run in other processes.
+    """
+
+    earlier: tuple[EarlierSet, ...]
+    splits: tuple[str, ...]
+    rejected: beam.PCollection[Rejected]
+    sources: beam.PCollection[SplitSource]
+    access: Access = DEFAULT_ACCESS
+    root: str = ""
+    spool: RunSpool | None = None
+
+    def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
+        """Join the samples with the keys of the earlier data sets."""
+        pipeline = samples.pipeline
+        count = num_partitions(pipeline)
+        indexes = (
+            pipeline
+            | "Sets" >> beam.Create(self.earlier, reshuffle=False)
+            | "ListIndexes" >> beam.FlatMap(list_indexes, self.splits, self.access)
+        )
+        if not is_in_process(pipeline):
+            indexes |= "Spread" >> beam.Reshuffle()
+        by_key = BatchByName(_name_of, _batch_of, tuple[Partition, JoinBatch])
+        left = (
+            (
+                samples | "BatchSamples" >> by_key,
+                self.rejected | "BatchRejected" >> by_key,
+                indexes | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
+            )
+            | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
+            | "LeaveOut"
+            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "tallies", main="new")
+        )
+        tallies = beam.pvalue.AsList(left.tallies)
+        sources = self.sources | "CountEarlier" >> beam.Map(count_earlier, tallies)
+        skipped = left.tallies | "SkippedTallies" >> beam.Map(_pins_of, self.root)
+        return NewSamples(left.new, left.rejected, sources, skipped)
+
+
+def _batch_of(items: list) -> JoinBatch:
+    """Return a batch of samples, or of rejects."""
+    if isinstance(items[0], Sample):
+        return JoinBatch(samples=items)
+    return JoinBatch(rejected=items)
+
+
+def _name_of(item: Sample | Rejected) -> tuple[str, str]:
+    # A rejected annotation without a sample has no key; its ids choose the partition.
+    return item.split, item.key or str(item.annotation_ids)
+
+
+def _pins_of(tally: tuple[str, EarlierTally], root: str) -> tuple[str, PinTally]:
+    split, earlier = tally
+    return root or split, PinTally(named=earlier.images)
