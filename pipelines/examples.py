@@ -25,10 +25,12 @@ from beam_tfrec.transforms.records.read_records import (
     PlanRecords,
     RecordReader,
     RecordSource,
-    read_shard,
+    parts_of,
+    read_part,
 )
 from beam_tfrec.transforms.records.stage_records import STAGED_ROOT, StageExamples, Staging
 from beam_tfrec.transforms.shard_table import Sharding
+from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, is_local, join_uri
 
@@ -179,7 +181,7 @@ class WriteExamples(beam.PTransform):
 class ReadExamples(beam.PTransform):
     """Pipeline root -> key and `tf.train.Example` bytes of each record of a split, in any order.
 
-    Shards are read in parallel, and every record's checksums are compared.
+    Ranges of shards, of about 64 MB, are read in parallel. All checksums are compared.
 
     Attributes:
         uri: folder or URI of a data set.
@@ -192,8 +194,11 @@ class ReadExamples(beam.PTransform):
     access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[str, bytes]]:
-        """Find the shards, and read them."""
+        """Find the shards, and read their parts."""
         source = {records_root(self.split, 0): RecordSource(self.split, 0, self.uri)}
         reader = RecordReader(Splitting(), source, self.access)
         shards = root | "FindShards" >> PlanRecords(reader)
-        return shards.pieces | "ReadShards" >> beam.FlatMap(read_shard, self.uri, self.access)
+        parts = shards.pieces | "Parts" >> beam.FlatMap(parts_of)
+        if not is_in_process(root):
+            parts |= "SpreadParts" >> beam.Reshuffle()
+        return parts | "ReadParts" >> beam.FlatMap(read_part, self.uri, self.access)

@@ -17,20 +17,29 @@ from beam_tfrec.pipelines import records
 from beam_tfrec.pipelines.examples import WriteExamples
 from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.schemas.samples import Order, Sample
+from beam_tfrec.schemas.samples import Order, Sample, records_root
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.plan_shards import members_digest
+from beam_tfrec.transforms.records.read_records import (
+    RecordReader,
+    RecordSource,
+    parts_of,
+    plan_source,
+    read_part,
+)
 from beam_tfrec.transforms.records.stage_records import StageExamples, Staging
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
-from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
+from tests.conftest import rounds
+from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
-from tests.test_engines import WORKER, service
+from tests.test_engines import ENGINES, PRISM, WORKER, service
 
+STEPS_OF_A_RUN = 139  # that `die_at` counts
 BAD = ("bad", b"\xff not an Example")
 DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
 
@@ -91,6 +100,14 @@ def test_a_job_service_writes_the_same(written: Path, tmp_path: Path) -> None:
     assert digests(tmp_path / "out") == digests(written)
 
 
+@pytest.mark.slow
+def test_prism_writes_the_same(written: Path, tmp_path: Path) -> None:
+    if not PRISM.exists():
+        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+    write(tmp_path / "out", PAIRS, *ENGINES["Prism"])
+    assert digests(tmp_path / "out") == digests(written)
+
+
 def test_labels_splits_and_rejects(tmp_path: Path) -> None:
     divided = Splitting("hash", {"train": Fraction(3), "val": Fraction(1)}, group_by="key")
     write(
@@ -143,6 +160,19 @@ def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Pa
     assert digests(out) == digests(written)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert not (out / "_staged").exists()
+
+
+@pytest.mark.parametrize("block", rounds(few=1, many=6))
+def test_runs_killed_at_many_points_end_in_the_same_data_set(
+    block: int, written: Path, tmp_path: Path
+) -> None:
+    """The six blocks are 60 points from a run's first step to its last."""
+    points = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
+    for nth in points[block::6]:
+        out = tmp_path / f"{nth}"
+        assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
+        write(out)
+        assert digests(out) == digests(written), nth
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -202,6 +232,16 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.thorough
+def test_bundles_that_a_runner_repeats_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, written: Path, tmp_path: Path
+) -> None:
+    """The runner in this process repeats none, so the step repeats each of its own."""
+    monkeypatch.setattr("beam_tfrec.pipelines.examples.StageExamples", RepeatedBundles)
+    write(tmp_path / "out", PAIRS, "--direct_num_workers", "3")
+    assert digests(tmp_path / "out") == digests(written)
+
+
 @pytest.mark.parametrize(
     ("pair", "error"),
     [
@@ -251,6 +291,17 @@ def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:
         check_read(out, "train", PAIRS)
     with pytest.raises(Exception, match=r"E-ARG .*: is a data set without a split val; "):
         check_read(out, "val", [])
+
+
+@pytest.mark.parametrize("part_bytes", [100, 1000, 1 << 20])
+def test_parts_of_a_shard_are_its_records(part_bytes: int, written: Path) -> None:
+    source = {records_root("train", 0): RecordSource("train", 0, str(written))}
+    reader = RecordReader(Splitting(), source, DEFAULT_ACCESS)
+    shards = [*plan_source(records_root("train", 0), reader, open_storage(str(written)).list())]
+    parts = [part for shard in shards for part in parts_of(shard, part_bytes)]
+    assert len(parts) == sum(-(-shard.entry.size_bytes // part_bytes) for shard in shards)
+    read = [pair for part in parts for pair in read_part(part, str(written), DEFAULT_ACCESS)]
+    assert sorted(read) == PAIRS
 
 
 # --- compressed files ---

@@ -120,6 +120,10 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     note: SplitSource | None = None
 
 
+ShardPart = tuple[RecordFile, int, int]
+"""A shard, and the start and end of a range of it, in bytes."""
+
+
 def plan_source(
     root: str, reader: "RecordReader", entries: Iterable[Entry]
 ) -> Iterator[RecordFile]:
@@ -410,19 +414,30 @@ def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
 
 
-def read_shard(shard: RecordFile, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
-    """Yield key and bytes of each record of a data set's shard.
+def parts_of(shard: RecordFile, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:
+    """Yield the ranges of a shard that are read in parallel; a record is in that of its offset."""
+    size_bytes = shard.entry.size_bytes
+    for start in range(0, size_bytes, part_bytes):
+        yield shard, start, min(start + part_bytes, size_bytes)
+
+
+def read_part(part: ShardPart, uri: str, access: Access) -> Iterator[tuple[str, bytes]]:
+    """Yield key and bytes of each record of a part of a data set's shard.
 
     Raises:
         RuntimeError: `E-ARG` when the file is not of a data set; `E-VER-INDEX`, `E-VER-FRAME` or
             `E-VER-CRC` when something is damaged; `E-SRC-CHANGED`; or a storage fault.
     """
+    shard, start, end = part
     if not shard.index:
         raise _refused(uri, "is not a data set of beam-tfrec", "give the folder of a manifest.json")
     storage, remedy = open_storage(uri, access), "restore the data set, or run its command again"
     rows = _read_index(storage, shard)
     file = open_stored(storage, shard.entry, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
     for number, row in enumerate(rows):
+        if not start <= row.offset < end:
+            continue
+        file.seek(row.offset)
         try:
             yield row.key, read_frame(file.read(row.size), 0, row.size)
         except FrameError as error:
