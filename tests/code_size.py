@@ -5,7 +5,7 @@ Tests count by all their lines. A change that needs more room takes it from else
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
 second help and the templates of all sources.
 
-Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
+Records in has a budget of its own, spread over the folders that it needs: 1,510 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
 """
 
@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3160, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3175, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
@@ -46,20 +46,20 @@ BUDGETS = (
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1130, ["transforms/storage/**/*.py"]),
     Budget("verify", 995, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 640, ["transforms/records/**/*.py"]),
+    Budget("transforms/records", 645, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2010, ["schemas/*.py"]),
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1985,
+        2000,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
-    Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_040, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
+    Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
+    Budget("readers", 805, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 19_090, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 31_810, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 129
 

@@ -32,7 +32,6 @@ from beam_tfrec.transforms.records.stage_records import StageExamples, Staging
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
-from tests.conftest import rounds
 from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
@@ -40,6 +39,7 @@ from tests.servers import started
 from tests.test_engines import ENGINES, PRISM, WORKER, service
 
 STEPS_OF_A_RUN = 139  # that `die_at` counts
+KILLS = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
 BAD = ("bad", b"\xff not an Example")
 DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
 
@@ -148,31 +148,22 @@ def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: 
     assert not (out / "_staged").exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("nth", "shards"), [(48, 0), (89, 1)])
-def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
-    assert len(kept) >= shards
-    assert len([*out.glob("_staged/*/*.tfrecord")]) == 1
-    write(out)
-    assert digests(out) == digests(written)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert not (out / "_staged").exists()
-
-
-@pytest.mark.parametrize("block", rounds(few=1, many=6))
-def test_runs_killed_at_many_points_end_in_the_same_data_set(
-    block: int, written: Path, tmp_path: Path
-) -> None:
-    """The six blocks are 60 points from a run's first step to its last."""
-    points = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
-    for nth in points[block::6]:
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param([48, 89], marks=pytest.mark.thorough, id="two"),
+        *(pytest.param(KILLS[n::6], marks=pytest.mark.chaos, id=f"ten-{n}") for n in range(6)),
+    ],
+)
+def test_killed_runs_resume(points: list[int], written: Path, tmp_path: Path) -> None:
+    for nth in points:
         out = tmp_path / f"{nth}"
         assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
+        kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
+        assert nth != 89 or kept
         write(out)
         assert digests(out) == digests(written), nth
+        assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
