@@ -47,7 +47,7 @@ def options(drawn: st.DrawFn) -> list[object]:
     sizes = [
         ["--num_shards", 1 if shares else number],  # a split may be empty or small
         ["--records_per_shard", number],
-        ["--shard_size", f"{number}kB", "--hosts", 1 + number % 3],
+        ["--shard_size", f"{2 + number}kB", "--hosts", 1 if shares else 1 + number % 3],
     ]
     return [*found, *drawn(st.sampled_from(sizes))]
 
