@@ -14,6 +14,7 @@ from beam_tfrec.pipelines.examples import StagingConfig
 from beam_tfrec.pipelines.flags import add_sources, feature_names
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.columns import root_and_pattern
+from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.transforms.records.choose_records import (
     EVERY_RECORD,
@@ -57,10 +58,18 @@ class RecordsConfig(StagingConfig):
     takes_since: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse a shell's expansion of a glob over many files: each source is listed alone."""
+        """Refuse a glob that a shell has expanded, and options that need features of bytes."""
         if (most := max(map(len, self.records.values()), default=0)) > _MAX_SOURCES:
             what = f"have at most {_MAX_SOURCES} sources per split, got {most}"
             raise ValueError(f"records must {what}: give a folder, or a glob in quotes")
+        if self.layout.is_opaque:
+            needs = {"key_feature": self.key_feature, "classes": ",".join(self.choice.classes)}
+            for option, value in (needs | self.splitting.fields).items():
+                if value:
+                    raise ValueError(
+                        f"{option} must come with records that have features, got {value!r} with"
+                        f" record_type {self.layout.name}: leave one of them out"
+                    )
         super().__post_init__()
 
     @property
@@ -114,6 +123,7 @@ class RecordsConfig(StagingConfig):
             self.access,
             self.key_feature,
             self.choice,
+            not self.layout.is_opaque,
             None if self.plan else self.staging,
         )
         planned = root | "PlanRecords" >> PlanRecords(reader)
@@ -158,6 +168,8 @@ def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source."""
     records = "data set, or folder, file or quoted glob of TFRecord files, one or more per split"
     group = add_sources(parser, "sources (docs/records.md)", records=("DIR|GLOB", records))
+    kinds = "what records are: an Example or SequenceExample, or bytes that are not parsed"
+    group.choice("--record_type", kinds, RecordType, "example")
     keys = "feature with the records' keys (default: keys of the data set, or FILE:NUMBER)"
     group.text("--key_feature", keys, "FEATURE")
     equal = "what to do with equal keys in a split: stop, or copy the first or last one"
@@ -173,6 +185,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "records": parse_several_per_split("records", flags.records, bare=flags.split),
+        "layout": RecordsLayout(flags.record_type),
         "key_feature": flags.key_feature or "",
         "on_duplicate": flags.on_duplicate,
         "choice": Choice(

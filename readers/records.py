@@ -29,7 +29,7 @@ import numpy as np
 from beam_tfrec.readers.data_sets import REMEDY
 from beam_tfrec.readers.shard_reader import Member, ShardReader, Span
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
+from beam_tfrec.schemas.features import OPAQUE_KEY, Feature, FeatureSpec, Kind, roles_of_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Message, kind_of, read_sequence
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
@@ -285,6 +285,8 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
     `tf.io.parse_single_example` with `parse_spec` would fail: bytes that are not an Example, values
     of another kind, and zero or several values for a feature of one value.
     """
+    if spec.is_opaque:
+        return lambda data: Record({OPAQUE_KEY: data})
     whole = [(f.key, _converter(f)) for f in spec.features if not f.per_step]
     steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
 from beam_tfrec.schemas.features import (
+    OPAQUE_KEY,
     Content,
     Feature,
     FeatureSpec,
@@ -211,6 +212,8 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
     features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
     def parse(records: tf.Tensor) -> Tensors:
+        if spec.is_opaque:
+            return {OPAQUE_KEY: records}
         if features is None:
             context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
             parts = tf.io.parse_single_sequence_example(records, context, steps)

@@ -64,6 +64,8 @@ class ExampleRules:
             row_labels: labels of the record in the index; None if the index has no such record.
             row_size_px: height and width of the picture in the index; empty if it has neither.
         """
+        if self.spec.is_opaque:
+            return []
         try:
             context, steps = read_sequence(data)
         except ValueError as error:

@@ -45,6 +45,12 @@ class RepeatedAs(enum.Enum):
     RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
 
 
+OPAQUE = "bytes"
+"""Name of the layout whose records are any bytes, without features."""
+
+OPAQUE_KEY = "record"
+"""Key under which readers return such a record."""
+
 SEQUENCE_KEY = "##SEQUENCE##"
 """TensorFlow Metadata's name for the struct of all per-step features."""
 
@@ -70,7 +76,8 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
         doc: one line with unit and order, such as `left edges / image width, in [0, 1]`.
         content: meaning of the values.
         optional: whether the value may be missing. The Example then lacks the key, and a reader's
-            default applies. An empty list would make `FixedLenFeature` fail.
+            default applies. An empty list would make `FixedLenFeature` fail. A feature list that
+            is missing is read as one without steps.
         per_step: whether it is a feature list of a SequenceExample, with any number of steps. Each
             step has exactly one value, or 0..n values if the feature is repeated.
     """
@@ -91,11 +98,6 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         if self.doc.splitlines() != [self.doc]:
             raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
-        if self.optional and self.per_step:
-            raise ValueError(
-                f"optional must be a feature without steps, got {self.key}: leave optional out,"
-                " since there can be no steps anyway"
-            )
         wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
         if self.kind is not wanted:
             raise ValueError(
@@ -110,7 +112,7 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
         >>> Feature("a", Kind.INT64, True, "pixels", per_step=True).num_values
         '0..n a step'
         """
-        values = "0..n" if self.repeated else "0..1" if self.optional else "1"
+        values = "0..n" if self.repeated else "0..1" if self.optional and not self.per_step else "1"
         return f"{values} a step" if self.per_step else values
 
 
@@ -147,7 +149,7 @@ class FeatureSpec:
 
     Attributes:
         name: the layout's name, such as `detection`.
-        features: the features; at least one, with different keys.
+        features: the features; at least one, with different keys. None in the layout `OPAQUE`.
         sequences: prefixes `K` of parallel features. All features `K/...` are repeated and have
             equally many values (boxes: four numbers each), so readers may zip them to objects.
     """
@@ -159,7 +161,7 @@ class FeatureSpec:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty: give the layout's name, such as 'detection'")
-        if not self.features:
+        if not self.features and not self.is_opaque:
             raise ValueError(f"features of {self.name} must not be empty: declare at least one")
         keys = [feature.key for feature in self.features]
         if self.is_sequence:
@@ -167,6 +169,11 @@ class FeatureSpec:
         repeats = [key for key, count in Counter(keys).items() if count > 1]
         if repeats:
             raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether records are any bytes."""
+        return self.name == OPAQUE and not self.features
 
     @property
     def is_sequence(self) -> bool:
@@ -239,7 +246,7 @@ def _parser(feature: Feature, repeated_as: RepeatedAs) -> Any:
             return tf.io.VarLenFeature(dtype)
         return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
     if feature.per_step:
-        return tf.io.FixedLenSequenceFeature((), dtype)
+        return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=feature.optional)
     default = _DEFAULTS[feature.kind] if feature.optional else None
     return tf.io.FixedLenFeature((), dtype, default)
 

@@ -5,7 +5,7 @@ Tests count by all their lines. A change that needs more room takes it from else
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
 second help and the templates of all sources.
 
-Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
+Records in has a budget of its own, spread over the folders that it needs: 1,510 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
 """
 
@@ -53,7 +53,7 @@ BUDGETS = (
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1985,
+        2000,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),

@@ -76,7 +76,6 @@ def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
         ({"key": "a//b"}, "key must be names joined by single slashes, got 'a//b': remove"),
         ({"doc": ""}, "doc of a must be one line, got '': "),
         ({"content": Content.CLASS_LABEL}, "content class_label of a needs kind int64, got bytes"),
-        ({"per_step": True, "optional": True}, "optional must be a feature without steps, got a"),
     ],
 )
 def test_invalid_features_are_refused(overrides, message):

@@ -1,5 +1,6 @@
 """Copying records: reshard, merge, divide and choose, from data sets and other TFRecord files."""
 
+import gzip
 import hashlib
 import json
 import shutil
@@ -10,14 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import beam_tfrec
 from beam_tfrec.pipelines import coco, records
+from beam_tfrec.pipelines.diff import run as diff
+from beam_tfrec.pipelines.show import run as show
 from beam_tfrec.pipelines.verify import run as verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
-from tests.coco_command import Run, run_pipeline
+from tests.coco_command import Run, literal_png, run_pipeline
+from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in import Kind as RequestKind
 from tests.invariants import check_committed, files_of, keyed_records
@@ -201,6 +206,9 @@ def test_one_record_of_equal_keys_is_kept(keep: str, tmp_path: Path) -> None:
     assert manifest["splits"]["train"]["skipped"] == {"repeated_keys": 1}
 
 
+ANY_BYTES = [b"", b"\xff" * 9, b"\n\x03abc", *(b"%d" % number for number in range(5))]
+
+
 def row(number: int, text: str, **others: Sequence[int]) -> bytes:
     features: dict[str, tuple[Kind, Sequence]] = {
         "id": (Kind.INT64, [number]),
@@ -229,6 +237,63 @@ def test_features_are_those_of_all_records(tmp_path: Path) -> None:
     }
     assert keys_of(tmp_path / "out") == {"a.tfrecord:0", "a.tfrecord:1"}
     assert run_pipeline(verify, tmp_path / "out").code == 0
+
+
+@pytest.fixture(scope="module")
+def any_bytes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of records that are no Examples, copied from a plain and a compressed file."""
+    folder = tmp_path_factory.mktemp("any")
+    write_records(folder / "in/a-1.tfrecord", ANY_BYTES[:3])
+    framed = b"".join(part for data in ANY_BYTES[3:] for part in frame_record([data]))
+    (folder / "in/b.tfrecord.gz").write_bytes(gzip.compress(framed))
+    flags = ("--record_type", "bytes", "--num_shards", 3)
+    manifest = copied(folder / "out", "--records", folder / "in", *flags)
+    assert (manifest["layout"], manifest["features"]) == ("bytes", [])
+    return folder / "out"
+
+
+def test_records_of_any_bytes_are_copied(any_bytes: Path) -> None:
+    keys = [f"a-1.tfrecord:{number}" for number in range(3)]
+    keys += [f"b.tfrecord.gz:{number}" for number in range(5)]
+    places = [("train", key) for key in keys]
+    assert keyed_records(files_of(any_bytes)) == dict(zip(places, ANY_BYTES, strict=True))
+    opened = beam_tfrec.open(str(any_bytes), "train")
+    assert [dict(opened[opened.find(key)]) for key in keys] == [{"record": b} for b in ANY_BYTES]
+
+
+@pytest.mark.thorough
+def test_records_of_any_bytes_are_data_sets_like_others(any_bytes: Path, tmp_path: Path) -> None:
+    assert not [*any_bytes.glob("*.pbtxt"), *any_bytes.glob("features.json")]
+    assert run_pipeline(verify, any_bytes, "--deep").code == 0
+    assert "9 bytes: ff ff" in run_pipeline(show, any_bytes).out
+    card = (any_bytes / "README.md").read_text()
+    assert "None: records are any bytes" in card and "tf.io.parse" not in card
+    loaded = [record["record"].numpy() for record in beam_tfrec.load(str(any_bytes), "train")]
+    (batch,) = beam_tfrec.load(str(any_bytes), "train", batch_size=8)
+    assert sorted(loaded) == sorted(batch["record"].numpy()) == sorted(ANY_BYTES)
+
+    out, flags = tmp_path / "out", ("--records", any_bytes, "--num_shards", 2)
+    assert "got example; give --record_type bytes" in copy(out, *flags).fault
+    copied(out, *flags, "--record_type", "bytes")
+    assert run_pipeline(diff, any_bytes, out).code == 0
+
+
+@pytest.mark.thorough
+def test_steps_that_some_records_lack_are_optional(tmp_path: Path) -> None:
+    ids = {"id": (Kind.INT64, [7])}
+    lists = [{"one": (Kind.INT64, [[1]]), "more": (Kind.FLOAT, [[0.5, 2], []])}, {}, None]
+    rows = [encode_example(ids, steps) for steps in lists]
+    write_records(tmp_path / "in/a.tfrecord", rows)
+    flags = ("--records", tmp_path / "in", "--order", "input")
+    manifest = copied(tmp_path / "out", *flags)
+    optional = {f["key"]: f.get("optional", False) for f in manifest["features"]}
+    assert optional == {"id": False, "more": True, "one": True}
+    assert [*keyed_records(files_of(tmp_path / "out")).values()] == rows
+    assert run_pipeline(verify, tmp_path / "out").code == 0
+    steps = [len(record["one"]) for record in beam_tfrec.open(str(tmp_path / "out"), "train")]
+    loaded = [*beam_tfrec.load(str(tmp_path / "out"), "train")]
+    assert steps == [1, 0, 0] == [record["one"].shape[0] for record in loaded]
+    assert [record["more"].to_list() for record in loaded] == [[[0.5, 2], []], [], []]
 
 
 def flip(data: bytes, at: int) -> bytes:
@@ -360,6 +425,18 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
         lambda _, new: [*mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])}))],
         "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
     ),
+    **{
+        f"{option} of bytes": (
+            lambda old, _, flags=flags: ("--records", old, "--record_type", "bytes", *flags),
+            f"{option} must come with records that have features, got 'a' with record_type bytes",
+        )
+        for option, flags in {
+            "key_feature": ("--key_feature", "a"),
+            "classes": ("--classes", "a"),
+            "split_by": ("--split_by", "a"),
+            "group_by": ("--split_by", "hash", "--splits", "a=1,b=1", "--group_by", "a"),
+        }.items()
+    },
     "output in the source": (
         lambda old, _: ("--records", old, "--output", old / "new"),
         "output must lie apart from all sources",
@@ -421,19 +498,89 @@ def write_by_tfds(folder: Path) -> None:
     writer.close_all()
 
 
+def tf_feature(value: Any) -> Any:
+    """Return a `tf.train.Feature` of a value, or of a list of them."""
+    import tensorflow as tf
+
+    values = value if isinstance(value, list) else [value]
+    if isinstance(values[0], int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    values = [v.encode() if isinstance(v, str) else v for v in values]
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def write_features(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            features = tf.train.Features(feature={key: tf_feature(row[key]) for key in row})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def write_by_keras_recipe(folder: Path) -> None:
+    """Keys and file names of keras.io, "Creating TFRecords": an Example for each annotation."""
+    rows = [
+        {
+            "image": jpeg_bytes(color=number),
+            "path": f"val2017/{number:012}.jpg",
+            "area": 702.1 + number,
+            "bbox": [473.07, 395.93, 38.65, 28.67],
+            "category_id": 18,
+            "id": 1768 + number,
+            "image_id": 289343 + number // 2,
+        }
+        for number in range(20)
+    ]
+    for number in range(2):
+        write_features(folder / f"file_{number:02}-10.tfrec", rows[10 * number : 10 * number + 10])
+
+
+def write_by_model_garden(folder: Path) -> None:
+    """Keys of create_coco_tf_record.py with masks; photos without objects lack those of boxes."""
+    rows = []
+    for number in range(20):
+        data, objects = jpeg_bytes(color=number), number % 5
+        lists = {f"bbox/{edge}": 0.25 + number / 50 for edge in ("xmin", "xmax", "ymin", "ymax")}
+        lists |= {"class/text": "cat", "class/label": 17, "is_crowd": 0, "area": 122.5}
+        lists |= {"mask": literal_png(64, 48, 255)}
+        rows.append(
+            {
+                "image/height": 48,
+                "image/width": 64,
+                "image/filename": f"{number:012}.jpg",
+                "image/source_id": str(number),
+                "image/key/sha256": hashlib.sha256(data).hexdigest(),
+                "image/encoded": data,
+                "image/format": "jpg",
+                **{f"image/object/{key}": [of] * objects for key, of in lists.items() if objects},
+            }
+        )
+    for shard in range(2):
+        write_features(folder / f"coco-{shard:05}-of-00002.tfrecord", rows[shard::2])
+
+
 WRITERS: Mapping[str, Callable[[Path], None]] = {
     "TensorFlow": write_by_tensorflow,
     "TFDS": write_by_tfds,
+    "Keras recipe": write_by_keras_recipe,
+    "Model Garden": write_by_model_garden,
 }
+QUICK_WRITERS = ("TensorFlow", "TFDS")
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "writer",
+    [pytest.param(n, marks=() if n in QUICK_WRITERS else pytest.mark.thorough) for n in WRITERS],
+)
 def test_records_of_another_program_keep_their_bytes(writer: str, tmp_path: Path) -> None:
     import tensorflow as tf
 
     (tmp_path / "in").mkdir()
     WRITERS[writer](tmp_path / "in")
-    flags = ("--records", f"{tmp_path}/in/**/*.tfrecord*", "--num_shards", 3)
+    flags = ("--records", f"{tmp_path}/in/**/*.tfrec*", "--num_shards", 3)
     copied(tmp_path / "out", *flags)
     read = {
         folder: sorted(

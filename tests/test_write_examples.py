@@ -31,12 +31,14 @@ from beam_tfrec.transforms.storage.read_data_set import (
 )
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
-from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
+from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
-from tests.test_engines import WORKER, service
+from tests.test_engines import ENGINES, PRISM, WORKER, service
 
+STEPS_OF_A_RUN = 139  # that `die_at` counts
+KILLS = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
 BAD = ("bad", b"\xff not an Example")
 DATA = ("*.tfrec", "index/*", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*")
 
@@ -97,6 +99,14 @@ def test_a_job_service_writes_the_same(written: Path, tmp_path: Path) -> None:
     assert digests(tmp_path / "out") == digests(written)
 
 
+@pytest.mark.slow
+def test_prism_writes_the_same(written: Path, tmp_path: Path) -> None:
+    if not PRISM.exists():
+        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+    write(tmp_path / "out", PAIRS, *ENGINES["Prism"])
+    assert digests(tmp_path / "out") == digests(written)
+
+
 def test_labels_splits_and_rejects(tmp_path: Path) -> None:
     divided = Splitting("hash", {"train": Fraction(3), "val": Fraction(1)}, group_by="key")
     write(
@@ -137,18 +147,22 @@ def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: 
     assert not (out / "_staged").exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("nth", "shards"), [(48, 0), (89, 1)])
-def test_a_killed_run_resumes(nth: int, shards: int, written: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
-    assert len(kept) >= shards
-    assert len([*out.glob("_staged/*/*.tfrecord")]) == 1
-    write(out)
-    assert digests(out) == digests(written)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert not (out / "_staged").exists()
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param([48, 89], marks=pytest.mark.thorough, id="two"),
+        *(pytest.param(KILLS[n::6], marks=pytest.mark.chaos, id=f"ten-{n}") for n in range(6)),
+    ],
+)
+def test_killed_runs_resume(points: list[int], written: Path, tmp_path: Path) -> None:
+    for nth in points:
+        out = tmp_path / f"{nth}"
+        assert exit_code_of(write_until, nth, str(out), timeout_s=240) == KILLED
+        kept = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
+        assert nth != 89 or kept
+        write(out)
+        assert digests(out) == digests(written), nth
+        assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -206,6 +220,16 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             assert file.read_bytes()[start : start + size] == framed(
                 [(sample.key, dict(PAIRS)[sample.key])]
             )
+
+
+@pytest.mark.thorough
+def test_bundles_that_a_runner_repeats_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, written: Path, tmp_path: Path
+) -> None:
+    """The runner in this process repeats none, so the step repeats each of its own."""
+    monkeypatch.setattr("beam_tfrec.pipelines.examples.StageExamples", RepeatedBundles)
+    write(tmp_path / "out", PAIRS, "--direct_num_workers", "3")
+    assert digests(tmp_path / "out") == digests(written)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from beam_tfrec.schemas.tfrecord import (
 )
 from beam_tfrec.transforms.storage import Entry, Storage
 
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
+SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")  # the last: Object Detection API
 """Suffixes of TFRecord files; a dash with more text may follow, and `.gz`."""
 MAX_RECORD_BYTES = 512 << 20
 """Maximum size of a record that is returned; larger ones are only checksummed."""
@@ -84,8 +84,8 @@ class BadFrame(NamedTuple):
 def is_record_file(name: str) -> bool:
     """Return whether a name is that of a TFRecord file; TFDS appends `-00000-of-00016`.
 
-    >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
-    (True, False)
+    >>> [is_record_file(name) for name in ("a.tfrecord-00000-of-00002", "train.record", "out")]
+    [True, True, False]
     """
     stem = posixpath.basename(name).removesuffix(".gz")
     return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)

@@ -64,7 +64,8 @@ class Markdown(str):
 
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
-    is_sequence = spec_of(manifest).is_sequence
+    spec = spec_of(manifest)
+    message = "tf.train.SequenceExample" if spec.is_sequence else "tf.train.Example"
     environment = template_environment("beam_tfrec.schemas", "documents", finalize=_shown)
     environment.filters.update(link=_link, parsed=_parsed)
     text = environment.get_template("data_card.md.j2").render(
@@ -74,8 +75,9 @@ def data_card(manifest: Manifest) -> str:
         labels=manifest.plan.labels,
         left_out=list(_left_out(manifest.splits)),
         source_kind=Markdown(source_kind(manifest)),
-        is_sequence=is_sequence,
-        message="SequenceExample" if is_sequence else "Example",
+        is_sequence=spec.is_sequence,
+        is_opaque=spec.is_opaque,
+        message="bytes" if spec.is_opaque else message,
         first_split=Markdown(manifest.shards[0].split if manifest.shards else ""),
         plain=PLAIN,
         seal=BLANK_SEAL,
@@ -187,7 +189,8 @@ def _parsed(feature: Feature) -> Markdown:
     if feature.repeated:
         parser = f"RaggedFeature({dtype})"
     elif feature.per_step:
-        parser = f"FixedLenSequenceFeature([], {dtype})"
+        missing = ", allow_missing=True" if feature.optional else ""
+        parser = f"FixedLenSequenceFeature([], {dtype}{missing})"
     else:
         parser = f"FixedLenFeature([], {dtype}{f', {default}' if feature.optional else ''})"
     # A key may be any text. `!a` (ascii) makes it a literal on one line.

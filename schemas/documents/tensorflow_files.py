@@ -43,13 +43,15 @@ _ESCAPES = str.maketrans(
 
 
 def metadata_files(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) -> dict[str, str]:
-    """Return the texts of the files, by file name.
+    """Return the texts of the files, by file name; none for opaque records.
 
     Args:
         manifest: manifest of the data set.
         spec: features of its layout.
         has_names: whether the layout numbers classes from 0; TFDS supports class names only then.
     """
+    if spec.is_opaque:
+        return {}
     labels = [(label.id, label.name) for label in manifest.plan.labels]
     names = [label.name for label in manifest.plan.labels] if has_names else []
     texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(spec)}

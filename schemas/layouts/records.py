@@ -4,6 +4,7 @@ Features come from the manifests of data sets, or from the values found in the r
 become texts in `JobPlan.found`.
 """
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -11,7 +12,7 @@ from typing import ClassVar, Self
 import msgspec
 
 from beam_tfrec.schemas.columns import FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
-from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.features import OPAQUE, Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.tfds import SEQUENCES
 from beam_tfrec.schemas.manifest import Label
@@ -64,16 +65,24 @@ def found_of_features(facts: Iterable[ColumnFacts], records: int) -> list[str]:
             features[place] = _united(features.get(place, feature), feature)
             held[feature.key] = held.get(feature.key, 0) + fact.cells
     for place, feature in features.items():
-        if held[feature.key] < records and not feature.per_step:
+        if held[feature.key] < records:
             features[place] = msgspec.structs.replace(feature, optional=True)
     return [_FEATURE + _text_of(feature) for feature in features.values()]
 
 
+class RecordType(enum.Enum):
+    """What records are."""
+
+    EXAMPLE = "example"  # tf.train.Example or SequenceExample
+    BYTES = "bytes"  # anything; they are not parsed, and have no features
+
+
 @dataclass(frozen=True)
 class RecordsLayout(Layout):
-    """Finished records; `resolved` sets all attributes.
+    """Finished records; `resolved` sets the other attributes.
 
     Attributes:
+        record_type: what the records are.
         of_layout: layout of the data sets; `records` if unknown, or if there are several.
         features: features of the records.
     """
@@ -82,6 +91,7 @@ class RecordsLayout(Layout):
     copies_records: ClassVar[bool] = True
     sample_noun: ClassVar[str] = "record"
 
+    record_type: RecordType = RecordType.EXAMPLE
     of_layout: str = "records"
     features: tuple[Feature, ...] = ()
     first_label: int | None = None
@@ -89,7 +99,12 @@ class RecordsLayout(Layout):
     @property
     def name(self) -> str:
         """The layout's name in the manifest."""
-        return self.of_layout
+        return OPAQUE if self.is_opaque else self.of_layout
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether records are any bytes."""
+        return self.record_type is RecordType.BYTES
 
     @property
     def spec(self) -> FeatureSpec:
@@ -97,16 +112,23 @@ class RecordsLayout(Layout):
         tfds = SEQUENCES if self.of_layout == "tfds" else ()
         keys = [feature.key for feature in self.features]
         sequences = tuple(s for s in tfds if any(key.startswith(f"{s}/") for key in keys))
-        return FeatureSpec(self.of_layout, self.features, sequences)
+        return FeatureSpec(self.name, self.features, sequences)
 
     def resolved(self, found: Sequence[str]) -> Self:
         """Return the layout with the features of the records.
 
         Raises:
-            ValueError: when a feature has values of several kinds.
+            ValueError: when a feature has values of several kinds, or there are none.
         """
+        if self.is_opaque:
+            return self
         layouts = [text.removeprefix(_LAYOUT) for text in found if text.startswith(_LAYOUT)]
         texts = (text.removeprefix(_FEATURE) for text in found if text.startswith(_FEATURE))
+        if OPAQUE in layouts:
+            raise ValueError(
+                f"record_type must be {OPAQUE} for a data set of layout {OPAQUE}, got"
+                f" {self.record_type.value}: give --record_type {OPAQUE}"
+            )
         features = [msgspec.json.decode(text, type=Feature) for text in texts]
         by_key: dict[str, Feature] = {}
         for feature in features:
@@ -130,7 +152,7 @@ class RecordsLayout(Layout):
 
     def found_of(self, columns: Iterable[ColumnFacts], rows: int) -> list[str]:
         """Return the features of the records as texts, for `resolved`."""
-        return found_of_features(columns, rows)
+        return [] if self.is_opaque else found_of_features(columns, rows)
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's size with framing."""

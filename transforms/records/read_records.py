@@ -56,6 +56,7 @@ from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 STAGE = "read_records"
 
 _RESTORE = "restore it, or run its command again"
+_OPAQUE = Sequences({}, {})
 _WITHOUT_INDEX = "restore it, or copy the shards to a folder without manifest.json, and give that"
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
@@ -106,6 +107,10 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     index: str = ""
     class_ids: list[int] = []
     note: SplitSource | None = None
+
+
+ShardPart = tuple[RecordFile, int, int]
+"""A shard, and the start and end of a range of it, in bytes."""
 
 
 def plan_source(
@@ -197,6 +202,7 @@ class RecordReader:
         key_feature: feature with the records' keys; empty for the keys of the index, or else for
             file name and number.
         choice: which records to copy.
+        parses: whether records are Examples. Others are not parsed, and have no features.
         staging: place of the records of compressed files; None to write none, for a plan.
     """
 
@@ -205,6 +211,7 @@ class RecordReader:
     access: Access
     key_feature: str = ""
     choice: Choice = EVERY_RECORD
+    parses: bool = True
     staging: Staging | None = None
 
     def __call__(self, file: RecordFile) -> Iterator[Item]:
@@ -294,9 +301,11 @@ class RecordReader:
             return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
         record = None
         if row is None or self.key_feature or self.splitting.fields:
-            record = parse_record(found.data)
+            record = parse_record(found.data) if self.parses else _OPAQUE
             if record is None:
-                what = f"{where}: {found.size} bytes of another kind"
+                what = (
+                    f"{where}: {found.size} bytes of another kind (--record_type bytes copies them)"
+                )
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
             if self.key_feature:
                 given = text_in(record, self.key_feature)
