@@ -4,6 +4,7 @@ Tables are read in pieces, once. `ColumnFacts` describes a column of a piece by 
 of all pieces add up to the column's type.
 """
 
+import contextlib
 import functools
 import math
 import operator
@@ -35,6 +36,7 @@ _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 """Smallest number that rounds to infinity in float32."""
 
 _BOOLS = {"true": 1, "false": 0}
+_INFINITE = {math.inf, -math.inf}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -298,6 +300,27 @@ def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:
     if not wanted.repeated:
         raise ValueError(f"a list of {len(cell)}")
     return [convert(value) for value in cell]
+
+
+def cast_cells(cells: Sequence[Cell], kind: Kind) -> list[Any]:
+    """Return the only value of each cell as `values_of` does, but of many cells at once.
+
+    >>> cast_cells(["7", "-8"], Kind.INT64)
+    [7, -8]
+
+    Raises:
+        ValueError: when a cell does not fit the kind.
+    """
+    are_texts = {*map(type, cells)} == {str}
+    if are_texts and kind is Kind.BYTES:
+        return [*map(str.encode, cells)]
+    if are_texts and (text := "".join(cells)).isascii() and "_" not in text:
+        with contextlib.suppress(ValueError):
+            numbers = [*map(int if kind is Kind.INT64 else float, cells)]
+            if _INFINITE.isdisjoint(numbers):  # else 1e999 may be among them
+                return numbers
+    of_kind = ColumnType(kind)
+    return [value for cell in cells for value in values_of(cell, of_kind) or ()]
 
 
 def steps_of(cell: Cell, wanted: ColumnType) -> Sequence[Sequence[Any]]:
