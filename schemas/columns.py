@@ -36,7 +36,6 @@ _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 """Smallest number that rounds to infinity in float32."""
 
 _BOOLS = {"true": 1, "false": 0}
-_INFINITE = {math.inf, -math.inf}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -317,7 +316,7 @@ def cast_cells(cells: Sequence[Cell], kind: Kind) -> list[Any]:
     if are_texts and (text := "".join(cells)).isascii() and "_" not in text:
         with contextlib.suppress(ValueError):
             numbers = [*map(int if kind is Kind.INT64 else float, cells)]
-            if _INFINITE.isdisjoint(numbers):  # else 1e999 may be among them
+            if math.inf not in map(abs, numbers):  # else 1e999 may be among them
                 return numbers
     of_kind = ColumnType(kind)
     return [value for cell in cells for value in values_of(cell, of_kind) or ()]

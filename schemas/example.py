@@ -90,13 +90,12 @@ def encode_column(key: str, kind: Kind, values: Sequence) -> list[bytes]:
     Raises:
         OverflowError: when an integer does not fit int64, or a float does not fit float32.
     """
+    tag = _BYTES
     if kind is _FLOAT:
         tag, packed = _FLOATS, _floats_struct(len(values)).pack(*values)
         values = [packed[at : at + 4] for at in range(0, len(packed), 4)]
     elif kind is _INT64:
         tag, values = _INT64S, [*map(_int64_varint, values)]
-    else:
-        tag = _BYTES
     heads = {size: _value_head(key, tag, size) for size in {*map(len, values)}}
     return [heads[len(value)] + value for value in values]
 
@@ -107,8 +106,7 @@ def join_columns(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
     >>> join_columns([encode_column("a", Kind.INT64, [1])])[0].hex()
     '0a0c0a0a0a016112051a030a0101'
     """
-    contents = map(b"".join, zip(*columns, strict=True))
-    return [b"\x0a" + varint(len(content)) + content for content in contents]
+    return [b"\x0a" + varint(len(row)) + row for row in map(b"".join, zip(*columns, strict=True))]
 
 
 def _field(tag: bytes, parts: Sequence[bytes]) -> list[bytes]:

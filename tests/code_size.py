@@ -39,7 +39,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3160, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3277, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3285, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
@@ -49,7 +49,7 @@ BUDGETS = (
     Budget("transforms/records", 640, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2034, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2032, ["schemas/*.py"]),
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
@@ -58,7 +58,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_102, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 19_107, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 129

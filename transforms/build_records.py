@@ -134,12 +134,13 @@ def record_maker(
 
 def make_rows(
     samples: Sequence[Sample],
-    layout: Layout,
-    spool: RunSpool | None,
+    job: ShardJob,
+    plan: JobPlan,
     make_record: Callable[[Sample], Record | Unfit],
 ) -> list[Record | Unfit]:
     """Return the records of rows; `make_record` makes them one by one if the layout cannot."""
-    loaded = [*map(spool.load_payload, samples)] if spool is not None else samples
+    layout = job.layout.resolved(plan.found)
+    loaded = [*map(job.spool.load_payload, samples)] if job.spool is not None else samples
     with contextlib.suppress(ValueError, OverflowError):  # some row becomes a reject
         if (examples := layout.examples(loaded)) is not None:
             return [

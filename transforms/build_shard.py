@@ -195,10 +195,7 @@ def _records(
         size_of = copy_records.copied_bytes
         make_group = functools.partial(copy_records.copy_group, roots=roots)
     elif not roots:
-        layout = job.layout.resolved(plan.found)
-        make_group = functools.partial(
-            make_rows, layout=layout, spool=job.spool, make_record=make_record
-        )
+        make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
     else:
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
