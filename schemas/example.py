@@ -84,6 +84,31 @@ def encode_example_parts(
     return [*parts, b"".join(pieces[begin:])]
 
 
+def encode_column(key: str, kind: Kind, values: Sequence) -> list[bytes]:
+    """Return a Feature with its key for each value of a column, for `join_columns`.
+
+    Raises:
+        OverflowError: when an integer does not fit int64, or a float does not fit float32.
+    """
+    tag = _BYTES
+    if kind is _FLOAT:
+        tag, packed = _FLOATS, _floats_struct(len(values)).pack(*values)
+        values = [packed[at : at + 4] for at in range(0, len(packed), 4)]
+    elif kind is _INT64:
+        tag, values = _INT64S, [*map(_int64_varint, values)]
+    heads = {size: _value_head(key, tag, size) for size in {*map(len, values)}}
+    return [heads[len(value)] + value for value in values]
+
+
+def join_columns(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return an Example for each row of columns, which are sorted by key.
+
+    >>> join_columns([encode_column("a", Kind.INT64, [1])])[0].hex()
+    '0a0c0a0a0a016112051a030a0101'
+    """
+    return [b"\x0a" + varint(len(row)) + row for row in map(b"".join, zip(*columns, strict=True))]
+
+
 def _field(tag: bytes, parts: Sequence[bytes]) -> list[bytes]:
     """Return a field of a message in parts: tag and length, then the given parts."""
     return [tag + varint(sum(map(len, parts))), *parts]

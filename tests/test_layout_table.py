@@ -4,14 +4,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beam_tfrec.schemas.columns import ColumnType, parse_type
+from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import fields_of_row
 from beam_tfrec.schemas.layouts import Built, Unfit, labels_by_category
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
+from tests.conftest import draw
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "n01", text="a dog")])
 
@@ -89,6 +93,62 @@ def test_several_labels(columns: tuple, found: list[str], cells: dict) -> None:
         "image/class/text": [b"a dog", b"cat"],
     }
     assert built(layout, {}) == {"image/class/label": [], "image/class/text": []}
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(width=32) | st.booleans()
+FITTING = {  # any of these fits its type
+    "bytes": st.text(max_size=5) | st.binary(max_size=5) | NUMBERS,
+    "int64": st.integers(-(2**63), 2**63 - 1).map(str) | st.sampled_from([7, True, " 7", "TRUE"]),
+    "float": NUMBERS.map(str) | NUMBERS | st.sampled_from(["1e5", ".5", "+5", "-inf", "nan "]),
+}
+ODD = st.sampled_from(["1e39", "-1e999", "1_0", "٣", "", 2**63, 1e39, str(2**63), 1.5, [], ["x"]])
+
+
+@st.composite
+def tables(draw_from: st.DrawFn) -> tuple[list[str], list[dict[str, Any]]]:
+    """Draw the types of columns, and rows with missing and few odd cells."""
+    found = {name: draw_from(st.sampled_from([*FITTING])) for name in ("b", "a/b", "é")}
+    others = draw_from(st.sampled_from([st.none(), st.none() | ODD]))
+    cells = {name: FITTING[kind] | others for name, kind in found.items()}
+    rows = draw_from(st.lists(st.fixed_dictionaries(cells), min_size=1, max_size=6))
+    return [f"{kind}? {name}" for name, kind in found.items()], rows
+
+
+def example_of(layout: TableLayout, row: Sample) -> bytes | None:
+    try:
+        found = layout.build(row, (), {})
+        return encode_example(found.features) if isinstance(found, Built) else None
+    except OverflowError:
+        return None
+
+
+@draw(1_000)
+@given(tables())
+def test_columns_give_the_bytes_of_rows(table: tuple[list[str], list[dict[str, Any]]]) -> None:
+    found, rows = table
+    layout = TableLayout().resolved(found)
+    samples = [sample({n: c for n, c in row.items() if c is not None}) for row in rows]
+    one_by_one = [example_of(layout, row) for row in samples]
+    if None in one_by_one:
+        with pytest.raises((ValueError, OverflowError)):
+            layout.examples(samples)
+    else:
+        assert layout.examples(samples) == one_by_one
+
+
+@pytest.mark.parametrize(
+    ("layout", "found", "are_joined"),
+    [
+        (TableLayout(), "bytes a", True),
+        (TableLayout(), "bytes image_raw", False),  # the index has the size of its picture
+        (TableLayout(), "bytes[] a", False),
+        (TableLayout(label_columns=("a",)), "bytes a", False),
+        (TableLayout(sequence_columns=("a",)), "bytes[] a", False),
+    ],
+)
+def test_only_plain_columns_are_joined(layout: TableLayout, found: str, are_joined: bool) -> None:
+    examples = layout.resolved([found]).examples([sample({})])
+    assert examples == ([encode_example({})] if are_joined else None)
 
 
 def test_estimated_size_covers_row_and_images() -> None:

@@ -15,7 +15,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_record, stored_crc
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -81,6 +81,10 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
             raise RuntimeError(fault_line("E-ARG", job.output, what, remedy))
 
 
+NOT_BUILT = Built({}, [], [], [])
+"""Example of a record whose index row needs none of its values."""
+
+
 class Record(NamedTuple):
     """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data.
 
@@ -126,6 +130,24 @@ def record_maker(
             return build_record(sample, images, layout, labels)
 
     return make_record
+
+
+def make_rows(
+    samples: Sequence[Sample],
+    job: ShardJob,
+    plan: JobPlan,
+    make_record: Callable[[Sample], Record | Unfit],
+) -> list[Record | Unfit]:
+    """Return the records of rows; `make_record` makes them one by one if the layout cannot."""
+    layout = job.layout.resolved(plan.found)
+    loaded = [*map(job.spool.load_payload, samples)] if job.spool is not None else samples
+    with contextlib.suppress(ValueError, OverflowError):  # some row becomes a reject
+        if (examples := layout.examples(loaded)) is not None:
+            return [
+                Record([frame], len(frame), NOT_BUILT, (), crc32c, CopiedRow(crc32c, [], []))
+                for frame, crc32c in map(frame_one, examples)
+            ]
+    return [*map(make_record, samples)]
 
 
 def check_all(
@@ -211,11 +233,11 @@ def _build(
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
-    framed = frame_record(parts)
-    crc32c = stored_crc(framed[-1])
     if size < UNCOPIED_BYTES:
-        framed = [b"".join(framed)]
-    return Record(framed, size + FRAME_BYTES, built, images, crc32c)
+        frame, crc32c = frame_one(b"".join(parts))
+        return Record([frame], len(frame), built, images, crc32c)
+    framed = frame_record(parts)
+    return Record(framed, size + FRAME_BYTES, built, images, stored_crc(framed[-1]))
 
 
 def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
@@ -247,7 +269,7 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
 
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return the estimated memory of a sample until it is written: files, pixels and payload."""
-    if not sample.blobs and not sample.payload_place:
+    if not (sample.blobs or sample.payload_place or sample.payload):
         return _BYTES_A_RECORD
     files_bytes = [blob.read_bytes for blob in sample.blobs]
     pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import google_crc32c
 import msgspec
@@ -39,6 +39,7 @@ from beam_tfrec.transforms.build_records import (
     ShardJob,
     bytes_in_flight,
     check_codecs,
+    make_rows,
     record_facts,
     record_maker,
 )
@@ -59,6 +60,7 @@ from beam_tfrec.transforms.storage import Spool, Storage, is_local, join_uri, op
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
+_GROUP_BYTES = 4 << 20  # size of a group of records, with some memory for each
 _WRITTEN_AT_ONCE_BYTES = 1 << 20  # each write waits for the interpreter lock, so not per record
 
 
@@ -185,17 +187,23 @@ def _records(
     shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
 ) -> Iterator[tuple[Sample, Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
-    size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
-    if not job.layout.copies_records:
-        yield from gate.in_order(shard.samples, size_of, record_maker(job, plan, gate, roots))
-        return
-    from beam_tfrec.transforms.copy_records import GROUP_BYTES, copy_group  # late: rarely needed
+    size_of: Callable[[Sample], int] = functools.partial(bytes_in_flight, conversion=job.conversion)
+    make_record = record_maker(job, plan, gate, roots)
+    if job.layout.copies_records:
+        from beam_tfrec.transforms import copy_records  # late: rarely needed
 
-    sized = batches(shard.samples, size_of, GROUP_BYTES)
-    copied = gate.in_order(
-        sized, operator.itemgetter(1), lambda sized_group: copy_group(sized_group[0], roots)
+        size_of = copy_records.copied_bytes
+        make_group = functools.partial(copy_records.copy_group, roots=roots)
+    elif not roots:
+        make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
+    else:
+        yield from gate.in_order(shard.samples, size_of, make_record)
+        return
+    sized = batches(shard.samples, size_of, _GROUP_BYTES)
+    made = gate.in_order(
+        sized, operator.itemgetter(1), lambda sized_group: make_group(sized_group[0])
     )
-    for (group, _), records in copied:
+    for (group, _), records in made:
         yield from zip(group, records, strict=True)
 
 
@@ -284,6 +292,8 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
+        if copied is not None:  # nothing of it is counted
+            return
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1

@@ -4,21 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from beam_tfrec.schemas.layouts import Built, Unfit
-from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame, stored_crc
-from beam_tfrec.transforms.build_records import Record
+from beam_tfrec.transforms.build_records import NOT_BUILT, Record
 from beam_tfrec.transforms.shard_index import CopiedRow
 from beam_tfrec.transforms.storage import Entry, Storage, is_local, source_changed
-
-GROUP_BYTES = 4 << 20
-"""Size of a group of consecutive records, with some memory for each."""
 
 _SPAN_BYTES = 8 << 20
 _LOCAL_GAP_BYTES = 64 << 10  # to read so many bytes takes as long as another call
 _REMOTE_GAP_BYTES = 1 << 20
+_BYTES_A_COPY = 600
 
-_NOT_BUILT = Built({}, [], [], [])
 _COPIED_ROW = msgspec.msgpack.Decoder(CopiedRow)
 
 
@@ -45,26 +42,30 @@ def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Re
 def _neighbours(group: Sequence[Sample], roots: Mapping[str, Storage]) -> Iterator[list[int]]:
     """Yield the places of records to read together, in the order of their offsets."""
 
-    def blob_at(place: int) -> Blob:
-        return group[place].blobs[0]
-
-    places = sorted(
-        range(len(group)), key=lambda p: (blob_at(p).root, blob_at(p).name, blob_at(p).offset)
-    )
+    ranges = [(b.root, b.name, b.offset, b.length) for b in (sample.blobs[0] for sample in group)]
+    gaps = {
+        name: _LOCAL_GAP_BYTES if is_local(root.root) else _REMOTE_GAP_BYTES
+        for name, root in roots.items()
+    }
     together: list[int] = []
-    for place in places:
-        if together:
-            first, last, blob = blob_at(together[0]), blob_at(together[-1]), blob_at(place)
-            most = _LOCAL_GAP_BYTES if is_local(roots[blob.root].root) else _REMOTE_GAP_BYTES
-            same_file = (first.root, first.name) == (blob.root, blob.name)
-            is_near = blob.offset - last.offset - last.length <= most
-            fits = blob.offset + blob.length - first.offset <= _SPAN_BYTES
-            if not (same_file and is_near and fits):
-                yield together
-                together = []
+    file, start, end = ("", ""), 0, 0
+    for place in sorted(range(len(group)), key=ranges.__getitem__):
+        root, name, offset, length = ranges[place]
+        is_near = file == (root, name) and offset - end <= gaps[root]
+        if together and not (is_near and offset + length - start <= _SPAN_BYTES):
+            yield together
+            together = []
+        if not together:
+            file, start = (root, name), offset
+        end = offset + length
         together.append(place)
     if together:
         yield together
+
+
+def copied_bytes(sample: Sample) -> int:
+    """Return the estimated memory of a record until its copy is written."""
+    return _BYTES_A_COPY + sample.blobs[0].length
 
 
 def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
@@ -75,4 +76,4 @@ def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
         return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
     if stored_crc(frame[-4:]) != copied.crc32c:
         raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
-    return Record([frame], len(frame), _NOT_BUILT, (), copied.crc32c, copied)
+    return Record([frame], len(frame), NOT_BUILT, (), copied.crc32c, copied)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import operator
 from collections.abc import Sequence
 
 import google_crc32c
@@ -123,7 +124,7 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
 
 def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
     """Return the rows as a table with `INDEX_SCHEMA`."""
-    columns = {name: [getattr(row, name) for row in rows] for name in INDEX_SCHEMA.names}
+    columns = {name: [*map(operator.attrgetter(name), rows)] for name in INDEX_SCHEMA.names}
     columns["sources"] = msgspec.to_builtins(columns["sources"])
     return pa.Table.from_pydict(columns, schema=INDEX_SCHEMA)
 

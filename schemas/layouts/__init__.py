@@ -204,6 +204,15 @@ class Layout:
         """
         raise NotImplementedError
 
+    def examples(self, samples: Sequence[Sample]) -> list[bytes] | None:
+        """Return the Examples of samples without images, or None to `build` them one by one.
+
+        Raises:
+            ValueError: when a value does not fit; `build` then finds the sample.
+            OverflowError: likewise.
+        """
+        return None
+
     def typed(self, values: Values) -> FeatureValues:
         """Return the values of all features with their kinds, in the encoder's order.
 

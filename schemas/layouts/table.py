@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from beam_tfrec.schemas.columns import ColumnType, columns_of_found, steps_of, values_of
-from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label, text
+from beam_tfrec.schemas.columns import ColumnType, cast_cells, columns_of_found, steps_of, values_of
+from beam_tfrec.schemas.example import encode_column, join_columns
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label, roles_of_spec, text
 from beam_tfrec.schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
 from beam_tfrec.schemas.layouts.classification import IMAGE_VALUES
@@ -146,6 +147,28 @@ class TableLayout(Layout):
             features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_VALUES.features}
         feature_lists = steps if self.sequence_columns else None
         return Built(features, [], [], [label.id for label in named], feature_lists)
+
+    def examples(self, samples: Sequence[Sample]) -> list[bytes] | None:
+        """Return the Examples of rows, or None if they are more than single values.
+
+        They are made column by column, which takes a third of the time.
+
+        Raises:
+            ValueError: when a cell does not fit its type.
+            OverflowError: when a number is beyond int64 or float32.
+        """
+        roles = roles_of_spec(self.spec)  # values with these are also in the index
+        has_lists = any(column.repeated for column in self.columns.values())
+        if has_lists or self.label_columns or roles.images or roles.pixels or roles.objects:
+            return None
+        rows = [*map(row_of, samples)]
+        columns = []
+        for name, wanted in sorted(self.columns.items()):
+            cells = [row.get(name) for row in rows]
+            held = cast_cells([cell for cell in cells if cell is not None], wanted.kind)
+            entries = iter(encode_column(name, wanted.kind, held))
+            columns.append([b"" if cell is None else next(entries) for cell in cells])
+        return join_columns(columns)
 
     def _refuse_unknown(self, columns: Collection[str]) -> None:
         """Refuse options with columns that the table does not have."""

@@ -85,9 +85,8 @@ class Choice:
             return NOT_IN_KEYS
         if self.drop_keys and key in _keys_in(self.drop_keys, access):
             return "in_drop_keys"
-        if self.share < 1 and _drawn(key) >= self.share.numerator * 2**_DIGEST_BITS // (
-            self.share.denominator
-        ):
+        drawn, of = self.share.numerator, self.share.denominator
+        if drawn < of and _drawn(key) >= drawn * 2**_DIGEST_BITS // of:
             return "not_sampled"
         return "other_classes" if self.classes and not has_class() else ""
 

@@ -341,8 +341,8 @@ class RecordReader:
 
         if why := self.choice.why_not(at.key, has_class, self.access):
             return _LeftOut(split, why, at.key)
-        name, size_bytes, pin, crc32c, _ = msgspec.structs.astuple(file.entry)
-        blob = Blob(file.root, name, size_bytes, pin, crc32c, at.offset, at.size)
+        of = file.entry
+        blob = Blob(file.root, of.name, of.size_bytes, of.pin, of.crc32c, at.offset, at.size)
         position = file.place << _NUMBER_BITS | at.number
         return Sample(split, at.key, position, (blob,), pack(copied))
 

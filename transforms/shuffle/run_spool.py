@@ -140,8 +140,8 @@ _OPENING = threading.Lock()
 
 
 def payload_bytes(sample: Sample) -> int:
-    """Return the size of a sample's payload in a spool; 0 without one."""
-    return _PLACE.unpack(sample.payload_place)[1] if sample.payload_place else 0
+    """Return the size of a sample's payload, in a spool or in memory."""
+    return _PLACE.unpack(sample.payload_place)[1] if sample.payload_place else len(sample.payload)
 
 
 def close_spool(number: int) -> None:
