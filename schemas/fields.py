@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # few layouts need numpy
 
 Scalar = int | float | str
 
+Attributes = Mapping[str, int | str]
+"""Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
+
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
 but payloads on disk."""
@@ -184,6 +187,18 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     license_id: int | None = None
     negative_category_ids: list[int] = []
     not_exhaustive_category_ids: list[int] = []
+
+
+class AttributedFields(PictureFields, frozen=True, array_like=True, gc=False):
+    """The annotation fields of one image whose objects have attributes.
+
+    Samples of images without attributes carry `PictureFields`, which are decoded as these too.
+
+    Attributes:
+        attributes: attributes of each object; empty if no object has any.
+    """
+
+    attributes: list[dict[str, int | str]] = []
 
 
 class BadAnnotation(NamedTuple):

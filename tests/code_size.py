@@ -7,6 +7,7 @@ second help and the templates of all sources.
 
 Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
+So have five more sources: attributes of objects, and the commands `voc` and `yolo`.
 """
 
 import ast
@@ -53,13 +54,13 @@ BUDGETS = (
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        1985,
+        2022,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_040, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 19_072, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 31_630, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 129
 

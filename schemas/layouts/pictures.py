@@ -12,6 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.fields import (
+    AttributedFields,
+    Attributes,
     BadAnnotation,
     EncodedImage,
     ImageInfo,
@@ -34,9 +36,10 @@ from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, Values
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
-_FIELDS = msgspec.msgpack.Decoder(PictureFields)
+_FIELDS = msgspec.msgpack.Decoder(AttributedFields)
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])
 _NO_SEGMENTATION = Segmentation()
+_NO_ATTRIBUTES: Attributes = {}
 
 
 class SizeMismatch(enum.Enum):
@@ -87,6 +90,7 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
         keypoints_px: `[x, y, v]` for each keypoint, flat, in pixels of the frame. v is 0 for
             unlabelled, 1 for hidden, 2 for visible. Empty if none are annotated.
         segmentation: outline in pixels of the frame; empty unless the layout reads segmentations.
+        attributes: attributes that the source gives, such as `difficult`, by name.
     """
 
     annotation_id: int | str
@@ -97,6 +101,7 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
     is_crowd: int
     keypoints_px: list[float] = []
     segmentation: Segmentation = _NO_SEGMENTATION
+    attributes: Attributes = {}
 
 
 class Picture(msgspec.Struct, frozen=True, gc=False):
@@ -152,6 +157,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         annotation_id: int | str,
         found: ObjectFields | SegmentFields,
         segmentation: Segmentation = _NO_SEGMENTATION,
+        attributes: Attributes = _NO_ATTRIBUTES,
     ) -> PictureObject | tuple[str, str]:
         """Return an object placed in the written image, or (code, detail) if it is not in it."""
         bbox, frame, area_px2 = found.bbox_xywh_px, self.frame, found.area_px2
@@ -163,7 +169,15 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
             area_px2 = self._converted_px2(area_px2, bbox, box)
         label = self.labels[found.category_id]
         return PictureObject(
-            annotation_id, label, box, bbox, area_px2, found.is_crowd, keypoints_px, segmentation
+            annotation_id,
+            label,
+            box,
+            bbox,
+            area_px2,
+            found.is_crowd,
+            keypoints_px,
+            segmentation,
+            attributes,
         )
 
     def _converted_px2(
@@ -231,10 +245,12 @@ class PictureLayout(Layout):
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)
-        described = list(zip(fields.objects, segmentations, strict=True))
+        attributes: Sequence[Attributes] = fields.attributes
+        attributes = attributes or [_NO_ATTRIBUTES] * len(fields.objects)
+        described = list(zip(fields.objects, segmentations, attributes, strict=True))
         # The ids of captions and of the panoptic annotation follow those of objects.
-        for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
-            placed = picture.place_object(annotation_id, found, outline)
+        for annotation_id, of_object in zip(sample.annotation_ids, described, strict=False):
+            placed = picture.place_object(annotation_id, *of_object)
             if not isinstance(placed, PictureObject):
                 picture.dropped.append(BadAnnotation(annotation_id, *placed))
                 continue
