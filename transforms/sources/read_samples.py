@@ -122,9 +122,9 @@ class SourceSamples(NamedTuple):
 
 
 def note_skipped(splitting: Splitting, source: str, name: str) -> SplitSource:
-    """Return the note of a listed file that is not an image by its name."""
+    """Return the note of a listed file that is not read: by its name, or by a list of names."""
     split = splitting.split_of_other(source, name)
-    return SplitSource(split, listed=1, skipped={why_skipped(name): 1})
+    return SplitSource(split, listed=1, skipped={why_skipped(name) or "not_in_list": 1})
 
 
 class SplitCounter:
