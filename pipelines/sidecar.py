@@ -87,6 +87,11 @@ class SideConfig(DataSetConfig):
         return ""
 
     @property
+    def skip_imageless(self) -> Collection[str]:
+        """Splits whose annotation files without an image are skipped instead of rejected."""
+        return ()
+
+    @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
         return self.images
@@ -129,7 +134,9 @@ class SideConfig(DataSetConfig):
             named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
             files = (files, named) | "FilesAndNames" >> beam.Flatten()
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
-        reader = SideReader(self.splitting, self.read, self.allow_unannotated, field)
+        reader = SideReader(
+            self.splitting, self.read, self.allow_unannotated, field, self.skip_imageless
+        )
         read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)
 

@@ -28,6 +28,10 @@ but payloads on disk."""
 _BYTES_A_STEP = 6  # without its values: the lengths of its Feature, and of the Feature's list
 
 
+UNIT_FRAME_PX = -1, -1
+"""Width and height in `PictureFields` if coordinates are fractions of the upright picture."""
+
+
 class ImageInfo(msgspec.Struct, frozen=True, gc=False):
     """Facts from an image file's header.
 
@@ -166,7 +170,8 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 if the file does not say.
+        width_px: image width by the annotation file; 0 if the file does not say, and -1 if
+            coordinates are fractions of the upright picture (`UNIT_FRAME_PX`).
         height_px: image height by the annotation file; 0 if the file does not say.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.

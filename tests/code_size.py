@@ -7,7 +7,7 @@ second help and the templates of all sources.
 
 Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
-So have five more sources: attributes of objects, and the command `voc`.
+So have five more sources: attributes of objects, and the commands `voc` and `yolo`.
 """
 
 import ast
@@ -39,9 +39,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3267, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3458, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 1970, ["transforms/sources/**/*.py"]),
+    Budget("transforms/sources", 1987, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
@@ -51,18 +51,18 @@ BUDGETS = (
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2010, ["schemas/*.py"]),
-    Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/annotations", 1074, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2022,
+        2025,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_319, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_860, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 19_648, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_110, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 131
+MOST_MODULES = 133
 
 
 def code_lines(source: str) -> int:

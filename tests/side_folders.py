@@ -64,6 +64,15 @@ def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]
     return sorted(found, key=lambda one: one["id"])
 
 
+def with_data_file(words: Sequence[str]) -> list[str]:
+    """Return a command's words with a `data.yaml` that exists, since `yolo` reads it at once."""
+    data = str(TEST_DATA / "yolo/data.yaml")
+    return [
+        data if before == "--data" else word
+        for before, word in zip(["", *words[:-1]], words, strict=True)
+    ]
+
+
 def write_side_files(
     folder: Path, files: Mapping[str, object], suffix: str = ".json"
 ) -> tuple[Path, Path]:

@@ -8,7 +8,7 @@ annotation file, for layouts of objects and for the layout of tables.
 
 import functools
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +91,7 @@ def read_objects(
     opener = ObjectOpener({entry.category_id: side.num_keypoints for entry in side.entries})
     image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
     opened, bad = opener.open_all(side.entries, image, segmentations=segmentations)
-    names = sorted({str(entry.category_id) for _, entry, _ in opened})
+    names = sorted({of.category_id for _, of, _ in opened if isinstance(of.category_id, str)})
     payload = pack([outline for _, _, outline in opened]) if segmentations else b""
     ids = tuple(annotation_id for annotation_id, _, _ in opened)
     attributes = [side.attributes.get(annotation_id, {}) for annotation_id in ids]
@@ -100,6 +100,7 @@ def read_objects(
         fields = AttributedFields(image.width, image.height, fields.objects, attributes=attributes)
     opener.repairs.update(side.repairs)
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
+    found += ["keypoints"] if side.num_keypoints else []
     note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
     return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
@@ -139,6 +140,7 @@ class SideReader:
         splitting: rule that decides the split of a sample.
         read: parser of an annotation file; gets None for an image without one.
         allow_unannotated: whether an image without a file is a sample instead of a reject.
+        skip_imageless: sources whose annotation files without an image are skipped.
         join_by: field with the image's name; empty if the files' own names are compared.
     """
 
@@ -146,6 +148,7 @@ class SideReader:
     read: Callable[[bytes | None], SideSample | Fault]
     allow_unannotated: bool = False
     join_by: str = ""
+    skip_imageless: Collection[str] = ()
 
     def __call__(self, piece: tuple[JoinedFiles, list[bytes]]) -> Iterator[Item]:
         """Yield the sample of an image and its annotation file, or rejects.
@@ -160,6 +163,9 @@ class SideReader:
             yield note_skipped(self.splitting, source, other.entry.name)
         twice = f"{len(images)} images and {len(files)} annotation files have its name"
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
+        if files and not images and source in self.skip_imageless:
+            yield from (note_skipped(self.splitting, source, f.entry.name) for f, _ in files)
+            return
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
             yield self._rejected(source, named, "E-IMG-MISSING", "a list of images names it")
@@ -291,8 +297,8 @@ class SideNames:
         source, _, is_annotation = file.root.partition("/")
         if file.entry.kind == "directory":  # a folder that could be listed
             return
-        stem = posixpath.splitext(name)[0]
-        is_listed = source not in self.lists or stem in self.lists[source].names
+        stem = self.stem(file)
+        is_listed = self.is_listed(file, stem)
         if is_annotation:
             glob = self.globs[source]
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
@@ -303,6 +309,15 @@ class SideNames:
                 yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
         else:
             yield NamedFile(source, name if self.whole else stem, 0, file)
+
+    def stem(self, file: ListedFile) -> str:
+        """Return a file's name without extension, equal for an image and its annotation file."""
+        return posixpath.splitext(file.entry.name)[0]
+
+    def is_listed(self, file: ListedFile, stem: str) -> bool:
+        """Return whether the list of the file's source has the stem, if there is a list."""
+        names = self.lists.get(file.root.partition("/")[0])
+        return names is None or stem in names.names
 
     def listed(self, source: str) -> Iterator[NamedFile]:
         """Yield the names in the list of a source, so that names without an image are found."""
