@@ -60,7 +60,7 @@ BUDGETS = (
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 19_648, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_110, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 32_150, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 133
 
