@@ -34,6 +34,7 @@ setup(
         "protobuf>=4.25",
         "pyarrow>=16",
         "pycocotools>=2.0.10",
+        "pyyaml>=6.0",
         "requests>=2.31",
         "simplejpeg>=1.8",
         "tqdm>=4.66",

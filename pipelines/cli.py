@@ -41,6 +41,8 @@ PIPELINES = {
     "folder": "Convert folders of images, one folder a class, to sharded .tfrec files.",
     "table": "Convert rows of tables, with or without images, to sharded .tfrec files.",
     "sidecar": "Convert images with one JSON file each to sharded .tfrec files.",
+    "voc": "Convert Pascal VOC's images and XML files to sharded .tfrec files.",
+    "yolo": "Convert YOLO's images and label files to sharded .tfrec files.",
     "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
     "arrays": "Convert NumPy arrays to sharded .tfrec files.",
     "records": "Reshard, merge or divide data sets and other TFRecord files.",

@@ -346,6 +346,18 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
     return group
 
 
+def add_source_file(parser: FlagParser, name: str, help: str) -> FlagGroup:
+    """Add the flag of one file that names all sources, then those of the output.
+
+    Returns the group of the sources, for more flags.
+    """
+    group = parser.group("sources")
+    parser.set_defaults(sources=[], split=None)
+    group.text(f"--{name}", help, "FILE", required=True)
+    _add_output_flags(parser)
+    return group
+
+
 def split_of_bare(flags: argparse.Namespace) -> str:
     """Return the split of paths that name none.
 

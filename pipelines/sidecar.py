@@ -2,13 +2,13 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import (
@@ -23,7 +23,7 @@ from beam_tfrec.pipelines.flags import (
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.annotations.side_files import SideFormat
+from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_file
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
@@ -48,28 +48,22 @@ _FEATURES = ("boxes", "masks", "polygons")
 
 
 @dataclass(frozen=True)
-class SidecarConfig(DataSetConfig):
-    """A whole conversion of images with a JSON file each.
+class SideConfig(DataSetConfig):
+    """A whole conversion of images with an annotation file each; a subclass adds the format.
 
     Attributes:
         images: URI of the folder of images per split.
-        annotations: URI of the folder of JSON files per split, or a glob of them.
-        format: format of the JSON files; None to detect it for each.
-        join_by: field of JSON files that names the image, as keys with dots; empty if the two files
-            share a name.
-        allow_unannotated: an image without a JSON file is a sample without objects.
+        annotations: URI of the folder of annotation files per split, or a glob of them.
+        allow_unannotated: an image without an annotation file is a sample without objects.
     """
 
     images: Mapping[str, str]
     annotations: Mapping[str, str]
-    format: SideFormat | None = None
-    join_by: str = ""
-    allow_unannotated: bool = False
+    allow_unannotated: bool = field(default=False, kw_only=True)
     layout: Layout = field(
         default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
     )
 
-    split_fields: ClassVar[None] = None  # only the JSON files show their fields
     images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
@@ -78,13 +72,33 @@ class SidecarConfig(DataSetConfig):
         super().__post_init__()
 
     @property
+    def side_names(self) -> SideNames:
+        """The rule that pairs images with annotation files."""
+        raise NotImplementedError
+
+    @property
+    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+        """The parser of an annotation file, or of None for an image without one."""
+        raise NotImplementedError
+
+    @property
+    def name_field(self) -> str:
+        """Field of annotation files that names the image; empty if the two share a name."""
+        return ""
+
+    @property
+    def skip_imageless(self) -> Collection[str]:
+        """Splits whose annotation files without an image are skipped instead of rejected."""
+        return ()
+
+    @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
         return self.images
 
     @property
     def annotation_roots(self) -> dict[str, str]:
-        """URI per name of the roots of JSON files."""
+        """URI per name of the roots of annotation files."""
         return {
             f"{split}/annotations": root_and_pattern(uri)[0]
             for split, uri in self.annotations.items()
@@ -106,20 +120,66 @@ class SidecarConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
-        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
-        names = SideNames(globs, whole=bool(self.join_by))
+        names, field = self.side_names, self.name_field
         listed = root | "ListFiles" >> ListFiles(
             self.listed_roots, self.access, self.in_order, names.reads
         )
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
         texts = ReadTexts(self.annotation_roots, self.access)
-        if self.join_by:  # read files twice, so that the join holds names only
-            name = beam.Map(name_by_field, self.join_by).with_output_types(NamedFile)
+        if field:  # read files twice, so that the join holds names only
+            name = beam.Map(name_by_field, field).with_output_types(NamedFile)
             files = files | "ReadNames" >> texts | "NameByField" >> name
+        if names.lists:
+            of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
+            named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
+            files = (files, named) | "FilesAndNames" >> beam.Flatten()
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
-        reader = SideReader(self.splitting, self._read, self.allow_unannotated, self.join_by)
+        reader = SideReader(
+            self.splitting, self.read, self.allow_unannotated, field, self.skip_imageless
+        )
         read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        unannotated = "keep" if self.allow_unannotated else "reject"
+        return {**super().options(), "unannotated": unannotated}
+
+
+@dataclass(frozen=True)
+class SidecarConfig(SideConfig):
+    """A whole conversion of images with a JSON file each.
+
+    Attributes:
+        format: format of the JSON files; None to detect it for each.
+        join_by: field of JSON files that names the image, as keys with dots; empty if the two files
+            share a name.
+    """
+
+    format: SideFormat | None = None
+    join_by: str = ""
+
+    split_fields: ClassVar[None] = None  # only the JSON files show their fields
+
+    @property
+    def side_names(self) -> SideNames:
+        """The rule that pairs images with JSON files."""
+        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
+        return SideNames(globs, whole=bool(self.join_by))
+
+    @property
+    def name_field(self) -> str:
+        """Field of JSON files that names the image."""
+        return self.join_by
+
+    @property
+    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+        """The parser of a JSON file."""
+        if isinstance(self.layout, TableLayout):
+            return functools.partial(read_values, types=self.layout.types)
+        parse = functools.partial(parse_side_file, format=self.format)
+        segmentations = self.layout.reads_segmentations
+        return functools.partial(read_objects, parse=parse, segmentations=segmentations)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -128,25 +188,40 @@ class SidecarConfig(DataSetConfig):
             **super().options(),
             "format": FLAT if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
-            "unannotated": "keep" if self.allow_unannotated else "reject",
         }
 
-    @property
-    def _read(self) -> Callable[[bytes | None], SideSample | Fault]:
-        if isinstance(self.layout, TableLayout):
-            return functools.partial(read_values, types=self.layout.types)
-        segmentations = self.layout.reads_segmentations
-        return functools.partial(read_objects, format=self.format, segmentations=segmentations)
 
+def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
+    """Add the flags of images with an annotation file each.
 
-def add_flags(parser: FlagParser) -> None:
-    """Add the flags of the source and its layouts."""
-    annotations = "folder of JSON files per split, or a glob; ** matches any number of folders"
+    Args:
+        parser: the command's parser.
+        kind: kind of the files, for help texts.
+        features: help of the features.
+
+    Returns:
+        The groups of sources and of records, for more flags.
+    """
+    annotations = f"folder of {kind} files per split, or a glob; ** matches any number of folders"
     group = add_sources(
         parser,
         images=("DIR", "folder of images or data set per split"),
         annotations=("DIR|GLOB", annotations),
     )
+    unannotated = f"keep images without one of these {kind} files (default: reject them)"
+    group.switch("--allow_unannotated", unannotated, rare=True)
+    add_size_flag(group)
+    records = parser.group("records (docs/layouts.md)")
+    records.text("--features", f"parts of objects to write: {features}", "NAME,NAME")
+    add_class_flags(parser, "default 1")
+    add_drop_flag(parser)
+    return group, records
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    features = f"{', '.join(_FEATURES)} (default boxes)"
+    group, records = add_side_flags(parser, "JSON", features)
     group.choice(
         "--format",
         "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto; with"
@@ -155,20 +230,12 @@ def add_flags(parser: FlagParser) -> None:
     )
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
-    unannotated = "keep images without a JSON file (default: reject them)"
-    group.switch("--allow_unannotated", unannotated, rare=True)
-    add_size_flag(group)
-    group = parser.group("records (docs/layouts.md)")
-    features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes)"
-    group.text("--features", features, "NAME,NAME")
-    group.several(
+    records.several(
         "--fields",
         "fields to write as features instead of objects, such as a.b=int64: int64, float or bytes;"
         " add [] for lists (default: write objects)",
         "PATH=TYPE,...",
     )
-    add_class_flags(parser, "default 1")
-    add_drop_flag(parser)
 
 
 def layout_of(flags: argparse.Namespace) -> Layout:
@@ -194,10 +261,23 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 " key"
             )
         return TableLayout(types, with_image=True)
+    return detection_of(flags, _FEATURES)
+
+
+def detection_of(flags: argparse.Namespace, known: Collection[str]) -> DetectionLayout:
+    """Return the layout of objects that the flags ask for.
+
+    Args:
+        flags: as parsed.
+        known: features that the source may have.
+
+    Raises:
+        ValueError: when a feature is unknown.
+    """
     features = feature_names(flags.features)
-    if unknown := [name for name in features or () if name not in _FEATURES]:
+    if unknown := [name for name in features or () if name not in known]:
         raise ValueError(
-            f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
+            f"features must be of {', '.join(known)}, got {flags.features!r}:"
             f" leave out {', '.join(map(repr, unknown))}"
         )
     return DetectionLayout(
@@ -207,14 +287,21 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     )
 
 
-def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the configuration that are the source's own."""
+def side_fields(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of `SideConfig` but for the layout."""
     return {
         "images": parse_per_split("images", flags.images, bare=flags.split),
         "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
+        "allow_unannotated": flags.allow_unannotated,
+    }
+
+
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        **side_fields(flags),
         "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
         "join_by": flags.join_by or "",
-        "allow_unannotated": flags.allow_unannotated,
         "layout": layout_of(flags),
     }
 

@@ -18,11 +18,18 @@ if TYPE_CHECKING:  # few layouts need numpy
 
 Scalar = int | float | str
 
+Attributes = Mapping[str, int | str]
+"""Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
+
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
 but payloads on disk."""
 
 _BYTES_A_STEP = 6  # without its values: the lengths of its Feature, and of the Feature's list
+
+
+UNIT_FRAME_PX = -1, -1
+"""Width and height in `PictureFields` if coordinates are fractions of the upright picture."""
 
 
 class ImageInfo(msgspec.Struct, frozen=True, gc=False):
@@ -163,7 +170,8 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 if the file does not say.
+        width_px: image width by the annotation file; 0 if the file does not say, and -1 if
+            coordinates are fractions of the upright picture (`UNIT_FRAME_PX`).
         height_px: image height by the annotation file; 0 if the file does not say.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.
@@ -184,6 +192,18 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     license_id: int | None = None
     negative_category_ids: list[int] = []
     not_exhaustive_category_ids: list[int] = []
+
+
+class AttributedFields(PictureFields, frozen=True, array_like=True, gc=False):
+    """The annotation fields of one image whose objects have attributes.
+
+    Samples of images without attributes carry `PictureFields`, which are decoded as these too.
+
+    Attributes:
+        attributes: attributes of each object; empty if no object has any.
+    """
+
+    attributes: list[dict[str, int | str]] = []
 
 
 class BadAnnotation(NamedTuple):

@@ -7,6 +7,7 @@ second help and the templates of all sources.
 
 Records in has a budget of its own, spread over the folders that it needs: 1,510 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
+So have five more sources: attributes of objects, and the commands `voc` and `yolo`.
 """
 
 import ast

@@ -1,11 +1,11 @@
-"""Folders of images and of one JSON file for each image, as LabelMe and SA-1B have them."""
+"""Folders of images with one annotation file each: LabelMe, SA-1B, Pascal VOC."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import jpeg_bytes
+from tests.conftest import TEST_DATA, jpeg_bytes
 
 
 def shape(label: str = "cat", kind: str = "polygon", *points: Sequence[float], **more: Any) -> dict:
@@ -27,18 +27,66 @@ def sa1b(*annotations: dict, width: int = 4, height: int = 3, file_name: str = "
     return {"image": image, "annotations": [*annotations]}
 
 
-def write_side_files(folder: Path, files: Mapping[str, object]) -> tuple[Path, Path]:
-    """Write an image of 64 x 48 px and a JSON file for each name; None for no JSON file.
+def voc_object(
+    name: str = "cat", corners: Sequence[object] = (2, 3, 9, 8), more: str = "<pose>Left</pose>"
+) -> str:
+    """Return an object of a VOC file."""
+    places = zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True)
+    bndbox = "".join(f"<{key}>{value}</{key}>" for key, value in places)
+    return f"<object><name>{name}</name>{more}<bndbox>{bndbox}</bndbox></object>"
+
+
+def voc(*objects: str, width: object = 64, height: object = 48) -> bytes:
+    """Return a VOC file."""
+    head = "<folder>VOC2012</folder><filename>a.jpg</filename><segmented>0</segmented>"
+    size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+    return f"<annotation>{head}{size}{''.join(objects)}</annotation>".encode()
+
+
+def coco_instances() -> dict[str, Any]:
+    """Return COCO's instances with file names as ids, and classes numbered in order of name."""
+    spec = json.loads((TEST_DATA / "coco_val/annotations/instances.json").read_bytes())
+    names = {image["id"]: image["file_name"] for image in spec["images"]}
+    for image in spec["images"]:
+        image["id"] = image["file_name"]
+    used = {annotation["category_id"] for annotation in spec["annotations"]}
+    classes = {one["id"]: one["name"] for one in spec["categories"] if one["id"] in used}
+    numbers = {name: number for number, name in enumerate(sorted(classes.values()), start=1)}
+    for annotation in spec["annotations"]:
+        annotation["image_id"] = names[annotation["image_id"]]
+        annotation["category_id"] = numbers[classes[annotation["category_id"]]]
+    spec["categories"] = [{"id": number, "name": name} for name, number in numbers.items()]
+    return spec
+
+
+def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [one for one in spec["annotations"] if one["image_id"] == image["id"]]
+    return sorted(found, key=lambda one: one["id"])
+
+
+def with_data_file(words: Sequence[str]) -> list[str]:
+    """Return a command's words with a `data.yaml` that exists, since `yolo` reads it at once."""
+    data = str(TEST_DATA / "yolo/data.yaml")
+    return [
+        data if before == "--data" else word
+        for before, word in zip(["", *words[:-1]], words, strict=True)
+    ]
+
+
+def write_side_files(
+    folder: Path, files: Mapping[str, object], suffix: str = ".json"
+) -> tuple[Path, Path]:
+    """Write an image of 64 x 48 px and an annotation file for each name; None for no such file.
 
     Returns:
         Both folders.
     """
-    images, annotations = folder / "images", folder / "json"
+    images, annotations = folder / "images", folder / suffix[1:]
     for place, (name, content) in enumerate(files.items()):
         image = images / f"{name}.jpg"
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_bytes(jpeg_bytes(color=place))
-        path = annotations / f"{name}.json"
+        path = annotations / f"{name}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if content is not None:
             path.write_bytes(

@@ -78,7 +78,7 @@ import beam_tfrec
 
 assert callable(beam_tfrec.load) and callable(beam_tfrec.open)
 assert not {"apache_beam", "tensorflow", "transforms", "schemas", "readers"} & {*sys.modules}
-from beam_tfrec.pipelines import arrays, cli, coco, folder, pairs, sidecar, table
+from beam_tfrec.pipelines import arrays, cli, coco, folder, pairs, sidecar, table, voc, yolo
 from beam_tfrec.transforms import builders
 print(beam_tfrec.__file__)
 """

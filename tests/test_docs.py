@@ -11,6 +11,7 @@ import pytest
 
 from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES, REMOVED
 from tests.docs_pages import gather_pages
+from tests.side_folders import with_data_file
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -65,7 +66,7 @@ def check_command(name: str, arguments: list[str]) -> None:
         known = OF_BEAM.union(*(flag.option_strings for flag in source.parser().flags))
         assert {word for word in arguments if word.startswith("--")} <= known
     elif name in PIPELINES:
-        _, of_beam = source.configure(arguments)
+        _, of_beam = source.configure(with_data_file(arguments))
         assert bool(of_beam) == ("--runner" in arguments)
     else:
         given = arguments[: arguments.index("--runner")] if "--runner" in arguments else arguments

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields
+from beam_tfrec.schemas.fields import AttributedFields, BadAnnotation, ObjectFields, PictureFields
 from beam_tfrec.schemas.layouts import labels_by_category
-from beam_tfrec.schemas.layouts.detection import GROUPS, DetectionLayout
+from beam_tfrec.schemas.layouts.detection import ATTRIBUTES, GROUPS, DetectionLayout
 from beam_tfrec.schemas.layouts.groups import GroupedLayout, choose_groups
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.layouts.tfds import KerasLayout
 from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.schemas.samples import Blob
+from beam_tfrec.schemas.samples import Blob, pack
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 
 PERSON = Label(1, "person", keypoints=("nose", "left_eye", "right_eye"))
@@ -124,7 +124,7 @@ def test_a_file_that_no_group_reads_is_refused(
         layout.resolved(("boxes", found))
 
 
-@pytest.mark.parametrize("name", ["masks", "polygons", "keypoints"])
+@pytest.mark.parametrize("name", ["masks", "polygons", "keypoints", "difficult", "pose"])
 def test_object_features_need_boxes(name: str) -> None:
     message = f"features {name} describe objects and need boxes, got '{name},captions': add boxes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -182,6 +182,29 @@ def test_keypoints_of_persons_and_zeros_of_others() -> None:
 )
 def test_captions_and_license(name: str, fields: dict[str, Any], expected: list) -> None:
     assert values(name, **fields) == {name.removesuffix("s"): expected, "repairs": []}
+
+
+def test_attributes_are_written_where_the_source_has_them() -> None:
+    """An object that lacks one has the default; an image without objects has empty lists."""
+    one, outside = object_at(0, 0, 50, 50), object_at(200, 0, 9, 9)
+    fields = PictureFields(100, 50, [one, outside, one])
+    given: list[dict[str, int | str]] = [
+        {"difficult": 1, "pose": "Left"},
+        {"difficult": 1, "group_of": 1, "occluded": 1},
+        {"occluded": -1},
+    ]
+    packed = pack(AttributedFields(*msgspec.structs.astuple(fields), attributes=given))
+    found = ("boxes", "difficult", "occluded", "pose")
+    sample = msgspec.structs.replace(sample_of(100, 50), fields=packed, annotation_ids=(1, 2, 3))
+    keys = {f"image/object/{key}" for key in ("difficult", "occluded", "view")}
+    for each, expected in (
+        (sample, [[1, 0], [0, -1], [b"Left", b""]]),
+        (sample_of(100, 50), [[], [], []]),
+    ):
+        values = values_of(built(DetectionLayout(), each, image_of(100, 50), found=found))
+        assert [values[key] for key in sorted(keys)] == expected
+    of_groups = {feature.key for group in ATTRIBUTES for feature in group.features}
+    assert of_groups & values.keys() == keys
 
 
 CONTIGUOUS = (Label(1, "person"), Label(2, "cup", category_id=47))

@@ -31,6 +31,7 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.gcs_stand_in import GcsStandIn, Kind
+from tests.side_folders import with_data_file
 
 OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)
 SOURCES = ("--images", "i", "--annotations", "a.json")
@@ -295,7 +296,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for line in short.splitlines()[-2:]:
         program, command, *words = shlex.split(line)
         assert (program, command) == ("beam-tfrec", name)
-        source.configure(words)
+        source.configure(with_data_file(words))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_files_and_folders_swapped(given: dict[str, str], line: str, in_tmp: Pat
         ("table --table t/a.csv --image_column c --output t/out", True),  # images lie in t/
         ("table --table t/a.csv --image_column c --image_root i --output t/out", False),
         ("sidecar --images i --annotations a/**/*.json --output a/out", True),
+        ("voc --images i --annotations a --image_sets s --splits a,b --output i/out", True),
         ("pairs --low lr --high hr --output lr/out", True),
         ("pairs --low d/lr --high d/hr --output d", True),
         ("arrays --arrays d/x.npz --output d/out", False),

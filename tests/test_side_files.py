@@ -1,5 +1,6 @@
 """Reading LabelMe's and SA-1B's files, good and bad."""
 
+import functools
 import json
 import math
 from fractions import Fraction
@@ -10,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.annotations.side_files import SideFormat, outline_of, value_at
+from beam_tfrec.schemas.annotations.side_files import (
+    SideFormat,
+    outline_of,
+    parse_side_file,
+    value_at,
+)
 from beam_tfrec.schemas.columns import ColumnType
 from beam_tfrec.schemas.faults import FAULTS, Rejected, Scope
 from beam_tfrec.schemas.features import Kind
@@ -138,7 +144,10 @@ NEITHER = "neither shapes (LabelMe) nor image and annotations (SA-1B)"
     ],
 )
 def test_bad_files(data: bytes, format: SideFormat | None, what: str) -> None:
-    assert read_objects(data, format) == ("E-ANN-FILE", what)
+    assert read_objects(data, functools.partial(parse_side_file, format=format)) == (
+        "E-ANN-FILE",
+        what,
+    )
 
 
 JSON = st.recursive(

@@ -17,7 +17,15 @@ from tests.coco_command import (
     value,
 )
 from tests.conftest import TEST_DATA
-from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
+from tests.side_folders import (
+    coco_instances,
+    labelme,
+    of_image,
+    sa1b,
+    shape,
+    sources,
+    write_side_files,
+)
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))
 XY = ("--images", "x", "--annotations", "y")
@@ -201,27 +209,6 @@ def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path
 # --- LabelMe files made from COCO's annotations give the same records, byte for byte ---
 
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
-
-
-def coco_instances() -> dict[str, Any]:
-    """Return COCO's instances with file names as ids, and classes numbered in order of name."""
-    spec = json.loads((TEST_DATA / "coco_val/annotations/instances.json").read_bytes())
-    names = {image["id"]: image["file_name"] for image in spec["images"]}
-    for image in spec["images"]:
-        image["id"] = image["file_name"]
-    used = {annotation["category_id"] for annotation in spec["annotations"]}
-    classes = {one["id"]: one["name"] for one in spec["categories"] if one["id"] in used}
-    numbers = {name: number for number, name in enumerate(sorted(classes.values()), start=1)}
-    for annotation in spec["annotations"]:
-        annotation["image_id"] = names[annotation["image_id"]]
-        annotation["category_id"] = numbers[classes[annotation["category_id"]]]
-    spec["categories"] = [{"id": number, "name": name} for name, number in numbers.items()]
-    return spec
-
-
-def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [one for one in spec["annotations"] if one["image_id"] == image["id"]]
-    return sorted(found, key=lambda one: one["id"])
 
 
 def write_labelme(spec: dict[str, Any], folder: Path) -> None:

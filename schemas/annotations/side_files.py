@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -94,12 +94,18 @@ class SideFile(NamedTuple):
         height_px: image height; 0 if missing.
         entries: objects as COCO entries, sorted by id; their category is the class's name.
         bad: entries that cannot be objects, with the reasons.
+        attributes: attributes of objects, by their ids; empty if no object has any.
+        repairs: counts of repairs, by name.
+        num_keypoints: number of keypoints of an object; 0 for a format without them.
     """
 
     width_px: int
     height_px: int
     entries: Sequence[CocoInstance]
     bad: list[BadAnnotation]
+    attributes: Mapping[int | str, dict[str, int | str]] = {}
+    repairs: Mapping[str, int] = {}
+    num_keypoints: int = 0
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:

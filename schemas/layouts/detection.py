@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from beam_tfrec.schemas.features import class_label, floats, image_file, int64, text
+from beam_tfrec.schemas.features import Feature, Kind, class_label, floats, image_file, int64, text
 from beam_tfrec.schemas.layouts import AttributeValues, Values
 from beam_tfrec.schemas.layouts.groups import (
     MASKS,
@@ -95,7 +95,9 @@ def _keypoints_values(picture: Picture) -> Values:
     }
 
 
-KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints")
+KEYPOINTS = FeatureGroup(
+    "keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints", needs_boxes=True
+)
 
 
 def _captions_values(picture: Picture) -> Values:
@@ -140,7 +142,38 @@ _LVIS = (
 LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
 
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
-"""Groups that `--features` can name."""
+"""Groups for what COCO's files hold."""
+
+
+def _attribute_group(name: str, feature: Feature) -> FeatureGroup:
+    """Return the group of an attribute. An object without it has 0, or an empty text."""
+
+    def values(picture: Picture) -> Values:
+        given = [found.attributes.get(name) for found in picture.objects]
+        if feature.kind is Kind.INT64:
+            return {feature.key: [value or 0 for value in given]}
+        return {feature.key: [str(value or "").encode() for value in given]}
+
+    return FeatureGroup(name, (feature,), values, found_as=name, needs_boxes=True)
+
+
+_FLAGS = {
+    "difficult": ("difficult", "1 where the object is hard to recognise, else 0"),
+    "truncated": ("truncated", "1 where the object reaches beyond its box, else 0"),
+    "occluded": ("occluded", "1 where the object is partly hidden, else 0"),
+    "group_of": ("group_of", "1 where the box holds a group of objects, else 0"),
+    "depiction": ("depiction", "1 where the object is drawn or a model, else 0"),
+    "inside": ("is_inside", "1 where the picture shows the object's inside, else 0"),
+}
+_VIEW = text("image/object/view", "sides that objects show, such as Left", repeated=True)
+ATTRIBUTES = (
+    *(
+        _attribute_group(name, int64(f"image/object/{key}", doc, repeated=True))
+        for name, (key, doc) in _FLAGS.items()
+    ),
+    _attribute_group("pose", _VIEW),
+)
+"""Groups of one attribute each, for sources whose objects have it."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +184,7 @@ class DetectionLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, name
     image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
-    groups: ClassVar[tuple[FeatureGroup, ...]] = GROUPS
+    groups: ClassVar[tuple[FeatureGroup, ...]] = (*GROUPS, *ATTRIBUTES)
 
     @property
     def reads_segmentations(self) -> bool:

@@ -14,7 +14,6 @@ from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.samples import Sample
 
-_OF_OBJECTS = ("masks", "polygons", "keypoints")  # groups that need `boxes`
 _OWN_FILES = ("boxes", "captions", "panoptic")  # contents with annotation files of their own
 
 
@@ -29,6 +28,7 @@ class FeatureGroup:
         found_as: name in `JobPlan.found` of the content that it needs, such as `boxes` for masks.
         by_default: whether it is written without `--features` if files hold its content.
         sequence: prefix for `FeatureSpec.sequences`; empty for none.
+        needs_boxes: whether its values belong to objects, so that `boxes` must be written too.
     """
 
     name: str
@@ -37,6 +37,7 @@ class FeatureGroup:
     found_as: str
     by_default: bool = True
     sequence: str = ""
+    needs_boxes: bool = False
 
 
 def choose_groups(
@@ -102,11 +103,11 @@ class GroupedLayout(PictureLayout):
                 f"features of layout {self.name} must be among {', '.join(names)}, got"
                 f" {','.join(asked)!r}: leave out {', '.join(map(repr, unknown))}"
             )
-        for name in _OF_OBJECTS:
-            if name in asked and "boxes" not in asked:
+        for group in self.groups:
+            if group.needs_boxes and group.name in asked and "boxes" not in asked:
                 raise ValueError(
-                    f"features {name} describe objects and need boxes, got {','.join(asked)!r}:"
-                    " add boxes"
+                    f"features {group.name} describe objects and need boxes, got"
+                    f" {','.join(asked)!r}: add boxes"
                 )
 
     @cached_property
@@ -193,8 +194,10 @@ def _polygon_values(picture: Picture) -> Values:
     }
 
 
-MASKS = FeatureGroup("masks", _MASKS, _mask_values, found_as="boxes", by_default=False)
-POLYGONS = FeatureGroup("polygons", _POLYGONS, _polygon_values, found_as="boxes", by_default=False)
+MASKS = FeatureGroup("masks", _MASKS, _mask_values, "boxes", by_default=False, needs_boxes=True)
+POLYGONS = FeatureGroup(
+    "polygons", _POLYGONS, _polygon_values, "boxes", by_default=False, needs_boxes=True
+)
 
 
 def mask_codecs() -> str:

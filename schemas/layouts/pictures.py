@@ -12,6 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.fields import (
+    UNIT_FRAME_PX,
+    AttributedFields,
+    Attributes,
     BadAnnotation,
     EncodedImage,
     ImageInfo,
@@ -34,9 +37,10 @@ from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, Values
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
-_FIELDS = msgspec.msgpack.Decoder(PictureFields)
+_FIELDS = msgspec.msgpack.Decoder(AttributedFields)
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])
 _NO_SEGMENTATION = Segmentation()
+_NO_ATTRIBUTES: Attributes = {}
 
 
 class SizeMismatch(enum.Enum):
@@ -87,6 +91,7 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
         keypoints_px: `[x, y, v]` for each keypoint, flat, in pixels of the frame. v is 0 for
             unlabelled, 1 for hidden, 2 for visible. Empty if none are annotated.
         segmentation: outline in pixels of the frame; empty unless the layout reads segmentations.
+        attributes: attributes that the source gives, such as `difficult`, by name.
     """
 
     annotation_id: int | str
@@ -97,6 +102,7 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
     is_crowd: int
     keypoints_px: list[float] = []
     segmentation: Segmentation = _NO_SEGMENTATION
+    attributes: Attributes = {}
 
 
 class Picture(msgspec.Struct, frozen=True, gc=False):
@@ -152,6 +158,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         annotation_id: int | str,
         found: ObjectFields | SegmentFields,
         segmentation: Segmentation = _NO_SEGMENTATION,
+        attributes: Attributes = _NO_ATTRIBUTES,
     ) -> PictureObject | tuple[str, str]:
         """Return an object placed in the written image, or (code, detail) if it is not in it."""
         bbox, frame, area_px2 = found.bbox_xywh_px, self.frame, found.area_px2
@@ -159,11 +166,19 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         box = place_box(bbox, *frame[:3], frame.crop)
         if not isinstance(box, PlacedBox):
             return box
-        if self.image.window is not None:
+        if self.image.window is not None or frame[:2] == (1, 1):  # of fractions, or of one pixel
             area_px2 = self._converted_px2(area_px2, bbox, box)
         label = self.labels[found.category_id]
         return PictureObject(
-            annotation_id, label, box, bbox, area_px2, found.is_crowd, keypoints_px, segmentation
+            annotation_id,
+            label,
+            box,
+            bbox,
+            area_px2,
+            found.is_crowd,
+            keypoints_px,
+            segmentation,
+            attributes,
         )
 
     def _converted_px2(
@@ -231,10 +246,12 @@ class PictureLayout(Layout):
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)
-        described = list(zip(fields.objects, segmentations, strict=True))
+        attributes: Sequence[Attributes] = fields.attributes
+        attributes = attributes or [_NO_ATTRIBUTES] * len(fields.objects)
+        described = list(zip(fields.objects, segmentations, attributes, strict=True))
         # The ids of captions and of the panoptic annotation follow those of objects.
-        for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
-            placed = picture.place_object(annotation_id, found, outline)
+        for annotation_id, of_object in zip(sample.annotation_ids, described, strict=False):
+            placed = picture.place_object(annotation_id, *of_object)
             if not isinstance(placed, PictureObject):
                 picture.dropped.append(BadAnnotation(annotation_id, *placed))
                 continue
@@ -262,7 +279,8 @@ def choose_frame(
     both, or is missing, the stored picture is assumed.
 
     Args:
-        json_size: width and height in px by the annotation file; zeros if it does not say.
+        json_size: width and height in px by the annotation file; zeros if it does not say. With
+            `UNIT_FRAME_PX`, the frame is the upright picture, 1 wide and 1 high.
         info: facts of the written image.
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
@@ -273,6 +291,8 @@ def choose_frame(
         return Frame(*written, crop=crop)  # nearly every picture
     stored = turn_size(written, turned)
     orientation = info.orientation if turned == 1 else turned
+    if json_size == UNIT_FRAME_PX:
+        return Frame(1, 1, orientation if turned == 1 else 1, crop=crop)
     upright, is_upright = turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
     if size == stored:

@@ -1,9 +1,10 @@
 """The annotation parser gives samples and rejects with right sums, or one `E-ANN-…` line."""
 
+import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from beam_tfrec.schemas.annotations.coco_objects import parse_segmentation
+from beam_tfrec.schemas.annotations.voc_file import parse_voc
+from beam_tfrec.schemas.annotations.yolo_file import parse_yolo
 from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt
 from beam_tfrec.schemas.faults import FAULTS, Rejected, Scope
 from beam_tfrec.schemas.fields import PictureFields, Segmentation
@@ -20,10 +23,12 @@ from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample, add_content_digests
 from beam_tfrec.transforms.sources.read_coco import CocoRules
 from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_sidecar import read_objects
 from tests.coco_texts import read_counted
 from tests.conftest import coco_dict
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Choices, Target, require_fault_line
+from tests.side_folders import voc, voc_object
 
 _RULES = (
     CocoRules(),
@@ -37,6 +42,10 @@ _RULES = (
         skip_unannotated=True,
     ),
     CocoRules(per_annotation=True, drop_orphans=True, segmentations=True, skip_crowd=True),
+)
+_YOLO: Sequence[dict[str, Any]] = (
+    {"labels": [Label(0, "a"), Label(1, "b")]},
+    {"labels": [Label(0, "a", keypoints=("0",))], "point_values": 3},
 )
 _WIDTH_PX, _HEIGHT_PX = 40, 30
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
@@ -201,7 +210,34 @@ def run_segmentations(data: bytes) -> None:
         assert bool(found) == bool(found.polygons_px)
 
 
+def run_side_texts(data: bytes) -> None:
+    """A VOC file, or a YOLO label file, is a fault or objects with finite boxes."""
+    format, text = data[:1], data[1:]
+    parse = parse_voc if format == b"<" else functools.partial(parse_yolo, **_YOLO[format == b"k"])
+    read = read_objects(text, parse, segmentations=True)
+    if isinstance(read, tuple):
+        code, detail = read
+        assert code == "E-ANN-FILE" and detail and detail.isprintable(), read
+        return
+    fields = _FIELDS(read.sample.fields)
+    assert len(fields.objects) == len(_SEGMENTATIONS(read.sample.payload))
+    assert len({*read.sample.annotation_ids}) == len(fields.objects)
+    for found in fields.objects:
+        assert all(map(math.isfinite, found.bbox_xywh_px)) and found.area_px2 >= 0, found
+        assert min(found.bbox_xywh_px[2:]) > 0, found
+    assert all(FAULTS[bad.code].scope is Scope.ANNOTATION for bad in read.bad), read.bad
+
+
+def _side_seeds() -> Iterable[bytes]:
+    yield b"<" + voc(
+        voc_object(), voc_object("", (1, 2, "nan", 4), "<part/><difficult>x</difficult>")
+    )
+    yield b"y0 .5 .5 .25 .5\n1 0 0 1 0 1 1\n0 .5 .5 0 1e999\n7 .5 .5 .2 .2"
+    yield b"k0 .5 .5 .25 .5 .5 .5 2\n0 .5 .5 .25 .5 .5 .5 7"
+
+
 TARGETS = (
+    Target("side_texts", run_side_texts, max_bytes=512, seeds=_side_seeds),
     Target("segmentations", run_segmentations, "json.dict", 256),
     Target("annotations", run_bytes, "json.dict", 1024),
     Target("annotations_built", run_built, max_bytes=128),

@@ -13,6 +13,9 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile
 OTHER_SIDE = 2
 """Side of a file that is of neither kind, such as a text file among images. It is only counted."""
 
+NO_SIDE = 3
+"""Side of a name that is only in a list of names. Its group exists even without files."""
+
 
 class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A listed file with its join name.
@@ -20,7 +23,7 @@ class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         source: split that the user gave the file's root for.
         name: join name, equal for files that belong together.
-        side: 0 for a file of the first root, 1 for the second, `OTHER_SIDE` for other files.
+        side: 0 for a file of the first root, 1 for the second; or `OTHER_SIDE`, or `NO_SIDE`.
         file: the listed file.
     """
 
@@ -64,7 +67,8 @@ def join_files(source: str, files: Iterable[NamedFile]) -> list[JoinedFiles]:
     joined: dict[str, JoinedFiles] = {}
     for named in sorted(files, key=lambda named: (named.name, named.file.entry.name)):
         group = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], []))
-        (group.first, group.second, group.others)[named.side].append(named.file)
+        if named.side != NO_SIDE:
+            (group.first, group.second, group.others)[named.side].append(named.file)
     return list(joined.values())
 
 

@@ -124,9 +124,9 @@ class SourceSamples(NamedTuple):
 
 
 def note_skipped(splitting: Splitting, source: str, name: str) -> SplitSource:
-    """Return the note of a listed file that is not an image by its name."""
+    """Return the note of a listed file that is not read: by its name, or by a list of names."""
     split = splitting.split_of_other(source, name)
-    return SplitSource(split, listed=1, skipped={why_skipped(name): 1})
+    return SplitSource(split, listed=1, skipped={why_skipped(name) or "not_in_list": 1})
 
 
 class SplitCounter:
@@ -265,11 +265,15 @@ def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
 
 
 def _known_splits(
-    _: bytes, source_files: Mapping[str, Sequence[str]], exclude: str, access: Access
+    _: bytes,
+    source_files: Mapping[str, Sequence[str]],
+    exclude: str,
+    access: Access,
+    labels: list[Label],
 ) -> Iterator[SplitSource]:
     identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
     for split in sorted(source_files):
-        yield SplitSource(split=split, identity=identity(tuple(source_files[split])))
+        yield SplitSource(split, identity(tuple(source_files[split])), labels=labels)
 
 
 def _union(parts: Iterable[Collection[Any]]) -> list[Any]:
@@ -313,12 +317,14 @@ class ReadSamples(beam.PTransform):
         source_files: URIs of source files whose contents a rerun compares, for every split.
         exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
         access: credentials and limits for stores.
+        labels: classes that are known before samples are read.
     """
 
     read: Callable[[Any], Iterable[Item]]
     source_files: Mapping[str, Sequence[str]]
     exclude: str = ""
     access: Access = DEFAULT_ACCESS
+    labels: Sequence[Label] = ()
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
@@ -326,7 +332,9 @@ class ReadSamples(beam.PTransform):
             pieces.pipeline
             | "Once" >> beam.Impulse()
             | "KnowSplits"
-            >> beam.FlatMap(_known_splits, self.source_files, self.exclude, self.access)
+            >> beam.FlatMap(
+                _known_splits, self.source_files, self.exclude, self.access, [*self.labels]
+            )
         )
         read = pieces | "Read" >> beam.ParDo(
             _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)

@@ -6,10 +6,11 @@ the annotation files, and `SideReader` makes the samples. `read_objects` and `re
 annotation file, for layouts of objects and for the layout of tables.
 """
 
+import functools
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
@@ -19,17 +20,21 @@ from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
 from beam_tfrec.schemas.annotations.coco_objects import Fault, ObjectOpener
 from beam_tfrec.schemas.annotations.side_files import (
     SideFile,
-    SideFormat,
     cells_at,
     parse_side_file,
     value_at,
 )
 from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.fields import BadAnnotation, PictureFields, fields_of_row
+from beam_tfrec.schemas.fields import (
+    AttributedFields,
+    BadAnnotation,
+    PictureFields,
+    fields_of_row,
+)
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import NO_SIDE, OTHER_SIDE, JoinedFiles, NamedFile
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     MAX_IMAGE_BYTES,
@@ -45,9 +50,9 @@ from beam_tfrec.transforms.storage import (
     Access,
     Entry,
     open_storage,
+    read_uri,
 )
 
-_SUFFIX = ".json"
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
 
@@ -67,27 +72,36 @@ class SideSample(msgspec.Struct, frozen=True):
 
 
 def read_objects(
-    text: bytes | None, format: SideFormat | None = None, *, segmentations: bool = False
+    text: bytes | None,
+    parse: Callable[[bytes], SideFile | str] = parse_side_file,
+    *,
+    segmentations: bool = False,
 ) -> SideSample | Fault:
     """Parse an annotation file for layouts of objects.
 
     Args:
         text: content of the file; None for an image without a file.
-        format: format of the file; None to detect it from the content.
+        parse: parser of the file's format.
         segmentations: whether the sample needs segmentations.
     """
     # An image without a file has no objects, and any size.
-    side = SideFile(0, 0, [], []) if text is None else parse_side_file(text, format)
+    side = SideFile(0, 0, [], []) if text is None else parse(text)
     if isinstance(side, str):
         return "E-ANN-FILE", side
-    opener = ObjectOpener({entry.category_id: 0 for entry in side.entries})
+    opener = ObjectOpener({entry.category_id: side.num_keypoints for entry in side.entries})
     image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
     opened, bad = opener.open_all(side.entries, image, segmentations=segmentations)
-    names = sorted({str(entry.category_id) for _, entry, _ in opened})
-    fields = PictureFields(image.width, image.height, [found for _, found, _ in opened])
+    names = sorted({of.category_id for _, of, _ in opened if isinstance(of.category_id, str)})
     payload = pack([outline for _, _, outline in opened]) if segmentations else b""
     ids = tuple(annotation_id for annotation_id, _, _ in opened)
-    note = SplitSource("", class_names=names, found=["boxes"], repairs=opener.repairs)
+    attributes = [side.attributes.get(annotation_id, {}) for annotation_id in ids]
+    fields = PictureFields(image.width, image.height, [found for _, found, _ in opened])
+    if any(attributes):  # other samples keep the bytes that they had before attributes
+        fields = AttributedFields(image.width, image.height, fields.objects, attributes=attributes)
+    opener.repairs.update(side.repairs)
+    found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
+    found += ["keypoints"] if side.num_keypoints else []
+    note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
     return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
 
@@ -126,6 +140,7 @@ class SideReader:
         splitting: rule that decides the split of a sample.
         read: parser of an annotation file; gets None for an image without one.
         allow_unannotated: whether an image without a file is a sample instead of a reject.
+        skip_imageless: sources whose annotation files without an image are skipped.
         join_by: field with the image's name; empty if the files' own names are compared.
     """
 
@@ -133,6 +148,7 @@ class SideReader:
     read: Callable[[bytes | None], SideSample | Fault]
     allow_unannotated: bool = False
     join_by: str = ""
+    skip_imageless: Collection[str] = ()
 
     def __call__(self, piece: tuple[JoinedFiles, list[bytes]]) -> Iterator[Item]:
         """Yield the sample of an image and its annotation file, or rejects.
@@ -147,6 +163,12 @@ class SideReader:
             yield note_skipped(self.splitting, source, other.entry.name)
         twice = f"{len(images)} images and {len(files)} annotation files have its name"
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
+        if files and not images and source in self.skip_imageless:
+            yield from (note_skipped(self.splitting, source, f.entry.name) for f, _ in files)
+            return
+        if not (images or files or joined.others):
+            named = ListedFile(source, Entry(joined.name, 0, ""))
+            yield self._rejected(source, named, "E-IMG-MISSING", "a list of images names it")
         if len(images) == len(files) == 1:
             file, text = files.pop()
             yield from self._items(source, images[0], self._open(file, text), text)
@@ -230,19 +252,44 @@ class SideReader:
 
 
 @dataclass(frozen=True)
+class NameList:
+    """Names of a split's images without extensions, from a text file.
+
+    Every process reads the file once, so that it need not be sent to each.
+
+    Attributes:
+        uri: URI of the file.
+        parse: parser of the file; gets its content and, for messages, its URI.
+        access: credentials and limits for stores.
+    """
+
+    uri: str
+    parse: Callable[[bytes, str], frozenset[str]]
+    access: Access = DEFAULT_ACCESS
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The names."""
+        return self.parse(read_uri(self.uri, self.access), self.uri)
+
+
+@dataclass(frozen=True)
 class SideNames:
     """Computes join names: the names of images and annotation files without their extensions.
 
     The images' root has the name of the source, the annotation files' root `{source}/annotations`.
 
     Attributes:
-        globs: globs of annotation files' names, by source; empty for all names that end in
-            `.json`, in any case.
+        globs: globs of annotation files' names, by source; empty for all names with the suffix.
         whole: whether to keep images' extensions, since a field has them.
+        suffix: extension of annotation files, in lower case; names may have it in any case.
+        lists: lists of the images to read, by source; none for all images.
     """
 
     globs: Mapping[str, str]
     whole: bool = False
+    suffix: str = ".json"
+    lists: Mapping[str, NameList] = field(default_factory=dict)
 
     def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
         """Yield a listed file with its join name; nothing for folders and unused files."""
@@ -250,16 +297,32 @@ class SideNames:
         source, _, is_annotation = file.root.partition("/")
         if file.entry.kind == "directory":  # a folder that could be listed
             return
+        stem = self.stem(file)
+        is_listed = self.is_listed(file, stem)
         if is_annotation:
             glob = self.globs[source]
-            is_meant = matches(name, glob) if glob else name.lower().endswith(_SUFFIX)
-            if (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
-                yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
-        elif why_skipped(name) and not is_folder(file.entry):
-            if not name.lower().endswith(_SUFFIX):  # annotation files may be in the same folder
+            is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
+            if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
+                yield NamedFile(source, stem, 1, file)
+        elif not is_listed or (why_skipped(name) and not is_folder(file.entry)):
+            if not name.lower().endswith(self.suffix):  # annotation files may be in the same folder
                 yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
         else:
-            yield NamedFile(source, name if self.whole else posixpath.splitext(name)[0], 0, file)
+            yield NamedFile(source, name if self.whole else stem, 0, file)
+
+    def stem(self, file: ListedFile) -> str:
+        """Return a file's name without extension, equal for an image and its annotation file."""
+        return posixpath.splitext(file.entry.name)[0]
+
+    def is_listed(self, file: ListedFile, stem: str) -> bool:
+        """Return whether the list of the file's source has the stem, if there is a list."""
+        names = self.lists.get(file.root.partition("/")[0])
+        return names is None or stem in names.names
+
+    def listed(self, source: str) -> Iterator[NamedFile]:
+        """Yield the names in the list of a source, so that names without an image are found."""
+        for name in sorted(self.lists[source].names):
+            yield NamedFile(source, name, NO_SIDE, ListedFile(source, Entry(name, 0, "")))
 
     def reads(self, file: ListedFile) -> bool:
         """Return whether a listed file is an image or an annotation file."""

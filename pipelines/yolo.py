@@ -1,0 +1,275 @@
+"""YOLO's images and label files to sharded .tfrec: `beam-tfrec yolo --help`."""
+
+import argparse
+import functools
+import os
+import posixpath
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, first_label_of, parse_splits
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.yolo_file import label_path, parse_yolo, read_data_file
+from beam_tfrec.schemas.columns import matches, root_and_pattern
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.read_samples import ReadSamples
+from beam_tfrec.transforms.sources.read_sidecar import (
+    NameList,
+    SideNames,
+    SideSample,
+    read_objects,
+)
+from beam_tfrec.transforms.storage import Access, is_local, open_storage, read_uri, split_uri
+
+_FEATURES = ("boxes", "masks", "polygons", "keypoints")
+
+
+class Images(NamedTuple):
+    """The images of a split.
+
+    Attributes:
+        root: URI of the folder that is listed.
+        globs: globs of names below it; empty for all names.
+        lists: URIs of lists of more images.
+    """
+
+    root: str
+    globs: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+
+
+def images_of(sources: Sequence[str], access: Access) -> Images:
+    """Return the images that folders, globs and lists name: URIs or absolute paths."""
+    lists = tuple(source for source in sources if source.endswith(".txt"))
+    others = [root_and_pattern(source) for source in sources if source not in lists]
+    folders = [root for root, _ in others]
+    for uri in lists:
+        folders += [posixpath.dirname(path) for path in read_list(uri, access)]
+    if lists and others:
+        raise ValueError(
+            f"a split must be lists or folders, got {', '.join(sources)}: give one kind"
+        )
+    scheme, separator, _ = folders[0].rpartition("://")
+    shared = posixpath.commonpath([folder.rpartition("://")[2] for folder in folders])
+    root = f"{scheme}{separator}{shared}"
+    if shared in ("", "/"):
+        raise ValueError(f"images of a split must share a folder, got {', '.join(folders)}")
+    names = [(f"{folder}/{glob or '**'}").removeprefix(f"{root}/") for folder, glob in others]
+    return Images(root, () if names == ["**"] else tuple(names), lists)
+
+
+def read_list(uri: str, access: Access) -> Iterator[str]:
+    """Yield the absolute paths or URIs in a list of images."""
+    for line in read_uri(uri, access).decode("utf-8-sig").splitlines():
+        if name := line.strip():
+            yield join_below(posixpath.dirname(uri), name.replace("\\", "/"))
+
+
+def join_below(folder: str, name: str) -> str:
+    """Return a path or URI that may be relative to a folder, without `..`.
+
+    >>> join_below("gs://b/d/x", "../images"), join_below("/d", "/e")
+    ('gs://b/d/images', '/e')
+    """
+    scheme, separator, path = folder.rpartition("://")
+    if name.startswith("/") or "://" in name:
+        return name
+    return f"{scheme}{separator}{posixpath.normpath(posixpath.join(path, name))}"
+
+
+def _stem(image: str, labels: str) -> str:
+    """Return the name of an image's label file below the labels' folder, without extension.
+
+    Raises:
+        RuntimeError: `E-ARG` when the label file lies elsewhere.
+    """
+    path = label_path(image)
+    if not path.startswith(f"{labels}/"):
+        what = f"its labels are not below {labels}, since its path has two folders called images"
+        raise RuntimeError(fault_line("E-ARG", image, what, "name the inner one in data.yaml"))
+    return posixpath.splitext(path.removeprefix(f"{labels}/"))[0]
+
+
+def _stems(
+    _: bytes, where: str, uris: Sequence[str], labels: str, access: Access
+) -> frozenset[str]:
+    return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
+
+
+@dataclass(frozen=True)
+class YoloNames(SideNames):
+    """Computes join names: those of label files below their folder, without extensions.
+
+    Attributes:
+        roots: URI of the files by root name.
+        images: the images by split.
+    """
+
+    roots: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, Images] = field(default_factory=dict)
+
+    def stem(self, file: ListedFile) -> str:
+        """Return the name of a label file, or of the label file of an image."""
+        if "/" in file.root:
+            return super().stem(file)
+        labels = self.roots[f"{file.root}/annotations"]
+        return _stem(f"{self.roots[file.root]}/{file.entry.name}", labels)
+
+    def is_listed(self, file: ListedFile, stem: str) -> bool:
+        """Return whether a file is an image of its split, or may be its label file."""
+        source, _, is_label = file.root.partition("/")
+        globs, name = self.images[source].globs, file.entry.name
+        is_named = is_label or not globs or any(matches(name, glob) for glob in globs)
+        return is_named and super().is_listed(file, stem)
+
+
+@dataclass(frozen=True)
+class YoloConfig(SideConfig):
+    """A whole conversion of a data.yaml; `read_data` returns its fields.
+
+    Attributes:
+        data: URI of the data.yaml.
+        sources: the images by split.
+        labels: classes, by their numbers in label files.
+        point_values: number of values of a keypoint; 0 without keypoints.
+    """
+
+    data: str
+    sources: Mapping[str, Images]
+    labels: Sequence[Label]
+    point_values: int = 0
+
+    @property
+    def files(self) -> Sequence[str]:
+        """URIs of files that identify the sources, of any split."""
+        return [self.data, *(uri for images in self.sources.values() for uri in images.lists)]
+
+    @property
+    def skip_imageless(self) -> Collection[str]:
+        """Splits without lists, since other splits may have labels in the same folder."""
+        return [split for split, images in self.sources.items() if not images.lists]
+
+    @property
+    def side_names(self) -> SideNames:
+        """The rule that pairs images with label files."""
+        lists = {
+            split: NameList(
+                images.lists[0],
+                functools.partial(
+                    _stems,
+                    uris=images.lists,
+                    labels=self.annotations[split],
+                    access=self.access,
+                ),
+                self.access,
+            )
+            for split, images in self.sources.items()
+            if images.lists
+        }
+        globs = dict.fromkeys(self.sources, "")
+        return YoloNames(globs, False, ".txt", lists, self.listed_roots, self.sources)
+
+    @property
+    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+        """The parser of a label file; an image without one is read as with an empty one."""
+        parse = functools.partial(parse_yolo, labels=self.labels, point_values=self.point_values)
+        segmentations = self.layout.reads_segmentations
+        return functools.partial(_read_labels, parse=parse, segmentations=segmentations)
+
+    def read_samples(self, reader: Callable) -> ReadSamples:
+        """Return the step that reads samples, with the classes of the data.yaml."""
+        return replace(super().read_samples(reader), labels=self.labels)
+
+
+def _read_labels(text: bytes | None, **options: Any) -> SideSample | Fault:
+    return read_objects(text or b"", **options)
+
+
+def read_data(
+    uri: str, splits: Sequence[str] = (), folder: str = "", access: Access | None = None
+) -> dict[str, Any]:
+    """Return the fields of `YoloConfig` for a data.yaml.
+
+    Args:
+        uri: path or URI of the file.
+        splits: splits to read; empty for all.
+        folder: folder of the data set, instead of the file's own `path`.
+        access: credentials and limits for stores.
+
+    Raises:
+        ValueError: when the file is no data.yaml, or lacks a split.
+    """
+    access = access or Access()
+    uri, folder = (
+        os.path.abspath(path.removeprefix("file://")) if path and is_local(path) else path
+        for path in (uri, folder)
+    )
+    data = read_data_file(read_uri(uri, access))
+    folder = folder or join_below(split_uri(uri)[0], data.path or ".")
+    if unknown := {*splits} - data.splits.keys():
+        raise ValueError(
+            f"splits must be of data.yaml, got {sorted(unknown)[0]!r}: give some of"
+            f" {', '.join(data.splits)}"
+        )
+    sources = {
+        split: images_of([_found(folder, text, access) for text in texts], access)
+        for split, texts in data.splits.items()
+        if not splits or split in splits
+    }
+    images = {split: source.root for split, source in sources.items()}
+    return {
+        "images": images,
+        "annotations": {split: label_path(root) for split, root in images.items()},
+        "allow_unannotated": True,
+        "data": uri,
+        "sources": sources,
+        "labels": data.labels,
+        "point_values": data.point_values,
+    }
+
+
+def _found(folder: str, text: str, access: Access) -> str:
+    """Return a source's path. As in Ultralytics, a `../` that leads nowhere is left out."""
+    path = join_below(folder, text)
+    if not text.startswith("../") or text.endswith(".txt"):
+        return path
+    listed = open_storage(root_and_pattern(path)[0], access).list()
+    return path if any(True for _ in listed) else join_below(folder, text.removeprefix("../"))
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source."""
+    group = add_source_file(parser, "data", "data.yaml of the data set")
+    folder = "folder of the data set (default: path in data.yaml, else the folder of data.yaml)"
+    group.text("--folder", folder, "DIR")
+    features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes, keypoints)"
+    parser.group("records (docs/layouts.md)").text("--features", features, "NAME,NAME")
+    classes = parser.group("classes", rare=True)
+    classes.number("--first_label", "number of the first class (default 1)")
+    parser.set_defaults(on_size_mismatch=None)
+    add_drop_flag(parser)
+
+
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
+    if not shares and flags.split_by == "given":
+        flags.splits = None  # they are keys of data.yaml, not values of a field
+    access = Access(flags.anonymous, flags.billing_project or "")
+    layout = replace(detection_of(flags, _FEATURES), first_label=first_label_of(flags, 1))
+    return read_data(flags.data, splits, flags.folder or "", access) | {"layout": layout}
+
+
+COMMAND = Command("yolo", YoloConfig, add_flags, fields_of, "--data coco8/data.yaml")
+
+run = COMMAND.run  # `cli.run_command` calls it by name
+
+if __name__ == "__main__":
+    main(COMMAND.name)

@@ -1,0 +1,158 @@
+"""Pascal VOC's files: one XML file per image."""
+
+import math
+import re
+from collections import Counter
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_file import CocoInstance
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.fields import BadAnnotation
+
+MAX_XML_BYTES = 16 << 20
+"""Largest annotation file. Its parsed elements take some ten times as much memory."""
+
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+_FLAGS = ("difficult", "truncated", "occluded")
+_VALUE_OF_FLAG = {"0": 0, "1": 1, "false": 0, "true": 1}
+_OF_A_CLASS = re.compile(r"\S+\s+-?[0-9]+")
+_MAX_SIDE_PX = 2**31 - 1
+
+
+def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
+    """Return the content of an annotation file, or an error text.
+
+    An object's id is its position in the file, from 0. VOC counts pixels from 1, and a box includes
+    the pixels of all its edges. So its left edge is `xmin - 1` and its right edge `xmax`.
+
+    Args:
+        data: the file.
+        offset_px: number that is subtracted from `xmin` and `ymin`; 1 for VOC's own pixels.
+
+    >>> box = b"<bndbox><xmin>1</xmin><ymin>3</ymin><xmax>5</xmax><ymax>9</ymax></bndbox>"
+    >>> file = parse_voc(b"<annotation><object><name>a</name>" + box + b"</object></annotation>")
+    >>> bytes(file.entries[0].bbox)
+    b'[0.0,2.0,5.0,7.0]'
+    """
+    try:
+        root = _parse_xml(data)
+        width_px, height_px = _side_px(root, "width"), _side_px(root, "height")
+    except (ValueError, LookupError, expat.ExpatError) as error:
+        return f"XML: {error}"
+    entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
+    attributes: dict[int | str, dict[str, int | str]] = {}
+    for place, found in enumerate(root.iterfind("object")):
+        name, bbox = _text(found, "name"), _bbox(found, offset_px)
+        fault = bbox if isinstance(bbox, tuple) else None
+        if fault := ("E-ANN-SHAPE", "name is empty") if not name else fault:
+            bad.append(BadAnnotation(place, *fault))
+            continue
+        raw = msgspec.Raw(msgspec.json.encode(bbox))
+        entries.append(CocoInstance(id=place, image_id=0, category_id=name, bbox=raw))
+        attributes[place] = _attributes(found, repairs)
+        repairs["part_left_out"] += len(found.findall("part"))
+    return SideFile(width_px, height_px, entries, bad, attributes, repairs)
+
+
+def parse_image_set(data: bytes, where: str) -> frozenset[str]:
+    r"""Return the names in a list of images: one a line, without extension.
+
+    Args:
+        data: the file.
+        where: the file's URI, for messages.
+
+    Raises:
+        RuntimeError: `E-ARG` when it is another list, such as those of one class.
+
+    >>> sorted(parse_image_set(b"000005\n000007 \n\n", "train.txt"))
+    ['000005', '000007']
+    """
+    try:
+        lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        what, remedy = f"not UTF-8 (byte {error.start})", "save it as UTF-8"
+        raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
+    if flagged := next(filter(_OF_A_CLASS.fullmatch, lines), ""):
+        what = f"its line {flagged!r} has a number after the name, as in lists of one class"
+        remedy = "give --splits the lists of names only, such as train,val"
+        raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+    return frozenset(filter(None, lines))
+
+
+def _parse_xml(data: bytes) -> Element:
+    """Return the root element of a file.
+
+    A document type is refused, since only there entities can be declared. Nothing else is fetched
+    or expanded by expat.
+    """
+    if len(data) > MAX_XML_BYTES:
+        raise ValueError(f"{len(data)} bytes, the limit is {MAX_XML_BYTES}")
+    builder, parser = TreeBuilder(), expat.ParserCreate()
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.Parse(data, True)
+    root = builder.close()
+    if root.tag != "annotation":
+        raise ValueError(f"the root is <{root.tag}>, not <annotation>")
+    return root
+
+
+def _refuse_doctype(name: str, *_: object) -> None:
+    raise ValueError(f"a document type ({name}), which may declare entities: remove it")
+
+
+def _text(parent: Element, path: str) -> str:
+    """Return the text of a child without space around it; empty if there is none."""
+    return (parent.findtext(path) or "").strip()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _side_px(root: Element, name: str) -> int:
+    """Return a side of the image, 0 if the file does not say."""
+    text = _text(root, f"size/{name}")
+    side = _number(text or "0")
+    if side is None or not 0 <= side <= _MAX_SIDE_PX or side != int(side):
+        raise ValueError(f"{name} must be a number of pixels, got {text!r}")
+    return int(side)
+
+
+def _bbox(found: Element, offset_px: int) -> list[float] | Fault:
+    """Return an object's box as COCO's bbox, or its fault."""
+    texts = [_text(found, f"bndbox/{corner}") for corner in _CORNERS]
+    numbers = [number for number in map(_number, texts) if number is not None]
+    if len(numbers) < len(_CORNERS):
+        given = zip(_CORNERS, texts, strict=True)
+        return "E-BOX-SHAPE", f"bndbox is {', '.join(f'{name} {text!r}' for name, text in given)}"
+    if not all(map(math.isfinite, numbers)):
+        return "E-BOX-NOT-FINITE", "bndbox holds a number that is not finite"
+    xmin, ymin, xmax, ymax = numbers
+    left, top = xmin - offset_px, ymin - offset_px
+    return [left, top, xmax - left, ymax - top]
+
+
+def _attributes(found: Element, repairs: Counter[str]) -> dict[str, int | str]:
+    """Return the attributes that an object has; count those that are neither 0 nor 1."""
+    attributes: dict[str, int | str] = {}
+    for name in _FLAGS:
+        if text := _text(found, name):
+            value = _VALUE_OF_FLAG.get(text.lower())
+            if value is None:
+                repairs["attribute_left_out"] += 1
+            else:
+                attributes[name] = value
+    if pose := _text(found, "pose"):
+        attributes["pose"] = pose
+    return attributes

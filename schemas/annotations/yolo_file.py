@@ -1,0 +1,177 @@
+"""YOLO's files as Ultralytics has them: a data.yaml, and one text file of labels per image."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_file import NOTHING, CocoInstance
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.fields import UNIT_FRAME_PX, BadAnnotation
+from beam_tfrec.schemas.manifest import Label
+
+SPLITS = ("train", "val", "test")
+_MAX_YAML_BYTES = 1 << 20
+_VISIBLE = 2.0
+
+
+class DataFile(NamedTuple):
+    """Content of a data.yaml.
+
+    Attributes:
+        path: folder of the data set; empty if the file does not say.
+        splits: folders, lists or globs of images, by split.
+        labels: classes, by their numbers in label files.
+        point_values: 3 if keypoints have a visibility, 2 if not, 0 without keypoints.
+    """
+
+    path: str
+    splits: dict[str, list[str]]
+    labels: list[Label]
+    point_values: int
+
+
+def read_data_file(data: bytes) -> DataFile:
+    """Return the content of a data.yaml.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    import yaml  # no other source needs it
+
+    if len(data) > _MAX_YAML_BYTES:
+        raise ValueError(f"data must be a YAML file of at most {_MAX_YAML_BYTES} bytes")
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
+    splits = {split: _texts(split, content[split]) for split in SPLITS if content.get(split)}
+    shape = content.get("kpt_shape") or [0, 0]
+    if not (isinstance(shape, list) and len(shape) == 2 and shape[1] in (0, 2, 3)):
+        raise ValueError(f"kpt_shape must be [points, 2] or [points, 3], got {shape!r}: correct it")
+    points = tuple(map(str, range(shape[0])))
+    labels = [Label(number, name, keypoints=points) for number, name in _names(content).items()]
+    return DataFile(str(content.get("path") or ""), splits, labels, shape[1])
+
+
+def _texts(key: str, found: Any) -> list[str]:
+    texts = found if isinstance(found, list) else [found]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{key} must be a path or a list of paths, got {found!r}: correct it")
+    return [text.replace("\\", "/") for text in texts]
+
+
+def _names(content: dict[str, Any]) -> dict[int, str]:
+    """Return the names of classes by number; `class_0`, … if only their count is given."""
+    count, names = content.get("nc"), content.get("names")
+    if names is None and isinstance(count, int):
+        names = [f"class_{number}" for number in range(count)]
+    by_number = dict(enumerate(names)) if isinstance(names, list) else names
+    if not (isinstance(by_number, dict) and by_number):
+        raise ValueError(f"names must be a list or a map of class names, got {names!r}: add it")
+    if count not in (None, len(by_number)):
+        raise ValueError(f"nc must be the number of names, {len(by_number)}, got {count!r}")
+    for number, name in by_number.items():
+        if type(number) is not int or number < 0 or type(name) not in (str, int):
+            raise ValueError(f"names must be numbers and texts, got {number!r}: {name!r}: quote it")
+    return {number: str(name) for number, name in by_number.items()}
+
+
+def label_path(path: str) -> str:
+    """Return the path of an image or a folder, with its last folder `images` called `labels`.
+
+    >>> label_path("/d/images/v1.0/1.jpg"), label_path("/d/images"), label_path("/d/train")
+    ('/d/labels/v1.0/1.jpg', '/d/labels', '/d/train')
+    """
+    head, is_below, tail = f"{path}/".rpartition("/images/")
+    return f"{head}/labels/{tail}".rstrip("/") if is_below else path
+
+
+def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> SideFile | str:
+    """Return the content of a label file, or an error text. Coordinates are fractions of the image.
+
+    An object's id is the number of its line, from 1. A line is a box of five numbers, or the class
+    and the corners of a polygon, or a box and its keypoints.
+
+    Args:
+        data: the file.
+        labels: classes that it may have.
+        point_values: as in `DataFile`.
+
+    >>> file = parse_yolo(b"0 .5 .5 .5 .25", [Label(0, "cat")])
+    >>> bytes(file.entries[0].bbox), parse_yolo(b"3 .5 .5 .5 .5", [Label(0, "cat")]).bad[0].code
+    (b'[0.25,0.375,0.5,0.25]', 'E-ANN-CATEGORY')
+    """
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
+    entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
+    points = len(labels[0].keypoints) if labels else 0
+    known, seen = {label.id for label in labels}, set[str]()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if line in seen:
+            repairs["repeated_line_left_out"] += 1
+            continue
+        seen.add(line)
+        found = _entry(number, line.split(), points, point_values)
+        if isinstance(found, CocoInstance) and found.category_id not in known:
+            found = "E-ANN-CATEGORY", f"class {found.category_id} is not in names"
+        if isinstance(found, CocoInstance):
+            entries.append(found)
+        else:
+            bad.append(BadAnnotation(number, *found))
+    repairs["background"] += not seen
+    return SideFile(*UNIT_FRAME_PX, entries, bad, {}, repairs, points)
+
+
+def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoInstance | Fault:
+    """Return the object of a line, or its fault."""
+    try:
+        category, *values = map(float, words)
+    except ValueError as error:
+        return "E-ANN-SHAPE", f"line {line}: {error}"
+    if not all(map(math.isfinite, (category, *values))):
+        return "E-BOX-NOT-FINITE", f"line {line} holds a number that is not finite"
+    if category != int(category):
+        return "E-ANN-SHAPE", f"line {line}: class {category} is not a whole number"
+    is_polygon = not points and len(values) >= 6 and len(values) % 2 == 0
+    if not is_polygon and len(values) != 4 + points * point_values:
+        wanted = (
+            f"{5 + points * point_values}" if points else "5, or a class and three or more points"
+        )
+        return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, not {wanted}"
+    if is_polygon:
+        x, y = min(values[0::2]), min(values[1::2])
+        width, height = max(values[0::2]) - x, max(values[1::2]) - y
+    else:
+        width, height = values[2:4]
+        x, y = values[0] - width / 2, values[1] - height / 2
+    return CocoInstance(
+        id=line,
+        image_id=0,
+        category_id=int(category),
+        bbox=_json([x, y, width, height]),
+        segmentation=_json([values]) if is_polygon else NOTHING,
+        keypoints=_json(_points(values[4:], point_values)) if points else NOTHING,
+    )
+
+
+def _points(values: list[float], point_values: int) -> list[float]:
+    """Return `x, y, visibility` of each keypoint; points without a place are zeros."""
+    flat: list[float] = []
+    for start in range(0, len(values), point_values):
+        x, y, v = (*values[start : start + point_values], _VISIBLE)[:3]
+        flat += [x, y, v] if v and x >= 0 and y >= 0 else [0.0, 0.0, 0.0]
+    return flat
+
+
+def _json(found: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(found))

@@ -1,0 +1,271 @@
+"""Pascal VOC's XML files: parsing, lists of images, and the command end to end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from beam_tfrec.pipelines import coco, voc
+from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_voc
+from tests.coco_command import (
+    committed_by,
+    examples,
+    read_records,
+    rejected_of,
+    run_pipeline,
+    shard_paths,
+    value,
+)
+from tests.conftest import TEST_DATA
+from tests.side_folders import coco_instances, of_image, sources, voc_object, write_side_files
+from tests.side_folders import voc as voc_xml
+
+# The shape of VOC 2012's files, with what its objects may have.
+REAL = b"""<annotation>
+    <folder>VOC2012</folder><filename>2007_000027.jpg</filename>
+    <source><database>The VOC2007 Database</database><image>flickr</image></source>
+    <size><width>486</width><height>500</height><depth>3</depth></size>
+    <segmented>0</segmented>
+    <object>
+        <name>person</name><pose>Unspecified</pose><truncated>0</truncated>
+        <difficult>0</difficult>
+        <bndbox><xmin>174</xmin><ymin>101</ymin><xmax>349</xmax><ymax>351</ymax></bndbox>
+        <part><name>head</name>
+            <bndbox><xmin>169</xmin><ymin>104</ymin><xmax>209</xmax><ymax>146</ymax></bndbox>
+        </part>
+        <part><name>hand</name>
+            <bndbox><xmin>278</xmin><ymin>210</ymin><xmax>297</xmax><ymax>233</ymax></bndbox>
+        </part>
+    </object>
+    <object>
+        <name> tv monitor </name><pose>Left</pose><truncated>1</truncated><occluded>1</occluded>
+        <bndbox><ymax>20.5</ymax><xmax>45.70</xmax><ymin>10.5</ymin><xmin>1</xmin></bndbox>
+        <difficult>Unspecified</difficult>
+    </object>
+</annotation>"""
+TWO = voc_object(), voc_object("dog")
+
+
+def boxes_of(file: SideFile | str) -> list[tuple[Any, ...]]:
+    assert isinstance(file, SideFile), file
+    return [(e.id, e.category_id, *msgspec.json.decode(e.bbox)) for e in file.entries]
+
+
+def test_a_real_file() -> None:
+    file = parse_voc(REAL)
+    assert boxes_of(file) == [
+        (0, "person", 173, 100, 176, 251),
+        (1, "tv monitor", 0, 9.5, 45.7, 11),
+    ]
+    assert isinstance(file, SideFile)
+    assert (file.width_px, file.height_px, file.bad) == (486, 500, [])
+    assert file.attributes == {
+        0: {"difficult": 0, "truncated": 0, "pose": "Unspecified"},
+        1: {"truncated": 1, "occluded": 1, "pose": "Left"},
+    }
+    assert file.repairs == {"part_left_out": 2, "attribute_left_out": 1}
+    assert boxes_of(parse_voc(REAL, offset_px=0))[0][2:] == (174, 101, 175, 250)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "detail"),
+    [
+        ("<object/>", "E-ANN-SHAPE", "name is empty"),
+        (
+            "<object><name>a</name></object>",
+            "E-BOX-SHAPE",
+            "bndbox is xmin '', ymin '', xmax '', ymax ''",
+        ),
+        (
+            voc_object("a", (1, 2, "3px", 4)),
+            "E-BOX-SHAPE",
+            "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'",
+        ),
+        (
+            voc_object("a", (1, 2, "nan", 4)),
+            "E-BOX-NOT-FINITE",
+            "bndbox holds a number that is not finite",
+        ),
+    ],
+)
+def test_an_object_that_is_none_is_named(found: str, code: str, detail: str) -> None:
+    """Its id is its place in the file, and the others stay."""
+    file = parse_voc(voc_xml(voc_object(), found, voc_object()))
+    assert isinstance(file, SideFile)
+    assert [*file.bad] == [(1, code, detail)]
+    assert [entry.id for entry in file.entries] == [0, 2]
+
+
+BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>'
+EXTERNAL = b'<!DOCTYPE annotation SYSTEM "http://localhost/a.dtd"><annotation>&b;</annotation>'
+DOCTYPE = "XML: a document type (annotation), which may declare entities: remove it"
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "XML: no element found: line 1, column 0"),
+        (b"<annotation><object>", "XML: no element found: line 1, column 20"),
+        (
+            b"<annotation>\xff</annotation>",
+            "XML: not well-formed (invalid token): line 1, column 12",
+        ),
+        (b"<html/>", "XML: the root is <html>, not <annotation>"),
+        (BOMB, DOCTYPE),
+        (EXTERNAL, DOCTYPE),
+        (BOMB.decode().encode("utf-16"), DOCTYPE),
+        (b"<annotation>&b;</annotation>", "XML: undefined entity: line 1, column 12"),
+        (b'<?xml version="1.0" encoding="no"?><annotation/>', "XML: unknown encoding: no"),
+        (bytes(MAX_XML_BYTES + 1), "XML: 16777217 bytes, the limit is 16777216"),
+        (voc_xml(width="1e99"), "XML: width must be a number of pixels, got '1e99'"),
+        (voc_xml(height=-1), "XML: height must be a number of pixels, got '-1'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(data: bytes, what: str) -> None:
+    assert parse_voc(data) == what
+
+
+def test_deep_elements_are_read() -> None:
+    deep = 200_000
+    assert (
+        boxes_of(parse_voc(b"<annotation>" + b"<a>" * deep + b"</a>" * deep + b"</annotation>"))
+        == []
+    )
+
+
+def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) -> None:
+    flags = "<difficult>1</difficult><truncated>1</truncated>"
+    files = {
+        "1": voc_xml(voc_object("cat", (1, 1, 64, 48), flags), voc_object("dog", (10, 9, 12, 8))),
+        "2": voc_xml(voc_object("dog", (60, 1, 70, 2)), voc_object("dog", (66, 1, 70, 2))),
+        "3": voc_xml(width=0, height=0),
+        "alone": None,
+        "broken": BOMB,
+        "gone": voc_xml(*TWO),
+        "size": voc_xml(voc_object(), width=640, height=640),
+        "two": voc_xml(),
+    }
+    images, annotations = write_side_files(tmp_path, files, ".xml")
+    (images / "gone.jpg").unlink()
+    (images / "two.png").write_bytes((images / "two.jpg").read_bytes())
+    (images / "notes.txt").write_text("")
+    flags = ["--max_rejected", "7", "--max_dropped", "2"]
+    manifest = committed_by(voc.run, tmp_path / "out", *sources((images, annotations)), *flags)
+    found = [(one["code"], one["key"], one["detail"]) for one in rejected_of(tmp_path / "out")]
+    twice = "2 images and 1 annotation files have its name"
+    assert sorted(found) == [
+        ("E-ANN-FILE", "broken.jpg", f"broken.xml: {DOCTYPE}"),
+        ("E-ANN-MISSING", "alone.jpg", "no annotation file has its name"),
+        ("E-BOX-EMPTY", "1.jpg", "width 3.0 and height 0.0"),
+        ("E-BOX-OUTSIDE", "2.jpg", "x 65.0 to 70.0, y 0.0 to 2.0 in 64 x 48"),
+        ("E-IMG-MISSING", "gone.xml", "no such image"),
+        ("E-IMG-SIZE", "size.jpg", "64 x 48 in the file, 640 x 640 annotated"),
+        *[("E-SRC-TWICE", f"two.{end}", twice) for end in ("jpg", "png", "xml")],
+    ]
+    split = manifest["splits"]["train"]
+    assert (split["listed"], split["records"], split["skipped"]) == (
+        10 + 1,
+        3,
+        {"not_called_an_image": 1},
+    )
+    assert split["repairs"] == {"box_clipped": 1}
+    assert [label["name"] for label in manifest["plan"]["labels"]] == ["cat", "dog"]
+    records = {value(e, "image/filename")[0]: e for e in examples(tmp_path / "out")}
+    keys = ("bbox/xmin", "bbox/xmax", "class/text", "difficult", "truncated", "view")
+    got = {n: [value(e, f"image/object/{key}") for key in keys] for n, e in records.items()}
+    assert got == {
+        b"1.jpg": [[0.0], [1.0], [b"cat"], [1], [1], [b""]],
+        b"2.jpg": [[59 / 64], [1.0], [b"dog"], [0], [0], [b"Left"]],
+        b"3.jpg": [[]] * 6,
+    }
+    assert "image/object/occluded" not in {feature["key"] for feature in manifest["features"]}
+
+
+def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
+    """A name without an image is a reject; images that a list does not name are counted."""
+    names = [f"{number:06}" for number in range(6)]
+    folders = write_side_files(tmp_path, {name: voc_xml(*TWO) for name in names}, ".xml")
+    sets = tmp_path / "Main"
+    sets.mkdir()
+    (sets / "train.txt").write_text("000000\n000001 \r\n\n000003\n")
+    (sets / "val.txt").write_text("000004\n000009\n")
+    (sets / "cat_train.txt").write_text("000000  1\n000001 -1\n")
+    given = [*sources(folders), "--image_sets", sets, "--splits"]
+    out = tmp_path / "out"
+    manifest = committed_by(voc.run, out, *given, "train,val", "--max_rejected", 1)
+    splits = {
+        split: [value(e, "image/filename")[0].decode() for e in examples(out, split)]
+        for split in ("train", "val")
+    }
+    assert {split: sorted(found) for split, found in splits.items()} == {
+        "train": ["000000.jpg", "000001.jpg", "000003.jpg"],
+        "val": ["000004.jpg"],
+    }
+    assert [(one["code"], one["split"], one["key"], one["detail"]) for one in rejected_of(out)] == [
+        ("E-IMG-MISSING", "val", "000009", "a list of images names it")
+    ]
+    skipped = [manifest["splits"][split]["skipped"] for split in splits]
+    assert skipped == [{"not_in_list": 3}, {"not_in_list": 5}]
+    again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
+    assert again.out.startswith("already complete")
+    (sets / "val.txt").write_text("000005\n")
+    again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
+    assert again.fault.startswith("E-OUT-PLAN")
+    ended = run_pipeline(voc.run, *given, "cat_train", "--output", tmp_path / "of_a_class")
+    assert ended.fault.startswith(f"E-ARG {sets}/cat_train.txt: its line '000000  1' has a number")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (
+            ["--image_sets", "sets"],
+            "image_sets must come with splits, and with folders without SPLIT=, got splits None"
+            " and folders of train and train",
+        ),
+        (["--image_sets", "sets", "--splits", "train=1,val=1"], "image_sets must come with splits"),
+        (
+            ["--features", "masks"],
+            "features must be of boxes, difficult, truncated, occluded, pose",
+        ),
+        (["--split_by", "folder", "--splits", "a,b"], "split_by must name a field"),
+    ],
+)
+def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
+    folders = sources((tmp_path / "x", tmp_path / "y"))
+    ended = run_pipeline(voc.run, *folders, *flags, "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert ended.fault.startswith(f"E-ARG command line: {fault}")
+
+
+def test_records_equal_those_of_coco(tmp_path: Path) -> None:
+    """Boxes of whole pixels, as VOC has them: the records are equal, byte for byte."""
+    spec, folder, instances = coco_instances(), tmp_path / "xml", tmp_path / "instances.json"
+    folder.mkdir()
+    names = {one["id"]: one["name"] for one in spec["categories"]}
+    for one in spec["annotations"]:
+        x, y, width, height = (round(number) for number in one["bbox"])
+        one.update(bbox=[x, y, max(width, 1), max(height, 1)], iscrowd=0)
+        del one["area"], one["segmentation"]
+    for image in spec["images"]:
+        objects = []
+        for one in of_image(spec, image):
+            x, y, width, height = one["bbox"]
+            corners = (x + 1, y + 1, x + width, y + height)
+            objects.append(voc_object(names[one["category_id"]], corners, ""))
+        path = folder / Path(image["file_name"]).with_suffix(".xml")
+        path.write_bytes(voc_xml(*objects, width=image["width"], height=image["height"]))
+    instances.write_text(json.dumps(spec))
+    shards = ["--images", TEST_DATA / "coco_val/images", "--num_shards", 3, "--annotations"]
+    committed_by(coco.run, tmp_path / "coco", *shards, instances, "--string_ids")
+    manifest = committed_by(voc.run, tmp_path / "voc", *shards, folder)
+    assert manifest["splits"]["train"]["annotations"]["written"] == len(spec["annotations"]) > 60
+    records = [
+        [record for path in shard_paths(tmp_path / out) for record in read_records(path)]
+        for out in ("coco", "voc")
+    ]
+    assert records[0] == records[1]
+    assert len(records[1]) == 5

@@ -1,0 +1,240 @@
+"""YOLO's data.yaml and label files: parsing, paths, and the command end to end."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from PIL import Image
+
+from beam_tfrec.pipelines import coco, yolo
+from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.annotations.yolo_file import parse_yolo, read_data_file
+from beam_tfrec.schemas.manifest import Label
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
+from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.side_folders import coco_instances, of_image
+
+CLASSES = [Label(0, "person"), Label(2, "cat")]
+POSE = [Label(0, "person", keypoints=("0", "1"))]
+NAMES = "names: {0: person, 1: cat}\n"
+
+
+def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
+    """Write an image of 64 x 48 px below `images/` and a label file for each name."""
+    for place, (name, text) in enumerate(labels.items()):
+        image, label = folder / f"images/{name}.jpg", folder / f"labels/{name}.txt"
+        for path in (image, label):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(jpeg_bytes(color=place))
+        if text is not None:
+            label.write_text(text)
+    return folder
+
+
+def names_of(out: Path, split: str) -> list[str]:
+    return sorted(value(e, "image/filename")[0].decode() for e in examples(out, split))
+
+
+def parsed(text: str, labels: Sequence[Label] = CLASSES, point_values: int = 0) -> SideFile:
+    file = parse_yolo(text.encode(), labels, point_values)
+    assert isinstance(file, SideFile), file
+    return file
+
+
+@pytest.mark.parametrize(
+    ("line", "bbox", "outline"),
+    [
+        ("2 0.5 0.5 0.25 0.5", [0.375, 0.25, 0.25, 0.5], None),
+        ("2.0 .5 .5 1 1", [0, 0, 1, 1], None),
+        ("0 0 0 0.5 0 0.5 0.25", [0, 0, 0.5, 0.25], [[0, 0, 0.5, 0, 0.5, 0.25]]),  # a polygon
+        (
+            "0 .25 0 .5 .25 .25 .5 0 .25",  # an oriented box, by its corners
+            [0, 0, 0.5, 0.5],
+            [[0.25, 0, 0.5, 0.25, 0.25, 0.5, 0, 0.25]],
+        ),
+    ],
+)
+def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any) -> None:
+    (entry,) = parsed(f"\n{line}\n").entries
+    assert (entry.id, msgspec.json.decode(entry.bbox)) == (2, bbox)
+    assert (msgspec.json.decode(entry.segmentation) if entry.segmentation else None) == outline
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "detail"),
+    [
+        ("0 0.5 0.5 0.25", "E-ANN-SHAPE", "line 1 has 4 numbers, not 5, or a class and three"),
+        ("0 .5 .5 .25 .5 .9", "E-ANN-SHAPE", "line 1 has 6 numbers"),  # a confidence at the end
+        ("cat .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: could not convert string to float: 'cat'"),
+        ("0.5 .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: class 0.5 is not a whole number"),
+        ("0 .5 .5 nan .5", "E-BOX-NOT-FINITE", "line 1 holds a number that is not finite"),
+        ("1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class 1 is not in names"),
+        ("-1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class -1 is not in names"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(line: str, code: str, detail: str) -> None:
+    file = parsed(f"{line}\n0 .5 .5 .5 .5")
+    assert [(bad.annotation_id, bad.code) for bad in file.bad] == [(1, code)]
+    assert file.bad[0].detail.startswith(detail)
+    assert [entry.id for entry in file.entries] == [2]
+
+
+def test_repeated_lines_and_empty_files_are_counted() -> None:
+    assert parsed("0 .5 .5 .5 .5\n0 .5 .5 .5 .5").repairs["repeated_line_left_out"] == 1
+    assert parsed(" \n").repairs == {"background": 1}
+    assert parse_yolo(b"\xff", CLASSES) == "not UTF-8 (byte 0): save the file as UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("values", "point_values", "points"),
+    [
+        (".25 .5 2 0 0 0", 3, [0.25, 0.5, 2, 0, 0, 0]),
+        (".25 .5 1 .5 .5 0", 3, [0.25, 0.5, 1, 0, 0, 0]),
+        (".25 .5 -1 -1", 2, [0.25, 0.5, 2, 0, 0, 0]),
+    ],
+)
+def test_keypoints(values: str, point_values: int, points: list[float]) -> None:
+    (entry,) = parsed(f"0 .5 .5 .5 .5 {values}", POSE, point_values).entries
+    assert msgspec.json.decode(entry.keypoints) == points
+    assert parsed("0 .5 .5 .5 .5", POSE, point_values).bad[0].code == "E-ANN-SHAPE"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("names: [person, cat]", {0: "person", 1: "cat"}),
+        ("names:\n  3: person\n  0: 7", {3: "person", 0: "7"}),
+        ("nc: 2", {0: "class_0", 1: "class_1"}),
+    ],
+)
+def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
+    labels = read_data_file(text.encode()).labels
+    assert {label.id: label.name for label in labels} == names
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: [", "data must be YAML, got while parsing a flow node"),
+        ("just text", "data must have keys such as train and names, got 'just text'"),
+        ("train: images", "names must be a list or a map of class names, got None; add it"),
+        ("names: [a, b]\nnc: 3", "nc must be the number of names, 2, got 3"),
+        ("names: [yes]", "names must be numbers and texts, got 0: True; quote it"),
+        ("names: [a]\ntrain: {a: b}", "train must be a path or a list of paths"),
+        ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape must be [points, 2] or [points, 3]"),
+        ("names: !!python/object/apply:os.getcwd []", "data must be YAML, got could not determine"),
+    ],
+)
+def test_a_wrong_data_file_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    data = tmp_path / "data.yaml"
+    data.write_text(text)
+    ended = run_pipeline(yolo.run, "--data", data, "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert ended.fault.startswith(f"E-ARG command line: {fault}")
+
+
+def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
+    """`../` is left out where it leads nowhere, as in Ultralytics and in Roboflow's files."""
+    box, out = "1 .5 .5 .5 .5\n", tmp_path / "out"
+    names = ("a/1", "a/2", "b/1", "c/1", "c/2", "c/3")
+    root = write_images(tmp_path / "set", dict.fromkeys(names, box) | {"a/3": "", "a/4": None})
+    (root / "labels/classes.txt").write_text("person\ncat\n")
+    (root / "val.txt").write_text("./images/c/1.jpg\nimages/c/2.jpg\n./images/c/9.jpg\n")
+    data = root / "data.yaml"
+    data.write_text(f"{NAMES}train: [../images/a, images/b]\nval: val.txt\ntest: images/*/3.jpg")
+    committed_by(yolo.run, out, "--data", data, "--max_rejected", 1)
+    assert names_of(out, "train") == ["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "b/1.jpg"]
+    assert names_of(out, "val") == ["1.jpg", "2.jpg"]
+    assert names_of(out, "test") == ["a/3.jpg", "c/3.jpg"]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["repairs"] == {"background": 2}
+    (rejected,) = rejected_of(out)
+    assert (rejected["code"], rejected["split"], rejected["key"]) == (
+        "E-IMG-MISSING",
+        "val",
+        "9",
+    )
+    labels = [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
+    assert labels == [(1, "person"), (2, "cat")]
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(f"path: /not/there\n{NAMES}train: images/a\nval: images/c")
+    flags = ["--data", elsewhere, "--folder", root, "--splits", "val"]
+    committed_by(yolo.run, tmp_path / "val", *flags)
+    assert names_of(tmp_path / "val", "val") == ["1.jpg", "2.jpg", "3.jpg"]
+    elsewhere.write_text(f"{NAMES}train: [images/a, val.txt]")
+    mixed = run_pipeline(yolo.run, *flags[:-2], "--output", tmp_path / "no")
+    assert mixed.fault.startswith("E-ARG command line: a split must be lists or folders, got ")
+    ended = run_pipeline(yolo.run, *flags[:-1], "dev", "--output", tmp_path / "no")
+    assert ended.fault.startswith("E-ARG command line: splits must be of data.yaml, got 'dev'")
+
+
+def test_boxes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
+    """Ultralytics turns pictures as EXIF says. Areas are in px of the picture."""
+    root = write_images(tmp_path / "set", {"1": "0 .125 .25 .25 .5\n"})
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation
+    (root / "images/1.jpg").write_bytes(jpeg_bytes(exif=exif))
+    (root / "data.yaml").write_text(f"{NAMES}train: images")
+    committed_by(yolo.run, tmp_path / "out", "--data", root / "data.yaml")
+    (example,) = examples(tmp_path / "out")
+    keys = ("bbox/xmin", "bbox/ymin", "bbox/xmax", "bbox/ymax", "area")
+    got = [value(example, f"image/object/{key}") for key in keys]
+    assert got == [[0.0], [0.75], [0.5], [1.0], [64 * 48 / 8]]
+
+
+def test_records_equal_those_of_coco(tmp_path: Path) -> None:
+    """Boxes, polygons and masks of the same photos, to the six digits that label files have."""
+    spec, root, instances = coco_instances(), tmp_path / "set", tmp_path / "instances.json"
+    shutil.copytree(TEST_DATA / "coco_val/images", root / "images")
+    (root / "labels").mkdir()
+    spec["annotations"] = [
+        one for one in spec["annotations"] if not one["iscrowd"] and len(one["segmentation"]) == 1
+    ]
+    for one in spec["annotations"]:
+        (polygon,) = one["segmentation"]
+        left, top = min(polygon[0::2]), min(polygon[1::2])
+        one["bbox"] = [left, top, max(polygon[0::2]) - left, max(polygon[1::2]) - top]
+        del one["area"]
+    for image in spec["images"]:
+        sides = image["width"], image["height"]
+        lines = []
+        for one in of_image(spec, image):
+            polygon = [v / sides[place % 2] for place, v in enumerate(one["segmentation"][0])]
+            lines.append(" ".join([str(one["category_id"] - 1), *(f"{v:.6f}" for v in polygon)]))
+        path = root / "labels" / Path(image["file_name"]).with_suffix(".txt")
+        path.write_text("\n".join(lines))
+    names = [one["name"] for one in spec["categories"]]
+    (root / "data.yaml").write_text(json.dumps({"names": names, "train": "images"}))
+    instances.write_text(json.dumps(spec))
+    features = ["--features", "boxes,polygons,masks", "--num_shards", 1]
+    images = ["--images", root / "images", "--annotations", instances, "--string_ids"]
+    committed_by(coco.run, tmp_path / "coco", *images, *features)
+    committed_by(yolo.run, tmp_path / "yolo", "--data", root / "data.yaml", *features)
+    wanted, got = examples(tmp_path / "coco"), examples(tmp_path / "yolo")
+    assert len(got) == len(wanted) == 5
+    exact = ("image/filename", "image/object/class/label", "image/object/class/text")
+    close = [f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax")]
+    for one, other in zip(wanted, got, strict=True):
+        assert [value(one, key) for key in exact] == [value(other, key) for key in exact]
+        for key in (*close, "image/object/polygon"):
+            assert value(other, key) == pytest.approx(value(one, key), abs=1e-6)
+        areas = value(one, "image/object/area")
+        assert value(other, "image/object/area") == pytest.approx(areas, rel=0.01, abs=1)
+        masks = [value(each, "image/object/mask") for each in (one, other)]
+        assert [len(found) for found in masks] == [len(areas)] * 2
+
+
+def test_keypoints_of_a_pose_data_set(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "set", {"1": "0 .5 .5 .5 .5 .25 .5 2 0 0 0\n", "2": None})
+    (root / "data.yaml").write_text("names: [person]\nkpt_shape: [2, 3]\ntrain: images")
+    committed_by(yolo.run, tmp_path / "out", "--data", root / "data.yaml")
+    keys = ("x", "y", "visibility", "num", "text")
+    got = {
+        value(e, "image/filename")[0]: [value(e, f"image/object/keypoint/{key}") for key in keys]
+        for e in examples(tmp_path / "out")
+    }
+    assert got == {b"1.jpg": [[0.25, 0], [0.5, 0], [2, 0], [1], [b"0", b"1"]], b"2.jpg": [[]] * 5}
