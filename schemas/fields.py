@@ -21,6 +21,9 @@ Scalar = int | float | str
 Attributes = Mapping[str, int | str]
 """Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
 
+FRACTION = -1
+"""Width and height of an image if boxes are fractions of them."""
+
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
 but payloads on disk."""
@@ -166,8 +169,9 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 if the file does not say.
-        height_px: image height by the annotation file; 0 if the file does not say.
+        width_px: image width by the annotation file; 0 if the file does not say; `FRACTION` if
+            boxes are fractions of it.
+        height_px: image height by the annotation file, likewise.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.
         segments: segments of the panoptic PNG, which is the sample's second blob. Their order, that

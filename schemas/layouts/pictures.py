@@ -12,13 +12,13 @@ from typing import NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.fields import (
+    FRACTION,
     AttributedFields,
     Attributes,
     BadAnnotation,
     EncodedImage,
     ImageInfo,
     ObjectFields,
-    PictureFields,
     Segmentation,
     SegmentFields,
     Window,
@@ -124,7 +124,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     key: str
     image: EncodedImage
     frame: Frame
-    fields: PictureFields
+    fields: AttributedFields
     objects: list[PictureObject]
     labels: Labels = {}
     panoptic_image: EncodedImage | None = None
@@ -165,7 +165,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         box = place_box(bbox, *frame[:3], frame.crop)
         if not isinstance(box, PlacedBox):
             return box
-        if self.image.window is not None:
+        if self.image.window is not None or self.fields.width_px == FRACTION:
             area_px2 = self._converted_px2(area_px2, bbox, box)
         label = self.labels[found.category_id]
         return PictureObject(
@@ -278,7 +278,8 @@ def choose_frame(
     both, or is missing, the stored picture is assumed.
 
     Args:
-        json_size: width and height in px by the annotation file; zeros if it does not say.
+        json_size: width and height in px by the annotation file; zeros if it does not say;
+            `FRACTION` if annotations are fractions of the picture, so that the frame is 1 x 1.
         info: facts of the written image.
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
@@ -291,7 +292,9 @@ def choose_frame(
     orientation = info.orientation if turned == 1 else turned
     upright, is_upright = turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
-    if size == stored:
+    if FRACTION in json_size:
+        size, repairs = (1, 1), ["frame_assumed"] if orientation != 1 else []
+    elif size == stored:
         repairs += ["frame_assumed"] if orientation != 1 and upright == stored else []
     elif policy is SizeMismatch.TRUST_IMAGE:
         size, repairs = stored, ["size_from_image"]
