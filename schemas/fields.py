@@ -200,9 +200,11 @@ class AttributedFields(PictureFields, frozen=True, array_like=True, gc=False):
 
     Attributes:
         attributes: attributes of each object; empty if no object has any.
+        image_labels: class and confidence, 0 to 1, of each label of the whole image.
     """
 
     attributes: list[dict[str, int | str]] = []
+    image_labels: list[tuple[str, float]] = []
 
 
 class BadAnnotation(NamedTuple):
