@@ -50,8 +50,11 @@ class OpenImagesConfig(DataSetConfig):
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
-        if not self.label_file:
-            raise ValueError("classes must name a file of classes, got none: give one")
+        if not self.label_file.lower().endswith(".csv"):
+            raise ValueError(
+                f"classes must be a .csv file, got {self.label_file!r}: give one, with a class and"
+                " its display name a line"
+            )
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
         check_splits_named("image_labels", self.image_labels, "--images", self.images)

@@ -224,15 +224,22 @@ def test_tables_that_cannot_be_used_end_the_run(
     assert (*ended.ended, said in ended.fault) == (3, code, True), ended.fault
 
 
-def test_splits_must_agree(tmp_path: Path) -> None:
-    flags = ("--images", "train=i", "--classes", "c.csv", "--output", tmp_path / "out")
-    other = run_pipeline(openimages.run, *flags, "--boxes", "val=b.csv")
-    assert "images and boxes must name the same splits" in other.fault
-    labels = ("--boxes", "train=b.csv", "--image_labels", "val=l.csv")
-    assert (
-        "image_labels must name splits of --images"
-        in run_pipeline(openimages.run, *flags, *labels).fault
-    )
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--boxes val=b.csv --classes c.csv", "images and boxes must name the same splits"),
+        (
+            "--boxes b.csv --classes c.csv --image_labels val=l.csv",
+            "image_labels must name splits of --images",
+        ),
+        ("--boxes b.csv --classes c.txt", "classes must be a .csv file, got 'c.txt'"),
+        ("--boxes b.csv", "required: --classes"),
+    ],
+)
+def test_flags_must_fit_together(flags: str, said: str, tmp_path: Path) -> None:
+    sources = ["--images", "i", "--output", tmp_path / "out"]
+    ended = run_pipeline(openimages.run, *sources, *flags.split())
+    assert (ended.code, said in ended.fault) == (2, True), ended.fault
 
 
 def test_rows_may_be_in_any_order(tmp_path: Path) -> None:

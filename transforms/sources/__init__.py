@@ -1,1 +1,1 @@
-"""Readers of samples: COCO files, folders, tables, sidecar files, image pairs and arrays."""
+"""Readers of samples, a module for each source."""
