@@ -41,7 +41,7 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("pipelines", 3244, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2140, ["transforms/sources/**/*.py"]),
+    Budget("transforms/sources", 2141, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
@@ -59,7 +59,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_388, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 19_389, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 31_850, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 131

@@ -291,10 +291,12 @@ class JoinRows(beam.PTransform):
         if not is_in_process(files.pipeline):
             tables |= "Spread" >> beam.Reshuffle()
         rows = tables | "ReadRows" >> beam.FlatMap(read_parts, self.access)
-        parts = (rows, files | "NameFiles" >> beam.FlatMap(part_of_file)) | beam.Flatten()
-        batches = parts | BatchByName(_name_of, _Parts, tuple[Partition, _Parts])
+        images = files | "NameFiles" >> beam.FlatMap(part_of_file)
+        by_id = BatchByName(_name_of, _Parts, tuple[Partition, _Parts])
+        # Batched before they are flattened: FnApiRunner holds what it flattens.
+        batches = (rows | "BatchRows" >> by_id, images | "BatchImages" >> by_id)
         spool = spool_for(files.pipeline, self.access.spool_dir)
-        return (batches,) | "JoinOnId" >> GroupBatches(_Parts, spool)
+        return batches | "JoinOnId" >> GroupBatches(_Parts, spool)
 
 
 def _name_of(part: _Part) -> tuple[str, str]:
