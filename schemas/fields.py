@@ -21,8 +21,8 @@ Scalar = int | float | str
 Attributes = Mapping[str, int | str]
 """Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
 
-FRACTION = -1
-"""Width and height of an image if boxes are fractions of them."""
+UNIT_STORED_PX = -2, -2
+"""Width and height in `PictureFields` if coordinates are fractions of the picture as stored."""
 
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
@@ -169,8 +169,8 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 if the file does not say; `FRACTION` if
-            boxes are fractions of it.
+        width_px: image width by the annotation file; 0 if the file does not say, and -2 if
+            coordinates are fractions of the picture as stored (`UNIT_STORED_PX`).
         height_px: image height by the annotation file, likewise.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.

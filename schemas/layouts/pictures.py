@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.fields import (
-    FRACTION,
+    UNIT_STORED_PX,
     AttributedFields,
     Attributes,
     BadAnnotation,
@@ -165,7 +165,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         box = place_box(bbox, *frame[:3], frame.crop)
         if not isinstance(box, PlacedBox):
             return box
-        if self.image.window is not None or self.fields.width_px == FRACTION:
+        if self.image.window is not None or frame[:2] == (1, 1):  # of fractions, or of one pixel
             area_px2 = self._converted_px2(area_px2, bbox, box)
         label = self.labels[found.category_id]
         return PictureObject(
@@ -278,8 +278,8 @@ def choose_frame(
     both, or is missing, the stored picture is assumed.
 
     Args:
-        json_size: width and height in px by the annotation file; zeros if it does not say;
-            `FRACTION` if annotations are fractions of the picture, so that the frame is 1 x 1.
+        json_size: width and height in px by the annotation file; zeros if it does not say. With
+            `UNIT_STORED_PX`, the frame is the picture as stored, 1 wide and 1 high.
         info: facts of the written image.
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
@@ -290,11 +290,11 @@ def choose_frame(
         return Frame(*written, crop=crop)  # nearly every picture
     stored = turn_size(written, turned)
     orientation = info.orientation if turned == 1 else turned
+    if json_size == UNIT_STORED_PX:
+        return Frame(1, 1, inverse_orientation(turned), crop=crop)
     upright, is_upright = turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
-    if FRACTION in json_size:
-        size, repairs = (1, 1), ["frame_assumed"] if orientation != 1 else []
-    elif size == stored:
+    if size == stored:
         repairs += ["frame_assumed"] if orientation != 1 and upright == stored else []
     elif policy is SizeMismatch.TRUST_IMAGE:
         size, repairs = stored, ["size_from_image"]
