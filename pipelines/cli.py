@@ -43,6 +43,7 @@ PIPELINES = {
     "sidecar": "Convert images with one JSON file each to sharded .tfrec files.",
     "voc": "Convert Pascal VOC's images and XML files to sharded .tfrec files.",
     "yolo": "Convert YOLO's images and label files to sharded .tfrec files.",
+    "openimages": "Convert Open Images' photos and CSV tables to sharded .tfrec files.",
     "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
     "arrays": "Convert NumPy arrays to sharded .tfrec files.",
     "records": "Reshard, merge or divide data sets and other TFRecord files.",
@@ -285,7 +286,7 @@ def run_command(argv: Sequence[str]) -> None:
         names, usage = PIPELINES, "beam-tfrec plan COMMAND ..."
         arguments = ["--plan", *arguments]
     if command in ("-h", "--help", ""):
-        lines = [f"  {name:8} {does}" for name, does in names.items()]
+        lines = [f"  {name:10} {does}" for name, does in names.items()]
         more = "Flags of a command: beam-tfrec COMMAND --help"
         text = "\n".join([f"usage: {usage}", "", *lines, "", more])
         print(text, file=sys.stdout if command else sys.stderr)

@@ -395,7 +395,7 @@ def add_class_flags(parser: FlagParser, default: str = "default 0") -> None:
     group.text(
         "--label_file",
         "text file with a class a line, in the order of their numbers; a display name may follow"
-        " after a tab (default: the sources' classes, sorted by name)",
+        " after a tab, in a .csv after a comma (default: the sources' classes, sorted by name)",
         "FILE",
     )
     group.number("--first_label", f"number of the first class ({default})", rare=True)

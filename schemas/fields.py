@@ -21,6 +21,9 @@ Scalar = int | float | str
 Attributes = Mapping[str, int | str]
 """Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
 
+UNIT_STORED_PX = -2, -2
+"""Width and height in `PictureFields` if coordinates are fractions of the picture as stored."""
+
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
 but payloads on disk."""
@@ -170,9 +173,10 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     object; it is empty for an object without outline.
 
     Attributes:
-        width_px: image width by the annotation file; 0 if the file does not say, and -1 if
-            coordinates are fractions of the upright picture (`UNIT_FRAME_PX`).
-        height_px: image height by the annotation file; 0 if the file does not say.
+        width_px: image width by the annotation file; 0 if the file does not say. If coordinates are
+            fractions, -1 for those of the upright picture (`UNIT_FRAME_PX`), and -2 for those of
+            the picture as stored (`UNIT_STORED_PX`).
+        height_px: image height by the annotation file, likewise.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.
         segments: segments of the panoptic PNG, which is the sample's second blob. Their order, that
@@ -201,9 +205,11 @@ class AttributedFields(PictureFields, frozen=True, array_like=True, gc=False):
 
     Attributes:
         attributes: attributes of each object; empty if no object has any.
+        image_labels: class and confidence, 0 to 1, of each label of the whole image.
     """
 
     attributes: list[dict[str, int | str]] = []
+    image_labels: list[tuple[str, float]] = []
 
 
 class BadAnnotation(NamedTuple):

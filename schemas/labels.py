@@ -1,5 +1,6 @@
 """Classes and licenses: merged over files and data sets, numbered, and read from label files."""
 
+import csv
 import logging
 import re
 from collections import Counter
@@ -117,6 +118,7 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     If the name is a WordNet synset, spaces can replace the tab, as in ImageNet's lists:
     `n01440764 tench, Tinca tinca`. Space around names and texts is dropped, as are empty lines at
     the end. An empty line before the end is refused: it is unclear whether it takes a number.
+    In a `.csv` file a comma replaces the tab, and Open Images' header is skipped.
 
     Args:
         data: the file's bytes in UTF-8, with or without a byte order mark.
@@ -131,11 +133,16 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     Label(id=1, name='dog', category_id=None, keypoints=(), text='')
     >>> read_label_file(b"n01440764 tench, Tinca tinca\n", 1, "a.txt")[0].text
     'tench, Tinca tinca'
+    >>> read_label_file(b'/m/04bcr3,"Table, large"', 1, "a.csv")[0].text
+    'Table, large'
     """
     try:
         text = data.removeprefix(_UTF8_BOM).decode()
     except UnicodeDecodeError as error:
         raise _refused(where, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
+    if where.lower().endswith(".csv"):
+        text = "\n".join("\t".join(cells) for cells in csv.reader(text.split("\n")))
+        text = text.removeprefix("LabelName\tDisplayName\n")
     lines = text.rstrip().split("\n")
     if lines == [""]:
         raise _refused(where, "no classes", "write one class per line")

@@ -39,7 +39,7 @@ def test_parameters_name_their_pipelines() -> None:
     assert (low["parentName"], low["parentTriggerValues"]) == ("pipeline", ["pairs"])
     assert low["isOptional"]  # of the template, which has other pipelines
     images = parameter("images")
-    assert images["parentTriggerValues"] == ["coco", "folder", "sidecar", "voc"]
+    assert images["parentTriggerValues"] == ["coco", "folder", "sidecar", "voc", "openimages"]
     for pipeline in ("coco: ", "; folder: ", "; sidecar, voc: "):
         assert pipeline in str(images["helpText"])
     layouts = [option["value"] for option in parameter("layout")["enumOptions"]]  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def test_one_parameter_names_the_pipeline(
     [
         (
             ["--pipeline=pairs", "--images=gs://b/i"],
-            "pairs has no parameter images, which is for coco, folder, sidecar, voc;"
+            "pairs has no parameter images, which is for coco, folder, sidecar, voc, openimages;"
             " leave it out, or give another pipeline",
         ),
         (

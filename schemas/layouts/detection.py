@@ -141,6 +141,26 @@ _LVIS = (
 )
 LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
 
+_IMAGE_LABELS = (
+    class_label("image/class/label", "class ids of verified labels of the image", repeated=True),
+    text("image/class/text", "class names of these labels", repeated=True),
+    floats("image/class/confidence", "1 where the class is in the image, 0 where it is not"),
+)
+
+
+def _image_labels_values(picture: Picture) -> Values:
+    """Return the labels of the whole image, as in its source."""
+    labels = [picture.labels[name] for name, _ in picture.fields.image_labels]
+    return {
+        "image/class/label": [label.id for label in labels],
+        "image/class/text": [label.name.encode() for label in labels],
+        "image/class/confidence": [confidence for _, confidence in picture.fields.image_labels],
+    }
+
+
+IMAGE_LABELS = FeatureGroup("image_labels", _IMAGE_LABELS, _image_labels_values, "image_labels")
+"""Group for labels of whole images, with their confidences."""
+
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
 """Groups for what COCO's files hold."""
 
@@ -184,7 +204,7 @@ class DetectionLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, name
     image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
-    groups: ClassVar[tuple[FeatureGroup, ...]] = (*GROUPS, *ATTRIBUTES)
+    groups: ClassVar[tuple[FeatureGroup, ...]] = (*GROUPS, *ATTRIBUTES, IMAGE_LABELS)
 
     @property
     def reads_segmentations(self) -> bool:

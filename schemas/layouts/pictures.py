@@ -13,13 +13,13 @@ import msgspec
 
 from beam_tfrec.schemas.fields import (
     UNIT_FRAME_PX,
+    UNIT_STORED_PX,
     AttributedFields,
     Attributes,
     BadAnnotation,
     EncodedImage,
     ImageInfo,
     ObjectFields,
-    PictureFields,
     Segmentation,
     SegmentFields,
     Window,
@@ -125,7 +125,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     key: str
     image: EncodedImage
     frame: Frame
-    fields: PictureFields
+    fields: AttributedFields
     objects: list[PictureObject]
     labels: Labels = {}
     panoptic_image: EncodedImage | None = None
@@ -280,7 +280,8 @@ def choose_frame(
 
     Args:
         json_size: width and height in px by the annotation file; zeros if it does not say. With
-            `UNIT_FRAME_PX`, the frame is the upright picture, 1 wide and 1 high.
+            `UNIT_FRAME_PX`, the frame is the upright picture, and with `UNIT_STORED_PX` the picture
+            as stored, 1 wide and 1 high.
         info: facts of the written image.
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
@@ -293,6 +294,8 @@ def choose_frame(
     orientation = info.orientation if turned == 1 else turned
     if json_size == UNIT_FRAME_PX:
         return Frame(1, 1, orientation if turned == 1 else 1, crop=crop)
+    if json_size == UNIT_STORED_PX:
+        return Frame(1, 1, inverse_orientation(turned), crop=crop)
     upright, is_upright = turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
     if size == stored:

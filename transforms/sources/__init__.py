@@ -1,1 +1,1 @@
-"""Readers of samples: COCO files, folders, tables, files next to images, image pairs and arrays."""
+"""Readers of samples, a module for each source."""

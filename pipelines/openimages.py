@@ -1,0 +1,129 @@
+"""Open Images' photos and CSV tables to sharded .tfrec: `beam-tfrec openimages --help`."""
+
+import argparse
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, parse_per_split
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.read_openimages import (
+    BOXES,
+    LABELS,
+    JoinRows,
+    OpenImagesReader,
+)
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
+
+
+@dataclass(frozen=True)
+class OpenImagesConfig(DataSetConfig):
+    """A whole conversion of Open Images.
+
+    `label_file` has the classes: a CSV file with a class and its display name a line.
+
+    Attributes:
+        images: URI of the folder of images per split.
+        boxes: URI of the table of boxes per split.
+        image_labels: URI of the table of image-level labels per split that has one.
+        allow_unannotated: an image without rows is a sample without objects.
+    """
+
+    images: Mapping[str, str]
+    boxes: Mapping[str, str]
+    image_labels: Mapping[str, str] = field(default_factory=dict)
+    allow_unannotated: bool = False
+    layout: Layout = field(
+        default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
+    )
+
+    images_field: ClassVar[str] = "images"
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not fit together."""
+        if not self.label_file.lower().endswith(".csv"):
+            raise ValueError(
+                f"classes must be a .csv file, got {self.label_file!r}: give one, with a class and"
+                " its display name a line"
+            )
+        check_same_splits(images=self.images, boxes=self.boxes)
+        super().__post_init__()
+        check_splits_named("image_labels", self.image_labels, "--images", self.images)
+
+    @property
+    def roots(self) -> Mapping[str, str]:
+        """URI per root name of the samples' blobs."""
+        return self.images
+
+    @property
+    def tables(self) -> list[tuple[str, str, str]]:
+        """Split, kind and URI of each table."""
+        kinds = {BOXES: self.boxes, LABELS: self.image_labels}
+        return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
+
+    @property
+    def files(self) -> Sequence[str]:
+        """URIs of files that identify the sources, of any split."""
+        return [*super().files, *(uri for _, _, uri in self.tables)]
+
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from images joined with rows."""
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        joined = listed.pieces | "JoinRows" >> JoinRows(self.tables, self.access)
+        reader = OpenImagesReader(
+            self.splitting, self.label_file, self.access, self.allow_unannotated
+        )
+        read = joined | "ReadOpenImages" >> self.read_samples(reader)
+        return read._replace(tallies=listed.tallies)
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        unannotated = "keep" if self.allow_unannotated else "reject"
+        return super().options() | {"unannotated": unannotated}
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layout."""
+    group = add_sources(
+        parser,
+        "sources (docs/openimages.md)",
+        images=("DIR", "folder of images or data set per split; a file's name is the image's id"),
+        boxes=("CSV", "table of boxes per split, such as train-annotations-bbox.csv"),
+    )
+    classes = "table of classes, such as class-descriptions-boxable.csv: its lines number them"
+    group.add("--classes", classes, dest="label_file", metavar="CSV", required=True)
+    labels = "table of image-level labels per split, with their confidences"
+    group.several("--image_labels", labels, "[SPLIT=]CSV")
+    unannotated = "keep images without a row (default: reject them)"
+    group.switch("--allow_unannotated", unannotated, rare=True)
+    add_drop_flag(parser)
+
+
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    sources = ("images", "boxes", "image_labels")
+    per_split = {name: parse_per_split(name, getattr(flags, name), flags.split) for name in sources}
+    return {**per_split, "allow_unannotated": flags.allow_unannotated}
+
+
+COMMAND = Command(
+    "openimages",
+    OpenImagesConfig,
+    add_flags,
+    fields_of,
+    "--images photos --boxes boxes.csv --classes classes.csv",
+)
+
+run = COMMAND.run  # `cli.run_command` calls it by name
+
+if __name__ == "__main__":
+    main(COMMAND.name)

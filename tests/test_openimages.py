@@ -1,0 +1,286 @@
+"""Open Images end to end: equality with COCO, attributes, image-level labels, faults, reruns."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_tfrec.pipelines import coco, openimages
+from tests.coco_command import (
+    committed_by,
+    digests,
+    examples,
+    rejected_of,
+    run_pipeline,
+    value,
+    write_coco,
+)
+from tests.conftest import TEST_DATA, jpeg_bytes
+
+FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")
+BOXES = ",".join(("ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax", *FLAGS))
+LABELS = "ImageID,Source,LabelName,Confidence"
+CLASSES = "/m/01yrx,Cat\n/m/0bt9lr,Dog\n"
+CAT = "/m/01yrx,1,0.25,0.5,0,1,0,0,0,0,0"
+OBJECT = "image/object"
+
+
+def box(image_id: str, rest: str = CAT) -> str:
+    """Return a row of boxes."""
+    return f"{image_id},xclick,{rest}"
+
+
+def write_table(path: Path, rows: Iterable[str], header: str = BOXES) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *rows, ""]))
+    return path
+
+
+def write_sources(
+    folder: Path, rows: Iterable[str], images: Iterable[str], labels: Iterable[str] = ()
+) -> list[object]:
+    """Write images and tables, and return the flags that name them."""
+    for place, name in enumerate(images):
+        path = folder / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(color=place))
+    (folder / "classes.csv").write_text(CLASSES)
+    flags: list[object] = ["--images", folder / "images", "--classes", folder / "classes.csv"]
+    flags += ["--boxes", write_table(folder / "boxes.csv", rows)]
+    if labels:
+        flags += ["--image_labels", write_table(folder / "labels.csv", labels, LABELS)]
+    return flags
+
+
+def features(out: Path, *keys: str, split: str = "") -> dict[str, list[Any]]:
+    """Return features of each record by its source id."""
+    return {
+        value(example, "image/source_id")[0].decode(): [value(example, key) for key in keys]
+        for example in examples(out, split)
+    }
+
+
+def rejects(out: Path) -> list[tuple[str, str, list, str]]:
+    found = rejected_of(out)
+    return [(one["code"], one["key"], one["annotation_ids"], one["detail"]) for one in found]
+
+
+def same_boxes(folder: Path) -> tuple[list[object], list[object]]:
+    """Write the boxes of COCO's photos in both formats, and return the flags of both commands."""
+    spec = json.loads((TEST_DATA / "coco_train/annotations/instances.json").read_text())
+    images = {image["id"]: image for image in spec["images"]}
+    names = {category["id"]: category["name"] for category in spec["categories"]}
+    rows = []
+    for found in sorted(spec["annotations"], key=lambda found: found["id"]):
+        image, (x, y, width, height) = images[found["image_id"]], found["bbox"]
+        found["area"] = width * height
+        xs = [edge / image["width"] for edge in (x, x + width)]
+        ys = [edge / image["height"] for edge in (y, y + height)]
+        edges = ",".join(f"{edge:.17g}" for edge in (*xs, *ys))
+        name, stem = names[found["category_id"]], Path(image["file_name"]).stem
+        rows.append(box(stem, f"{name},1,{edges},0,0,{found['iscrowd']},0,0"))
+    classes = folder / "classes.csv"
+    classes.write_text("".join(f"{names[number]},\n" for number in sorted(names)))
+    photos = ["--images", TEST_DATA / "coco_train/images"]
+    boxes = ["--boxes", write_table(folder / "boxes.csv", rows), "--classes", classes]
+    annotations = ["--annotations", write_coco(folder, spec), "--category_ids", "contiguous"]
+    return [*photos, *boxes, "--allow_unannotated"], [*photos, *annotations]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        pytest.param(
+            ("--resize", "96x64", "--resize_mode", "fill", "--orientation", "upright"),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_records_equal_those_of_the_same_boxes_as_coco(flags: tuple, tmp_path: Path) -> None:
+    ours, cocos = same_boxes(tmp_path)
+    committed_by(openimages.run, tmp_path / "ours", *ours, *flags)
+    committed_by(coco.run, tmp_path / "coco", *cocos, *flags)
+    found: list[Mapping[bytes, dict]] = []
+    for out in ("ours", "coco"):
+        records = {}
+        for example in examples(tmp_path / out):
+            keys = {*example.features.feature} - {"image/source_id"}
+            records[value(example, "image/filename")[0]] = {
+                key: value(example, key) for key in keys
+            }
+        found.append(records)
+    only_ours = {f"{OBJECT}/{a}" for a in ("occluded", "truncated", "group_of", "depiction")}
+    for name, expected in found[1].items():
+        record = {key: of for key, of in found[0][name].items() if key in expected}
+        assert found[0][name].keys() - expected.keys() == only_ours | {f"{OBJECT}/is_inside"}
+        area = f"{OBJECT}/area"
+        assert record.pop(area) == pytest.approx(expected.pop(area), rel=1e-6)
+        assert record == expected
+        assert found[0][name][f"{OBJECT}/group_of"] == expected[f"{OBJECT}/is_crowd"]
+
+
+def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_path: Path) -> None:
+    rows = [
+        box("b", "/m/0bt9lr,1,0.5,1,0.25,0.75,1,-1,1,0,-1"),
+        box("a", "/m/01yrx,1,0,0.5,0,1,0,0,0,1,0"),
+        box("b"),
+    ]
+    labels = ["b,verification,/m/01yrx,1", "c,verification,/m/0bt9lr,0", "b,machine,/m/0bt9lr,0.7"]
+    flags = write_sources(tmp_path, rows, ["a.jpg", "deep/er/b.JPG", "c.png"], labels)
+    manifest = committed_by(openimages.run, tmp_path / "out", *flags)
+    attributes = ("occluded", "truncated", "group_of", "depiction", "is_inside", "is_crowd")
+    assert features(tmp_path / "out", *(f"{OBJECT}/{key}" for key in attributes)) == {
+        "a": [[0], [0], [0], [1], [0], [0]],
+        "b": [[1, 0], [-1, 0], [1, 0], [0, 0], [-1, 0], [1, 0]],
+        "c": [[]] * 6,
+    }
+    texts = (f"{OBJECT}/class/text", f"{OBJECT}/bbox/xmax", f"{OBJECT}/area")
+    assert features(tmp_path / "out", *texts) == {
+        "a": [[b"/m/01yrx"], [0.5], [0.5 * 64 * 48]],
+        "b": [[b"/m/0bt9lr", b"/m/01yrx"], [1, 0.5], [0.25 * 64 * 48] * 2],
+        "c": [[], [], []],
+    }
+    keys = ("image/class/label", "image/class/text", "image/class/confidence")
+    assert features(tmp_path / "out", *keys) == {
+        "a": [[], [], []],
+        "b": [[1, 2], [b"/m/01yrx", b"/m/0bt9lr"], [1, pytest.approx(0.7)]],
+        "c": [[2], [b"/m/0bt9lr"], [0]],
+    }
+    assert [*manifest["plan"]["labels"]] == [
+        {"id": 1, "name": "/m/01yrx", "text": "Cat"},
+        {"id": 2, "name": "/m/0bt9lr", "text": "Dog"},
+    ]
+    assert manifest["splits"]["train"]["annotations"]["written"] == 6
+
+
+def test_every_row_is_in_a_record_or_a_reject(tmp_path: Path) -> None:
+    bad = {
+        "/m/x,1,0,1,0,1,0,0,0,0,0": (
+            "E-ANN-CATEGORY",
+            "class '/m/x' is not in the file of classes",
+        ),
+        "/m/01yrx,1,0,wide,0,1,0,0,0,0,0": (
+            *("E-ANN-ROW", "could not convert string to float: 'wide'"),
+        ),
+        "/m/01yrx,1,0,nan,0,1,0,0,0,0,0": (
+            *("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
+        ),
+        "/m/01yrx,1,0.5,0.5,0,1,0,0,0,0,0": ("E-BOX-EMPTY", "width 0.0 and height 1.0"),
+        "/m/01yrx,1,0,1,0,1,2,0,0,0,0": ("E-ANN-ROW", "a flag is '2', not 1, 0 or -1"),
+        CAT: ("E-ANN-TWICE", "an earlier row of the image is equal"),
+        "/m/01yrx,1,1.5,2.0,0,1,0,0,0,0,0": (
+            *("E-BOX-OUTSIDE", "x 1.5 to 2.0, y 0.0 to 1.0 in 1 x 1"),
+        ),
+    }
+    rows = [box("a"), *(box("a", rest) for rest in bad), "a,too,few", box(""), box("gone")]
+    rows += [box("two"), box("zero")]
+    labels = ["a,verification,/m/01yrx,1.5"]
+    images = ["a.jpg", "two.jpg", "x/two.png", "zero.jpg", "bare.jpg", "notes.txt"]
+    flags = write_sources(tmp_path, rows, images, labels)
+    (tmp_path / "images/zero.jpg").write_bytes(b"")
+    accept = ("--max_dropped", 10, "--max_rejected", 5)
+    manifest = committed_by(openimages.run, tmp_path / "out", *flags, *accept)
+    of_label = "the confidence is 1.5, not from 0 to 1"
+    expected = [
+        ("E-ANN-ROW", "", [10], "3 cells, the header has 13"),
+        ("E-ANN-ROW", "", [11], "it has no ImageID"),
+        *((code, "a", [line], detail) for line, (code, detail) in enumerate(bad.values(), 3)),
+        ("E-ANN-ROW", "a", ["image_labels:2"], of_label),
+        ("E-ANN-MISSING", "bare", [], "no row names it"),
+        ("E-IMG-MISSING", "gone", [12], "no such image"),
+        ("E-SRC-TWICE", "two.jpg", [13], "2 images have the id two"),
+        ("E-SRC-TWICE", "x/two.png", [], "2 images have the id two"),
+        ("E-IMG-EMPTY", "zero", [14], "0 bytes"),
+    ]
+    assert sorted(rejects(tmp_path / "out"), key=str) == sorted(expected, key=str)
+    split = manifest["splits"]["train"]
+    assert split["skipped"] == {"not_called_an_image": 1}
+    fate = split["annotations"]
+    assert (fate["listed"], fate["written"], fate["lost"]) == (14, 1, 3)
+    assert sum(fate["dropped"].values()) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "said"),
+    [
+        ("boxes.csv", "ImageID,LabelName,XMin,XMax,YMin\n", "E-TAB-HEADER", "no column 'YMax'"),
+        ("boxes.csv", "", "E-TAB-HEADER", "column 1"),
+        ("boxes.csv", f'{BOXES}\n"a,b\n', "E-TAB-FORMAT", "never closed"),
+        ("labels.csv", "ImageID,LabelName\n", "E-TAB-HEADER", "no column 'Confidence'"),
+        ("classes.csv", "", "E-ANN-LABELS", "no classes"),
+        ("classes.csv", "/m/1,A\n/m/1,B\n", "E-ANN-LABELS", "lines 1 and 2"),
+        ("classes.csv", b"/m/1,\xff\n", "E-ANN-LABELS", "not UTF-8 at byte 5"),
+    ],
+)
+def test_tables_that_cannot_be_used_end_the_run(
+    name: str, content: str | bytes, code: str, said: str, tmp_path: Path
+) -> None:
+    flags = write_sources(tmp_path, [box("a")], ["a.jpg"], ["a,v,/m/01yrx,1"])
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    ended = run_pipeline(openimages.run, *flags, "--output", tmp_path / "out")
+    assert (*ended.ended, said in ended.fault) == (3, code, True), ended.fault
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--boxes val=b.csv --classes c.csv", "images and boxes must name the same splits"),
+        (
+            "--boxes b.csv --classes c.csv --image_labels val=l.csv",
+            "image_labels must name splits of --images",
+        ),
+        ("--boxes b.csv --classes c.txt", "classes must be a .csv file, got 'c.txt'"),
+        ("--boxes b.csv", "required: --classes"),
+    ],
+)
+def test_flags_must_fit_together(flags: str, said: str, tmp_path: Path) -> None:
+    sources = ["--images", "i", "--output", tmp_path / "out"]
+    ended = run_pipeline(openimages.run, *sources, *flags.split())
+    assert (ended.code, said in ended.fault) == (2, True), ended.fault
+
+
+def test_rows_may_be_in_any_order(tmp_path: Path) -> None:
+    sides = [f"0.{side}" for side in range(1, 9)]
+    rows = [[box(f"i{n}", f"/m/01yrx,1,0,{side},0,1,,,,,") for side in sides] for n in range(6)]
+    images = [f"i{n}.jpg" for n in range(6)]
+    by_image = [row for of_image in rows for row in of_image]
+    taking_turns = [row for of_side in zip(*rows, strict=True) for row in of_side]
+    for name, in_order in (("one", by_image), ("other", taking_turns)):
+        committed_by(openimages.run, tmp_path / name, *write_sources(tmp_path, in_order, images))
+    assert digests(tmp_path / "one", "*.tfrec") == digests(tmp_path / "other", "*.tfrec")
+    assert f"{OBJECT}/occluded" not in examples(tmp_path / "one")[0].features.feature  # not known
+
+
+@pytest.mark.thorough
+def test_splits_reruns_and_later_images(tmp_path: Path) -> None:
+    flags: list[object] = ["--classes", tmp_path / "train/classes.csv"]
+    for split in ("train", "val"):  # the id i0 is in both
+        rows = [box(f"i{n}") for n in range(2)]
+        write_sources(tmp_path / split, rows, ["i0.jpg", f"{split}/i1.jpg"])
+    for name in ("images", "boxes.csv"):
+        paths = [f"{split}={tmp_path / split / name}" for split in ("train", "val")]
+        flags += [f"--{Path(name).stem}", *paths]
+    manifest = committed_by(openimages.run, tmp_path / "first", *flags)
+    assert [split["records"] for split in manifest["splits"].values()] == [2, 2]
+    again = run_pipeline(openimages.run, *flags, "--output", tmp_path / "first")
+    assert again.out.startswith("already complete")
+    (tmp_path / "train/images/i2.jpg").write_bytes(jpeg_bytes(color=9))
+    write_table(tmp_path / "train/boxes.csv", [box(f"i{n}") for n in range(3)])
+    later = ["--since", tmp_path / "first"]
+    committed_by(openimages.run, tmp_path / "later", *flags, *later)
+    assert [*features(tmp_path / "later")] == ["i2"]
+    changed = run_pipeline(openimages.run, *flags, "--output", tmp_path / "first")
+    assert changed.ended == (5, "E-OUT-PLAN")
+
+
+def test_a_hash_of_the_image_id_may_draw_the_split(tmp_path: Path) -> None:
+    ids = [f"i{n}" for n in range(12)]
+    flags = write_sources(tmp_path, map(box, ids), [f"{one}.jpg" for one in ids])
+    shares = ("--split_by", "hash", "--splits", "train=50,val=50")
+    committed_by(openimages.run, tmp_path / "out", *flags, *shares)
+    found = [{*features(tmp_path / "out", split=split)} for split in ("train", "val")]
+    assert found[0] | found[1] == {*ids}
+    assert all(found)

@@ -1,0 +1,303 @@
+"""Samples of Open Images: rows of CSV tables, joined with images by the images' ids.
+
+A table of boxes, and perhaps one of image-level labels, names images by id: the file's name without
+folders and extension. `JoinRows` joins rows with listed files in partitions. Rows of an image may
+be anywhere in a table. `OpenImagesReader` makes the samples of a partition.
+"""
+
+import functools
+import itertools
+import operator
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import UNIT_STORED_PX, AttributedFields, ObjectFields
+from beam_tfrec.schemas.geometry.boxes import check_bbox
+from beam_tfrec.schemas.labels import read_label_file
+from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.shuffle.elements import (
+    Batch,
+    BatchByName,
+    GroupBatches,
+    Partition,
+    is_in_process,
+    spool_for,
+)
+from beam_tfrec.transforms.sources.list_blobs import (
+    ListedFile,
+    is_folder,
+    pin_sample,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.table_rows import BadRow, TableFile, open_table
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
+
+BOXES, LABELS = "boxes", "image_labels"
+"""Kinds of tables."""
+
+_FLAG_COLUMNS = {
+    "IsOccluded": "occluded",
+    "IsTruncated": "truncated",
+    "IsGroupOf": "group_of",
+    "IsDepiction": "depiction",
+    "IsInside": "inside",
+}
+"""Attribute of an object by column; all of these columns may be missing."""
+
+_NEEDED = {
+    BOXES: ("LabelName", "XMin", "XMax", "YMin", "YMax"),
+    LABELS: ("LabelName", "Confidence"),
+}
+_COLUMNS = {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS), LABELS: _NEEDED[LABELS]}
+_NUM_OF_BOX = len(_NEEDED[BOXES])
+_IMAGE_ID = "ImageID"
+_FLAGS = {"1": 1, "0": 0, "-1": -1, "": 0}  # -1 means not known
+
+_Row = tuple[str, int, list[str]]
+"""A row: the kind of its table, its line, and its cells in the order of `_COLUMNS`.
+
+A row that cannot be read, or has no image id, has a description of its fault as its only cell.
+"""
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A listed file, or neighbouring rows, with the same image id.
+
+    Attributes:
+        source: split that the user gave the folder or table for.
+        image_id: id of the image; empty for rows without one.
+        files: the listed file, if it is one.
+        rows: rows of one table.
+    """
+
+    source: str
+    image_id: str
+    files: list[ListedFile] = []
+    rows: list[_Row] = []
+
+
+class _Parts(Batch, frozen=True, array_like=True):
+    """Parts of one partition."""
+
+    parts: list[_Part]
+
+
+def read_parts(table: tuple[str, str, str], access: Access) -> Iterator[_Part]:
+    """Yield the rows of a table, some neighbours at a time.
+
+    Args:
+        table: split, kind and URI.
+        access: credentials and limits for stores.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when the file cannot be split into rows; `E-TAB-HEADER` when
+            a needed column is missing.
+    """
+    split, kind, uri = table
+    columns, needed = _COLUMNS[kind], (_IMAGE_ID, *_NEEDED[kind])
+    storage, entry = find_uri(uri, access)
+    opened = open_table(TableFile(split, storage.root, entry, "csv"), access)
+    if missing := {*needed}.difference(opened.columns):
+        what, remedy = f"has no column {min(missing)!r}", f"give one with {', '.join(needed)}"
+        raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, remedy))
+
+    def rows() -> Iterator[tuple[str, _Row]]:
+        cells: Any  # texts, in a CSV
+        for _, line, cells in opened.rows:
+            if isinstance(cells, BadRow):
+                yield "", (kind, line, [cells.detail])
+            elif image_id := cells.get(_IMAGE_ID):
+                yield image_id, (kind, line, [cells.get(name, "") for name in columns])
+            else:
+                yield "", (kind, line, [f"it has no {_IMAGE_ID}"])
+
+    for image_id, neighbours in itertools.groupby(rows(), operator.itemgetter(0)):
+        yield _Part(split, image_id, rows=[row for _, row in neighbours])
+
+
+def part_of_file(file: ListedFile) -> Iterator[_Part]:
+    """Yield the part of a listed file; nothing for a folder that could be listed."""
+    if file.entry.kind != "directory":
+        stem = posixpath.splitext(posixpath.basename(file.entry.name))[0]
+        yield _Part(file.root, stem, files=[file])
+
+
+@dataclass(frozen=True)
+class OpenImagesReader:
+    """Makes the samples of a partition of images and rows.
+
+    Attributes:
+        splitting: rule that decides the split of a sample.
+        classes: URI of the file of classes.
+        access: credentials and limits for stores.
+        allow_unannotated: whether an image without rows is a sample instead of a reject.
+    """
+
+    splitting: Splitting
+    classes: str
+    access: Access = DEFAULT_ACCESS
+    allow_unannotated: bool = False
+
+    def __call__(self, grouped: tuple[Partition, Iterable[_Parts]]) -> Iterator[Item]:
+        """Yield samples, rejects, and notes on what the rows hold."""
+        (source, _), batches = grouped
+        joined: dict[str, tuple[list[ListedFile], list[_Row]]] = {}
+        for part in (part for batch in batches for part in batch.parts):
+            files, rows = joined.setdefault(part.image_id, ([], []))
+            files += part.files
+            rows += part.rows
+        for image_id, (files, rows) in joined.items():
+            images = []
+            for file in files:
+                if why_skipped(file.entry.name) and not is_folder(file.entry):
+                    yield note_skipped(self.splitting, source, file.entry.name)
+                else:
+                    images.append(file)
+            split = self.splitting.split_for(source, image_id)
+            for item in self._items(image_id, images, sorted(rows)):
+                yield msgspec.structs.replace(item, split=split)
+
+    @functools.cached_property
+    def _class_names(self) -> frozenset[str]:
+        labels = read_label_file(read_uri(self.classes, self.access), 1, self.classes)
+        return frozenset(label.name for label in labels)
+
+    def _items(self, image_id: str, images: list[ListedFile], rows: list[_Row]) -> Iterator[Item]:
+        """Yield the sample of an image and its dropped rows, or rejects, without their split."""
+        ids = tuple(_id_of(row) for row in rows)
+        names = sorted(file.entry.name for file in images)
+        if not image_id:
+            for one, (*_, (detail,)) in zip(ids, rows, strict=True):
+                yield _rejected("E-ANN-ROW", detail, "", "", one)
+        elif not images and rows:
+            yield _rejected("E-IMG-MISSING", "no such image", image_id, "", *ids)
+        elif len(images) > 1:
+            for name in names:
+                detail = f"{len(images)} images have the id {image_id}"
+                yield _rejected("E-SRC-TWICE", detail, name, name, *ids)
+                ids = ()  # each is lost once
+        elif images and not rows and not self.allow_unannotated:
+            yield _rejected("E-ANN-MISSING", "no row names it", image_id, *names)
+        elif images:
+            yield from self._sample(image_id, images[0], rows)
+
+    def _sample(self, image_id: str, image: ListedFile, rows: list[_Row]) -> Iterator[Item]:
+        """Yield the pinned sample of an image, its dropped rows, and a note on what it holds."""
+        objects: list[ObjectFields] = []
+        attributes: list[dict[str, int | str]] = []
+        labels: list[tuple[str, float]] = []
+        ids: list[int | str] = []
+        name, found, seen = image.entry.name, {BOXES}, set[tuple[str, ...]]()
+        for row in rows:
+            kind, _, cells = row
+            opened = self._open(kind, cells)
+            if (kind, *cells) in seen:
+                opened = "E-ANN-TWICE", "an earlier row of the image is equal"
+            seen.add((kind, *cells))
+            if isinstance(opened, tuple):
+                yield _rejected(*opened, image_id, name, _id_of(row))
+                continue
+            ids.append(_id_of(row))
+            if isinstance(opened, float):
+                labels.append((cells[0], opened))
+                found.add(LABELS)
+            else:
+                flags, known = _flags_of(*cells[_NUM_OF_BOX:])
+                objects.append(opened)
+                attributes.append(flags)
+                found |= known
+        fields = AttributedFields(*UNIT_STORED_PX, objects, image_id=image_id)
+        fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
+        blobs = (Blob(image.root, name),)
+        sample = Sample("", image_id, image.position, blobs, pack(fields), tuple(ids))
+        yield pin_sample(sample, image.entry)
+        yield SplitSource("", found=sorted(found))
+
+    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Fault:
+        """Return the object of a row of boxes, the confidence of a label, or the row's fault."""
+        class_name = cells[0]
+        if class_name not in self._class_names:
+            return "E-ANN-CATEGORY", f"class {class_name!r} is not in the file of classes"
+        try:
+            numbers = [float(cell) for cell in cells[1:_NUM_OF_BOX]]
+            flags, _ = _flags_of(*cells[_NUM_OF_BOX:])
+            if kind == LABELS and not 0 <= numbers[0] <= 1:
+                raise ValueError(f"the confidence is {numbers[0]}, not from 0 to 1")
+        except ValueError as error:
+            return "E-ANN-ROW", str(error)
+        if kind == LABELS:
+            return numbers[0]
+        xmin, xmax, ymin, ymax = numbers
+        bbox = xmin, ymin, xmax - xmin, ymax - ymin
+        is_group = int(flags.get("group_of") == 1)
+        found = ObjectFields(class_name, bbox, bbox[2] * bbox[3], is_group)
+        is_inside = 0 <= xmin < xmax <= 1 and 0 <= ymin < ymax <= 1  # nearly always
+        return found if is_inside else check_bbox(bbox) or found
+
+
+@functools.lru_cache(maxsize=4**5)
+def _flags_of(*cells: str) -> tuple[dict[str, int | str], frozenset[str]]:
+    """Return the attributes that are not 0, and the names of known ones; an empty cell is unknown.
+
+    The cells are those of `_FLAG_COLUMNS`, or none. Callers share the result.
+
+    Raises:
+        ValueError: when a cell is none of `_FLAGS`.
+    """
+    if odd := {*cells} - _FLAGS.keys():
+        raise ValueError(f"a flag is {min(odd)!r}, not 1, 0 or -1")
+    given = dict(zip(_FLAG_COLUMNS.values(), cells, strict=False))
+    known = frozenset(name for name, cell in given.items() if cell)
+    return {name: _FLAGS[cell] for name, cell in given.items() if _FLAGS[cell]}, known
+
+
+def _rejected(code: str, detail: str, key: str, name: str, *ids: int | str) -> Rejected:
+    """Return a reject without its split."""
+    facts = {"code": code, "detail": detail, "key": key, "file_name": name}
+    return Rejected(stage="read_openimages", split="", annotation_ids=ids, **facts)
+
+
+def _id_of(row: _Row) -> int | str:
+    kind, line, _ = row
+    return line if kind == BOXES else f"{kind}:{line}"
+
+
+@dataclass(eq=False)
+class JoinRows(beam.PTransform):
+    """Listed files -> partitions of the files and of the rows of tables, joined on the image's id.
+
+    Attributes:
+        tables: split, kind and URI of each table.
+        access: credentials and limits for stores.
+    """
+
+    tables: Sequence[tuple[str, str, str]]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(
+        self, files: beam.PCollection[ListedFile]
+    ) -> beam.PCollection[tuple[Partition, Any]]:
+        """Group files and rows by split and image id."""
+        tables = files.pipeline | "Tables" >> beam.Create(self.tables)
+        if not is_in_process(files.pipeline):
+            tables |= "Spread" >> beam.Reshuffle()
+        rows = tables | "ReadRows" >> beam.FlatMap(read_parts, self.access)
+        images = files | "NameFiles" >> beam.FlatMap(part_of_file)
+        by_id = BatchByName(_name_of, _Parts, tuple[Partition, _Parts])
+        # Batched before they are flattened: FnApiRunner holds what it flattens.
+        batches = (rows | "BatchRows" >> by_id, images | "BatchImages" >> by_id)
+        spool = spool_for(files.pipeline, self.access.spool_dir)
+        return batches | "JoinOnId" >> GroupBatches(_Parts, spool)
+
+
+def _name_of(part: _Part) -> tuple[str, str]:
+    return part.source, part.image_id
