@@ -43,6 +43,7 @@ PIPELINES = {
     "sidecar": "Convert images with one JSON file each to sharded .tfrec files.",
     "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
     "arrays": "Convert NumPy arrays to sharded .tfrec files.",
+    "webdataset": "Convert tar files in the form of WebDataset to sharded .tfrec files.",
     "records": "Reshard, merge or divide data sets and other TFRecord files.",
 }
 """Commands that make data sets with Beam, and what each does."""

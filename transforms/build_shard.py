@@ -154,7 +154,7 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
                     continue
             what = f"has changed since {shard.name} was written"
             remedy = "restore it, or give another --output, or --overwrite"
-            where = join_uri(root.root, blob.name)
+            where = join_uri(root.root, blob.file_name)
             raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
@@ -275,7 +275,7 @@ class GrowingShard:
             row = copied.at(sample.key, self._bytes, size)
         else:
             sources = [
-                Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
+                Source(*blob.image_file, blob.pin, image.source_sha256 or image.sha256)
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
             facts = record_facts(built.features, self._roles, images)
@@ -353,7 +353,9 @@ class GrowingShard:
                 split=sample.split,
                 key=sample.key,
                 annotation_ids=annotation_ids,
-                file_name=sample.blobs[blob_index].name if blob_index < len(sample.blobs) else "",
+                file_name=sample.blobs[blob_index].file_name
+                if blob_index < len(sample.blobs)
+                else "",
                 detail=detail,
                 shard=self._shard.name,
             )

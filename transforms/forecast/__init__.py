@@ -343,7 +343,7 @@ def _reject(sample: Sample, unfit: Unfit) -> Rejected:
         split=sample.split,
         key=sample.key,
         annotation_ids=sample.annotation_ids,
-        file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
+        file_name=sample.blobs[place].file_name if place < len(sample.blobs) else "",
         detail=unfit.detail,
     )
 

@@ -1,0 +1,361 @@
+"""Samples from tar files in the form of WebDataset: consecutive members with one base name.
+
+`plan_tars` chooses files from a listing. `TarReader` reads the headers and the small members of a
+file once, in order, and makes the samples. A sample's blob is the range of its image in the tar
+file. Nothing is unpacked, so names of members cannot do harm.
+"""
+
+import functools
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.side_files import value_at
+from beam_tfrec.schemas.columns import ColumnType, matches
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import ClassFields
+from beam_tfrec.schemas.labels import read_label_file
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources.list_blobs import (
+    HIDDEN,
+    IMAGE_EXTENSIONS,
+    NOT_AN_IMAGE,
+    listing_fault,
+    why_skipped,
+)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    is_local,
+    join_uri,
+    open_storage,
+    open_stored,
+    read_uri,
+)
+
+STAGE = "read_tar"
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+NOT_A_FILE = "not_a_file"
+CLASS, CAPTION = "cls", "txt"
+"""Extensions of a sample's class and of its text; `--fields` may name them."""
+
+_JSON = "json"
+_NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
+_MAX_TEXT_BYTES = 16 << 20
+_MAX_CLASS = 100_000  # of classes without names, which all get a label
+# A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
+# over, and larger ones skipped: about a request a megabyte, and at most one a sample if they are
+# larger. A disk has no such latency.
+_REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
+_END = b"\0" * tarfile.BLOCKSIZE
+_MAX_END_BYTES = 1 << 20  # GNU tar fills up its last record with zeros, usually of 10 kB
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+_CLASS = re.compile(rb"\s*([0-9]{1,18})\s*")
+
+
+@dataclass(frozen=True)
+class TarSource:
+    """The tar files of a split in one folder.
+
+    Attributes:
+        split: split that the user gave them for.
+        number: place of the folder among those of the split.
+        uri: URI of the folder.
+        names: names of files that must be there.
+        globs: globs of other files; an empty one stands for all files.
+    """
+
+    split: str
+    number: int
+    uri: str
+    names: frozenset[str] = frozenset()
+    globs: tuple[str, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Return whether a listed name is meant."""
+        is_visible = why_skipped(name) != HIDDEN
+        return name in self.names or any(
+            matches(name, glob) and (is_visible or glob != "") for glob in self.globs
+        )
+
+
+class TarFile(msgspec.Struct, frozen=True, array_like=True):
+    """A tar file: its root's name, its entry, and its place among all files of the split."""
+
+    root: str
+    entry: Entry
+    place: int
+
+
+class Part(NamedTuple):
+    """A member of a sample: its name, its place in the tar file, and its content if it is read."""
+
+    name: str
+    offset: int
+    size: int
+    text: bytes | None = None
+
+
+Parts = Mapping[str, list[Part]]
+"""The members of a sample by extension in lower case; at most two of each."""
+
+
+def plan_tars(
+    root: str, entries: Iterable[Entry], sources: Mapping[str, TarSource]
+) -> Iterator[TarFile]:
+    """Yield the tar files of a folder in the order of their names.
+
+    Raises:
+        RuntimeError: `E-ARG` when a file is missing or compressed, or there is none.
+    """
+    source = sources[root]
+    files = {e.name: e for e in entries if e.kind == "file" and source.takes(e.name)}
+    if missing := sorted(source.names - files.keys()):
+        what = f"no such file, one of {len(missing)} that are missing"
+        raise _refused(join_uri(source.uri, missing[0]), what, "correct --shards")
+    if packed := sorted(name for name in files if name.lower().endswith(COMPRESSED)):
+        what = "is compressed, and images are read by their byte ranges"
+        raise _refused(join_uri(source.uri, packed[0]), what, "decompress it, or leave it out")
+    taken = sorted(name for name in files if name.endswith(TAR))
+    if not taken:
+        raise _refused(source.uri, "has no such .tar file", "give a folder, file or quoted glob")
+    for number, name in enumerate(taken):
+        yield TarFile(root, files[name], source.number << _FILE_BITS | number)
+
+
+@dataclass(frozen=True)
+class TarReader:
+    """Makes the samples of a tar file.
+
+    Attributes:
+        splitting: rule that decides the split of a sample.
+        sources: sources by root name.
+        access: credentials and limits for stores.
+        types: types of the fields to write, by path; None to write classes.
+        label_file: URI of the file with a class's name in each line; empty for none.
+    """
+
+    splitting: Splitting
+    sources: Mapping[str, TarSource]
+    access: Access
+    types: Mapping[str, ColumnType] | None = None
+    label_file: str = ""
+
+    def __call__(self, file: TarFile) -> Iterator[Item]:
+        """Yield a sample or a reject for each base name, then notes of classes and other members.
+
+        Raises:
+            RuntimeError: `E-SRC-DAMAGED` when the rest of the file cannot be read; `E-SRC-SPLIT`;
+                or a storage fault.
+        """
+        left_out: Counter[tuple[str, str]] = Counter()
+        classes: dict[str, set[str]] = {}
+        for number, (base, parts) in enumerate(self._samples(file, left_out)):
+            yield from self._items(file, number, base, parts, classes)
+        for (split, why), count in left_out.items():
+            yield SplitSource(split, listed=count, skipped={why: count})
+        for split, names in classes.items():
+            if self.label_file:
+                yield SplitSource(split, class_names=sorted(names))
+            else:  # with all lower numbers, so that none of them moves
+                numbers = range(max(map(int, names)) + 1)
+                yield SplitSource(split, labels=[Label(n, str(n)) for n in numbers])
+
+    def _samples(
+        self, file: TarFile, left_out: Counter[tuple[str, str]]
+    ) -> Iterator[tuple[str, Parts]]:
+        """Yield the members of each sample, and count those of none."""
+        uri = self.sources[file.root].uri
+        at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
+        stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
+        base, parts = "", dict[str, list[Part]]()
+        for info in walk_members(stream, file.entry.size_bytes, join_uri(uri, file.entry.name)):
+            name = info.name.removeprefix("./")
+            named = _NAME.fullmatch(name)
+            if named is None or not info.isreg() or info.issparse() or _is_hidden(name):
+                if why := "" if info.isdir() else _why_left_out(info, name):
+                    split = self.splitting.split_of_other(self.sources[file.root].split, name)
+                    left_out[split, why] += 1
+                continue
+            if named[1] != base:
+                if parts:
+                    yield base, parts
+                base, parts = named[1], {}
+            extension, text = named[2].lower(), None
+            if extension in self._texts and info.size <= _MAX_TEXT_BYTES:
+                stream.seek(info.offset_data)
+                text = stream.read(info.size)
+            if len(found := parts.setdefault(extension, [])) < 2:
+                found.append(Part(name, info.offset_data, info.size, text))
+        if parts:
+            yield base, parts
+
+    def _items(
+        self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, set[str]]
+    ) -> Iterator[Item]:
+        """Yield a sample and its note, or a reject."""
+        given, entry = self.sources[file.root].split, file.entry
+        images = [part for ext in parts if ext in IMAGE_EXTENSIONS for part in parts[ext]]
+        first = images[0] if images else next(iter(parts.values()))[0]
+        pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
+        blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
+        opened = self._read(parts, images)
+        if isinstance(opened, tuple):
+            yield Rejected(
+                code=opened[0],
+                stage=STAGE,
+                split=self.splitting.split_of_other(given, key),
+                key=key,
+                file_name=blob.file_name,
+                detail=opened[1],
+            )
+            return
+        text = _text_of(parts, _JSON)
+        fields = {name: _value_of(parts, text, name) for name in self.splitting.fields.values()}
+        split = self.splitting.split_for(given, key, fields, blob.file_name)
+        position = file.place << _NUMBER_BITS | number
+        yield msgspec.structs.replace(
+            opened.sample, split=split, key=key, position=position, blobs=(blob,)
+        )
+        if self.types is None:
+            classes.setdefault(split, set()).update(opened.note.class_names)
+        else:
+            yield msgspec.structs.replace(opened.note, split=split)
+
+    def _read(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
+        """Check a sample's members, and read its class or fields."""
+        if not images:
+            return "E-IMG-MISSING", "no image with this base name is next to it"
+        texts = [parts.get(extension, []) for extension in sorted(self._texts)]
+        if twice := next((found for found in (images, *texts) if len(found) > 1), None):
+            return "E-SRC-TWICE", f"{twice[0].name} and {twice[1].name} have one base name"
+        code, detail = listing_fault(Entry(images[0].name, images[0].size, ""))
+        if code:
+            return code, detail
+        for part in (part for found in texts for part in found if part.text is None):
+            return "E-ANN-FILE", f"{part.name}: {part.size} bytes, above {_MAX_TEXT_BYTES}"
+        return self._read_class(parts) if self.types is None else self._read_fields(parts)
+
+    def _read_class(self, parts: Parts) -> SideSample | Fault:
+        text = _text_of(parts, CLASS)
+        if text is None:
+            return "E-SRC-LABEL", "no .cls member with this base name is next to it"
+        if not (match := _CLASS.fullmatch(text)):
+            return "E-SRC-LABEL", f".cls is {text[:40]!r}, not a whole number from 0"
+        number = int(match[1])
+        if number > _MAX_CLASS and not self.label_file:
+            return "E-SRC-LABEL", f".cls is {number}, above {_MAX_CLASS} without a label file"
+        name = self._names[number] if number < len(self._names) else str(number)
+        sample = Sample("", "", -1, (), pack(ClassFields(name)))
+        return SideSample(sample, [], SplitSource("", class_names=[name]))
+
+    def _read_fields(self, parts: Parts) -> SideSample | Fault:
+        members: dict[str, str] = {}
+        for extension in self._members:
+            if (text := _text_of(parts, extension)) is not None:
+                try:
+                    members[extension] = text.decode()
+                except UnicodeDecodeError as error:
+                    return "E-ANN-FILE", f".{extension} is not UTF-8 (byte {error.start})"
+        text = _text_of(parts, _JSON)
+        if text is None and _JSON in self._texts:
+            return "E-ANN-MISSING", "no .json member with this base name is next to it"
+        return read_values(text, self.types or {}, members)
+
+    @functools.cached_property
+    def _members(self) -> list[str]:
+        """Extensions of members that are fields themselves."""
+        return [extension for extension in (CAPTION, CLASS) if extension in (self.types or {})]
+
+    @functools.cached_property
+    def _texts(self) -> frozenset[str]:
+        """Extensions of the members that are read."""
+        if self.types is None:
+            of_fields = [_JSON] if self.splitting.fields else []
+            return frozenset([CLASS, *of_fields])
+        paths = {*self.types, *self.splitting.fields.values()}
+        members = paths & {CAPTION, CLASS}
+        return frozenset(members | ({_JSON} if paths - members else set()))
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        """Names of the classes by number, from 0; none without a label file."""
+        if not self.label_file:
+            return []
+        labels = read_label_file(read_uri(self.label_file, self.access), 0, self.label_file)
+        return [label.name for label in labels]
+
+
+def walk_members(stream: IO[bytes], size_bytes: int, where: str) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar file up to its end, and check that nothing follows.
+
+    Raises:
+        RuntimeError: `E-SRC-DAMAGED` when the rest of the file cannot be read, or a storage fault.
+    """
+    at = 0
+    try:
+        with tarfile.open(
+            fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
+        ) as tar:
+            while (info := _member_at(at, stream, tar)) is not None:
+                if info.isreg() and info.offset_data + info.size > size_bytes:
+                    raise tarfile.ReadError(f"{info.name} is cut off")
+                yield info
+                at = tar.offset
+        stream.seek(at)
+        if stream.read(_MAX_END_BYTES).strip(b"\0"):
+            raise tarfile.ReadError("another archive follows the end of the first")
+    except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
+        if type(error) is RuntimeError or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        what = f"cannot be read from byte {at} on ({' '.join(str(error).split())[:200]})"
+        remedy = "restore it, or leave it out of --shards"
+        raise RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy)) from None
+
+
+def _member_at(at: int, stream: IO[bytes], tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+    """Return the member whose header is at an offset, or None at the end.
+
+    `TarFile.next` would take a damaged header for the end, and keep every member in memory.
+    """
+    stream.seek(at)
+    if stream.read(tarfile.BLOCKSIZE) == _END:
+        return None
+    stream.seek(at)
+    return tarfile.TarInfo.fromtarfile(tar)
+
+
+def _is_hidden(name: str) -> bool:
+    parts = {*name.split("/")} - {".", ".."}
+    return any(part.startswith(".") for part in parts)
+
+
+def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
+    if not info.isreg() or info.issparse():
+        return NOT_A_FILE
+    return HIDDEN if _is_hidden(name) else NOT_AN_IMAGE
+
+
+def _text_of(parts: Parts, extension: str) -> bytes | None:
+    return parts[extension][0].text if extension in parts else None
+
+
+def _value_of(parts: Parts, json: bytes | None, field: str) -> str:
+    """Return a field as text, of the member with this extension or of the JSON; else empty."""
+    if field in (CLASS, CAPTION):
+        return (_text_of(parts, field) or b"").decode(errors="replace").strip()
+    return "" if json is None else value_at(json, field)
+
+
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, remedy))
