@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +27,7 @@ from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_tar import COMPRESSED, TarReader, TarSource, plan_tars
 from beam_tfrec.transforms.storage import split_uri
 
-_BRACES = re.compile(r"(\{[^{}]*\})")
-_RANGE = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
-_MAX_FILES = 1_000_000
+_RANGE = re.compile(r"\{([0-9]{1,6})\.\.([0-9]{1,6})\}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +56,13 @@ class WebdatasetConfig(DataSetConfig):
         found: dict[str, TarSource] = {}
         for split, uris in self.shards.items():
             folders: dict[str, tuple[set[str], list[str]]] = {}
-            for uri in itertools.chain.from_iterable(map(expand_braces, uris)):
+            for uri in (each for given in uris for each in expand_braces(given)):
                 folder, glob = root_and_pattern(uri)
-                is_file = not glob and uri.endswith(TAR)
-                folder, name = split_uri(uri) if is_file else (folder, glob)
-                names, globs = folders.setdefault(folder, (set(), []))
-                names.add(name) if is_file else globs.append(name)
+                if not glob and uri.endswith(TAR):
+                    folder, name = split_uri(uri)
+                    folders.setdefault(folder, (set(), []))[0].add(name)
+                else:
+                    folders.setdefault(folder, (set(), []))[1].append(glob)
             for number, (folder, (names, globs)) in enumerate(folders.items()):
                 source = TarSource(split, number, folder, frozenset(names), tuple(globs))
                 found[f"{split}/tars/{number}"] = source
@@ -94,38 +92,26 @@ class WebdatasetConfig(DataSetConfig):
 
 
 def expand_braces(uri: str) -> list[str]:
-    """Return the names that a shell would make of a text with braces.
+    """Return the names that a shell would make of ranges in braces.
 
-    >>> expand_braces("a/{008..010}.tar"), expand_braces("{a,b}.tar")
-    (['a/008.tar', 'a/009.tar', 'a/010.tar'], ['a.tar', 'b.tar'])
+    >>> expand_braces("a/{008..010}.tar"), expand_braces("a.tar")
+    (['a/008.tar', 'a/009.tar', 'a/010.tar'], ['a.tar'])
 
     Raises:
-        ValueError: when braces have another form, or a compressed file is meant.
+        ValueError: when a range has no numbers, or a file is compressed.
     """
     if uri.lower().endswith(COMPRESSED):
-        raise ValueError(
-            f"shards must be plain .tar files, since images are read by their byte ranges, got"
-            f" {uri!r}: decompress them, for example with gzip -d or zstd -d"
-        )
-    parts = [_alternatives(part) for part in _BRACES.split(uri)]
-    if functools.reduce(lambda total, part: total * len(part), parts, 1) > _MAX_FILES:
-        raise ValueError(f"shards must name at most {_MAX_FILES} files, got {uri!r}: give a glob")
-    return ["".join(chosen) for chosen in itertools.product(*parts)]
-
-
-def _alternatives(part: str) -> Sequence[str]:
-    """Return the texts that a part of a path stands for: itself, or what braces hold."""
-    if not part.startswith("{"):
-        return [part]
-    if match := _RANGE.fullmatch(part):
-        first, last = match.groups()
-        is_padded = any(len(end) > 1 and end[0] == "0" for end in (first, last))
-        width = max(len(first), len(last)) if is_padded else 0
-        if 0 <= int(last) - int(first) < _MAX_FILES:
-            return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
-    elif "," in part:
-        return part[1:-1].split(",")
-    raise ValueError(f"shards must have braces as {{000..146}} or {{a,b}}, got {part}: correct it")
+        what = f"shards must be plain .tar files, of which ranges can be read, got {uri!r}"
+        raise ValueError(f"{what}: decompress them, for example with gunzip or unzstd")
+    found = _RANGE.search(uri)
+    if found is None:
+        return [uri]
+    first, last = found.groups()
+    if int(first) > int(last):
+        raise ValueError(f"shards must have ranges that ascend, got {found[0]}: correct it")
+    numbers = (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
+    before, after = uri[: found.start()], uri[found.end() :]
+    return [name for number in numbers for name in expand_braces(f"{before}{number}{after}")]
 
 
 def add_flags(parser: FlagParser) -> None:

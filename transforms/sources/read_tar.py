@@ -24,13 +24,7 @@ from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.list_blobs import (
-    HIDDEN,
-    IMAGE_EXTENSIONS,
-    NOT_AN_IMAGE,
-    listing_fault,
-    why_skipped,
-)
+from beam_tfrec.transforms.sources import list_blobs
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
 from beam_tfrec.transforms.storage import (
@@ -46,21 +40,17 @@ from beam_tfrec.transforms.storage import (
 STAGE = "read_tar"
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 NOT_A_FILE = "not_a_file"
-CLASS, CAPTION = "cls", "txt"
-"""Extensions of a sample's class and of its text; `--fields` may name them."""
 
-_JSON = "json"
+_TEXTS = _CLASS, _CAPTION, _JSON = "cls", "txt", "json"  # extensions of members to read at once
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
 _MAX_TEXT_BYTES = 16 << 20
-_MAX_CLASS = 100_000  # of classes without names, which all get a label
+_MAX_CLASS = 100_000  # of classes without names: all numbers up to the largest get a label
 # A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
-# over, and larger ones skipped: about a request a megabyte, and at most one a sample if they are
-# larger. A disk has no such latency.
+# over, and larger ones are skipped. A disk has no such latency.
 _REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
+_NUMBER = re.compile(r"\s*[0-9]{1,9}\s*")
 _END = b"\0" * tarfile.BLOCKSIZE
-_MAX_END_BYTES = 1 << 20  # GNU tar fills up its last record with zeros, usually of 10 kB
-_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
-_CLASS = re.compile(rb"\s*([0-9]{1,18})\s*")
+_MAX_END_BYTES = 1 << 20  # writers fill up their last 10 kB or more with zeros
 
 
 @dataclass(frozen=True)
@@ -83,10 +73,7 @@ class TarSource:
 
     def takes(self, name: str) -> bool:
         """Return whether a listed name is meant."""
-        is_visible = why_skipped(name) != HIDDEN
-        return name in self.names or any(
-            matches(name, glob) and (is_visible or glob != "") for glob in self.globs
-        )
+        return name in self.names or any(matches(name, glob) for glob in self.globs)
 
 
 class TarFile(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +90,7 @@ class Part(NamedTuple):
     name: str
     offset: int
     size: int
-    text: bytes | None = None
+    text: bytes | None
 
 
 Parts = Mapping[str, list[Part]]
@@ -120,15 +107,13 @@ def plan_tars(
     """
     source = sources[root]
     files = {e.name: e for e in entries if e.kind == "file" and source.takes(e.name)}
-    if missing := sorted(source.names - files.keys()):
-        what = f"no such file, one of {len(missing)} that are missing"
-        raise _refused(join_uri(source.uri, missing[0]), what, "correct --shards")
-    if packed := sorted(name for name in files if name.lower().endswith(COMPRESSED)):
-        what = "is compressed, and images are read by their byte ranges"
-        raise _refused(join_uri(source.uri, packed[0]), what, "decompress it, or leave it out")
+    for name in sorted(files.keys() | source.names):
+        if name not in files or name.lower().endswith(COMPRESSED):
+            what = "is compressed" if name in files else "no such file"
+            raise _refused(join_uri(source.uri, name), what)
     taken = sorted(name for name in files if name.endswith(TAR))
     if not taken:
-        raise _refused(source.uri, "has no such .tar file", "give a folder, file or quoted glob")
+        raise _refused(source.uri, "has no such .tar file")
     for number, name in enumerate(taken):
         yield TarFile(root, files[name], source.number << _FILE_BITS | number)
 
@@ -160,8 +145,8 @@ class TarReader:
         """
         left_out: Counter[tuple[str, str]] = Counter()
         classes: dict[str, set[str]] = {}
-        for number, (base, parts) in enumerate(self._samples(file, left_out)):
-            yield from self._items(file, number, base, parts, classes)
+        for number, (key, parts) in enumerate(self._samples(file, left_out)):
+            yield from self._items(file, number, key, parts, classes)
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
         for split, names in classes.items():
@@ -174,42 +159,44 @@ class TarReader:
     def _samples(
         self, file: TarFile, left_out: Counter[tuple[str, str]]
     ) -> Iterator[tuple[str, Parts]]:
-        """Yield the members of each sample, and count those of none."""
-        uri = self.sources[file.root].uri
-        at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
-        stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
-        base, parts = "", dict[str, list[Part]]()
-        for info in walk_members(stream, file.entry.size_bytes, join_uri(uri, file.entry.name)):
+        """Yield the members of each sample with its base name, and count those of none."""
+        source = self.sources[file.root]
+        at_once = _LOCAL_READ_BYTES if is_local(source.uri) else _REMOTE_READ_BYTES
+        storage = open_storage(source.uri, self.access)
+        stream = open_stored(storage, file.entry, at_once, _MAX_TEXT_BYTES)
+        key, parts = "", dict[str, list[Part]]()
+        for info in walk_members(stream, storage.uri(file.entry.name)):
             name = info.name.removeprefix("./")
-            named = _NAME.fullmatch(name)
-            if named is None or not info.isreg() or info.issparse() or _is_hidden(name):
-                if why := "" if info.isdir() else _why_left_out(info, name):
-                    split = self.splitting.split_of_other(self.sources[file.root].split, name)
-                    left_out[split, why] += 1
+            if info.isdir():
                 continue
-            if named[1] != base:
-                if parts:
-                    yield base, parts
-                base, parts = named[1], {}
-            extension, text = named[2].lower(), None
-            if extension in self._texts and info.size <= _MAX_TEXT_BYTES:
+            if why := _why_left_out(info, name):
+                left_out[self.splitting.split_of_other(source.split, name), why] += 1
+                continue
+            extension = name.rpartition("/")[2].partition(".")[2]
+            base = name[: -1 - len(extension)]
+            if base != key and parts:
+                yield key, parts
+                parts = {}
+            key, text = base, None
+            if extension.lower() in _TEXTS and info.size <= _MAX_TEXT_BYTES:
                 stream.seek(info.offset_data)
                 text = stream.read(info.size)
-            if len(found := parts.setdefault(extension, [])) < 2:
+            found = parts.setdefault(extension.lower(), [])
+            if len(found) < 2:
                 found.append(Part(name, info.offset_data, info.size, text))
         if parts:
-            yield base, parts
+            yield key, parts
 
     def _items(
         self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, set[str]]
     ) -> Iterator[Item]:
         """Yield a sample and its note, or a reject."""
         given, entry = self.sources[file.root].split, file.entry
-        images = [part for ext in parts if ext in IMAGE_EXTENSIONS for part in parts[ext]]
+        images = [p for ext in parts if ext in list_blobs.IMAGE_EXTENSIONS for p in parts[ext]]
         first = images[0] if images else next(iter(parts.values()))[0]
         pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
         blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
-        opened = self._read(parts, images)
+        opened = self._open(parts, images)
         if isinstance(opened, tuple):
             yield Rejected(
                 code=opened[0],
@@ -220,8 +207,8 @@ class TarReader:
                 detail=opened[1],
             )
             return
-        text = _text_of(parts, _JSON)
-        fields = {name: _value_of(parts, text, name) for name in self.splitting.fields.values()}
+        json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
+        fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
         split = self.splitting.split_for(given, key, fields, blob.file_name)
         position = file.place << _NUMBER_BITS | number
         yield msgspec.structs.replace(
@@ -232,60 +219,43 @@ class TarReader:
         else:
             yield msgspec.structs.replace(opened.note, split=split)
 
-    def _read(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
+    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
         """Check a sample's members, and read its class or fields."""
+        texts = {name: parts[name] for name in _TEXTS if name in parts}
         if not images:
-            return "E-IMG-MISSING", "no image with this base name is next to it"
-        texts = [parts.get(extension, []) for extension in sorted(self._texts)]
-        if twice := next((found for found in (images, *texts) if len(found) > 1), None):
-            return "E-SRC-TWICE", f"{twice[0].name} and {twice[1].name} have one base name"
-        code, detail = listing_fault(Entry(images[0].name, images[0].size, ""))
+            return "E-IMG-MISSING", "no image with its base name is next to it"
+        for found in (images, *texts.values()):
+            if len(found) > 1:
+                return "E-SRC-TWICE", f"{found[0].name} and {found[1].name} have one base name"
+        code, detail = list_blobs.listing_fault(Entry(images[0].name, images[0].size, ""))
         if code:
             return code, detail
-        for part in (part for found in texts for part in found if part.text is None):
-            return "E-ANN-FILE", f"{part.name}: {part.size} bytes, above {_MAX_TEXT_BYTES}"
-        return self._read_class(parts) if self.types is None else self._read_fields(parts)
+        cells: dict[str, str] = {}
+        for name, [part] in texts.items():
+            if part.text is None:
+                return "E-ANN-FILE", f"{part.name}: {part.size} bytes, above {_MAX_TEXT_BYTES}"
+            try:
+                cells[name] = part.text.decode()
+            except UnicodeDecodeError as error:
+                return "E-ANN-FILE", f"{part.name}: not UTF-8 (byte {error.start})"
+        if self.types is None and _CLASS not in cells:
+            return "E-SRC-LABEL", "no .cls member with its base name is next to it"
+        if self.types is None:
+            return self._class_of(cells[_CLASS])
+        if _JSON not in cells and self.types.keys() - {_CLASS, _CAPTION}:
+            return "E-ANN-MISSING", "no .json member with its base name is next to it"
+        json = cells.pop(_JSON, "{}").encode()
+        return read_values(json, self.types, cells)
 
-    def _read_class(self, parts: Parts) -> SideSample | Fault:
-        text = _text_of(parts, CLASS)
-        if text is None:
-            return "E-SRC-LABEL", "no .cls member with this base name is next to it"
-        if not (match := _CLASS.fullmatch(text)):
-            return "E-SRC-LABEL", f".cls is {text[:40]!r}, not a whole number from 0"
-        number = int(match[1])
+    def _class_of(self, text: str) -> SideSample | Fault:
+        if not _NUMBER.fullmatch(text):
+            return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number from 0"
+        number = int(text)
         if number > _MAX_CLASS and not self.label_file:
-            return "E-SRC-LABEL", f".cls is {number}, above {_MAX_CLASS} without a label file"
+            return "E-SRC-LABEL", f".cls holds {number}, above {_MAX_CLASS} without --label_file"
         name = self._names[number] if number < len(self._names) else str(number)
         sample = Sample("", "", -1, (), pack(ClassFields(name)))
         return SideSample(sample, [], SplitSource("", class_names=[name]))
-
-    def _read_fields(self, parts: Parts) -> SideSample | Fault:
-        members: dict[str, str] = {}
-        for extension in self._members:
-            if (text := _text_of(parts, extension)) is not None:
-                try:
-                    members[extension] = text.decode()
-                except UnicodeDecodeError as error:
-                    return "E-ANN-FILE", f".{extension} is not UTF-8 (byte {error.start})"
-        text = _text_of(parts, _JSON)
-        if text is None and _JSON in self._texts:
-            return "E-ANN-MISSING", "no .json member with this base name is next to it"
-        return read_values(text, self.types or {}, members)
-
-    @functools.cached_property
-    def _members(self) -> list[str]:
-        """Extensions of members that are fields themselves."""
-        return [extension for extension in (CAPTION, CLASS) if extension in (self.types or {})]
-
-    @functools.cached_property
-    def _texts(self) -> frozenset[str]:
-        """Extensions of the members that are read."""
-        if self.types is None:
-            of_fields = [_JSON] if self.splitting.fields else []
-            return frozenset([CLASS, *of_fields])
-        paths = {*self.types, *self.splitting.fields.values()}
-        members = paths & {CAPTION, CLASS}
-        return frozenset(members | ({_JSON} if paths - members else set()))
 
     @functools.cached_property
     def _names(self) -> list[str]:
@@ -296,7 +266,7 @@ class TarReader:
         return [label.name for label in labels]
 
 
-def walk_members(stream: IO[bytes], size_bytes: int, where: str) -> Iterator[tarfile.TarInfo]:
+def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file up to its end, and check that nothing follows.
 
     Raises:
@@ -308,8 +278,8 @@ def walk_members(stream: IO[bytes], size_bytes: int, where: str) -> Iterator[tar
             fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
         ) as tar:
             while (info := _member_at(at, stream, tar)) is not None:
-                if info.isreg() and info.offset_data + info.size > size_bytes:
-                    raise tarfile.ReadError(f"{info.name} is cut off")
+                if tar.offset <= at:  # would never end
+                    raise tarfile.ReadError("a member of negative size")
                 yield info
                 at = tar.offset
         stream.seek(at)
@@ -335,27 +305,15 @@ def _member_at(at: int, stream: IO[bytes], tar: tarfile.TarFile) -> tarfile.TarI
     return tarfile.TarInfo.fromtarfile(tar)
 
 
-def _is_hidden(name: str) -> bool:
-    parts = {*name.split("/")} - {".", ".."}
-    return any(part.startswith(".") for part in parts)
-
-
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
+    """Return why a member is no part of a sample, or an empty text if it is one."""
+    *folders, last = name.split("/")
     if not info.isreg() or info.issparse():
         return NOT_A_FILE
-    return HIDDEN if _is_hidden(name) else NOT_AN_IMAGE
+    if any(part.startswith(".") and part.strip(".") for part in (*folders, last)):
+        return list_blobs.HIDDEN
+    return "" if last.partition(".")[1] else list_blobs.NOT_AN_IMAGE
 
 
-def _text_of(parts: Parts, extension: str) -> bytes | None:
-    return parts[extension][0].text if extension in parts else None
-
-
-def _value_of(parts: Parts, json: bytes | None, field: str) -> str:
-    """Return a field as text, of the member with this extension or of the JSON; else empty."""
-    if field in (CLASS, CAPTION):
-        return (_text_of(parts, field) or b"").decode(errors="replace").strip()
-    return "" if json is None else value_at(json, field)
-
-
-def _refused(where: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ARG", where, what, remedy))
+def _refused(where: str, what: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, "give --shards plain .tar files"))
