@@ -94,8 +94,10 @@ class WebdatasetConfig(DataSetConfig):
 def expand_braces(uri: str) -> list[str]:
     """Return the names that a shell would make of ranges in braces.
 
-    >>> expand_braces("a/{008..010}.tar"), expand_braces("a.tar")
-    (['a/008.tar', 'a/009.tar', 'a/010.tar'], ['a.tar'])
+    >>> expand_braces("a/{008..010}.tar"), expand_braces("{a,b}.tar")
+    (['a/008.tar', 'a/009.tar', 'a/010.tar'], ['{a,b}.tar'])
+    >>> expand_braces("{9..10}-{0..1}")
+    ['9-0', '9-1', '10-0', '10-1']
 
     Raises:
         ValueError: when a range has no numbers, or a file is compressed.
