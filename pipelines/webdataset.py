@@ -55,16 +55,14 @@ class WebdatasetConfig(DataSetConfig):
         """The folders of tar files by root name."""
         found: dict[str, TarSource] = {}
         for split, uris in self.shards.items():
-            folders: dict[str, tuple[set[str], list[str]]] = {}
+            folders: dict[str, set[str]] = {}
             for uri in (each for given in uris for each in expand_braces(given)):
-                folder, glob = root_and_pattern(uri)
-                if not glob and uri.endswith(TAR):
-                    folder, name = split_uri(uri)
-                    folders.setdefault(folder, (set(), []))[0].add(name)
-                else:
-                    folders.setdefault(folder, (set(), []))[1].append(glob)
-            for number, (folder, (names, globs)) in enumerate(folders.items()):
-                source = TarSource(split, number, folder, frozenset(names), tuple(globs))
+                folder, pattern = root_and_pattern(uri)
+                if not pattern and uri.endswith(TAR):
+                    folder, pattern = split_uri(uri)
+                folders.setdefault(folder, set()).add(pattern)
+            for number, (folder, patterns) in enumerate(folders.items()):
+                source = TarSource(split, number, folder, frozenset(patterns))
                 found[f"{split}/tars/{number}"] = source
         return found
 
@@ -76,10 +74,7 @@ class WebdatasetConfig(DataSetConfig):
     @property
     def globs(self) -> dict[str, str]:
         """Names and globs that choose files in listed folders, by root name."""
-        return {
-            name: " ".join([*sorted(source.names), *source.globs])
-            for name, source in self.sources.items()
-        }
+        return {name: " ".join(sorted(s.patterns)) for name, s in self.sources.items()}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from headers of tar files."""

@@ -6,6 +6,8 @@ file. Nothing is unpacked, so names of members cannot do harm.
 """
 
 import functools
+import itertools
+import operator
 import re
 import tarfile
 from collections import Counter
@@ -44,11 +46,10 @@ NOT_A_FILE = "not_a_file"
 _TEXTS = _CLASS, _CAPTION, _JSON = "cls", "txt", "json"  # extensions of members to read at once
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
 _MAX_TEXT_BYTES = 16 << 20
-_MAX_CLASS = 100_000  # of classes without names: all numbers up to the largest get a label
 # A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
 # over, and larger ones are skipped. A disk has no such latency.
 _REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
-_NUMBER = re.compile(r"\s*[0-9]{1,9}\s*")
+_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*")  # all numbers up to the largest get a label
 _END = b"\0" * tarfile.BLOCKSIZE
 _MAX_END_BYTES = 1 << 20  # writers fill up their last 10 kB or more with zeros
 
@@ -61,19 +62,23 @@ class TarSource:
         split: split that the user gave them for.
         number: place of the folder among those of the split.
         uri: URI of the folder.
-        names: names of files that must be there.
-        globs: globs of other files; an empty one stands for all files.
+        patterns: names of files that must be there, and globs; an empty one stands for all files.
     """
 
     split: str
     number: int
     uri: str
-    names: frozenset[str] = frozenset()
-    globs: tuple[str, ...] = ()
+    patterns: frozenset[str]
 
-    def takes(self, name: str) -> bool:
-        """Return whether a listed name is meant."""
-        return name in self.names or any(matches(name, glob) for glob in self.globs)
+    def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
+        """Return the files that are meant by name; None for a file that is missing."""
+        globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
+        found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
+        for entry in entries:
+            name = entry.name
+            if entry.kind == "file" and (name in found or any(matches(name, g) for g in globs)):
+                found[name] = entry
+        return found
 
 
 class TarFile(msgspec.Struct, frozen=True, array_like=True):
@@ -106,16 +111,16 @@ def plan_tars(
         RuntimeError: `E-ARG` when a file is missing or compressed, or there is none.
     """
     source = sources[root]
-    files = {e.name: e for e in entries if e.kind == "file" and source.takes(e.name)}
-    for name in sorted(files.keys() | source.names):
-        if name not in files or name.lower().endswith(COMPRESSED):
-            what = "is compressed" if name in files else "no such file"
+    place = source.number << _FILE_BITS
+    for name, entry in sorted(source.chosen(entries).items()):
+        if entry is None or name.lower().endswith(COMPRESSED):
+            what = "is compressed" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-    taken = sorted(name for name in files if name.endswith(TAR))
-    if not taken:
+        if name.endswith(TAR):
+            yield TarFile(root, entry, place)
+            place += 1
+    if place == source.number << _FILE_BITS:
         raise _refused(source.uri, "has no such .tar file")
-    for number, name in enumerate(taken):
-        yield TarFile(root, files[name], source.number << _FILE_BITS | number)
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,12 @@ class TarReader:
         """
         left_out: Counter[tuple[str, str]] = Counter()
         classes: dict[str, set[str]] = {}
-        for number, (key, parts) in enumerate(self._samples(file, left_out)):
+        members = itertools.groupby(self._members(file, left_out), operator.itemgetter(0))
+        for number, (key, of_sample) in enumerate(members):
+            parts: dict[str, list[Part]] = {}
+            for _, extension, part in of_sample:
+                if len(found := parts.setdefault(extension, [])) < 2:
+                    found.append(part)
             yield from self._items(file, number, key, parts, classes)
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
@@ -156,15 +166,14 @@ class TarReader:
                 numbers = range(max(map(int, names)) + 1)
                 yield SplitSource(split, labels=[Label(n, str(n)) for n in numbers])
 
-    def _samples(
+    def _members(
         self, file: TarFile, left_out: Counter[tuple[str, str]]
-    ) -> Iterator[tuple[str, Parts]]:
-        """Yield the members of each sample with its base name, and count those of none."""
+    ) -> Iterator[tuple[str, str, Part]]:
+        """Yield each member of samples with its base name and extension, and count the others."""
         source = self.sources[file.root]
         at_once = _LOCAL_READ_BYTES if is_local(source.uri) else _REMOTE_READ_BYTES
         storage = open_storage(source.uri, self.access)
         stream = open_stored(storage, file.entry, at_once, _MAX_TEXT_BYTES)
-        key, parts = "", dict[str, list[Part]]()
         for info in walk_members(stream, storage.uri(file.entry.name)):
             name = info.name.removeprefix("./")
             if info.isdir():
@@ -172,20 +181,12 @@ class TarReader:
             if why := _why_left_out(info, name):
                 left_out[self.splitting.split_of_other(source.split, name), why] += 1
                 continue
-            extension = name.rpartition("/")[2].partition(".")[2]
-            base = name[: -1 - len(extension)]
-            if base != key and parts:
-                yield key, parts
-                parts = {}
-            key, text = base, None
+            extension, text = name.rpartition("/")[2].partition(".")[2], None
             if extension.lower() in _TEXTS and info.size <= _MAX_TEXT_BYTES:
                 stream.seek(info.offset_data)
                 text = stream.read(info.size)
-            found = parts.setdefault(extension.lower(), [])
-            if len(found) < 2:
-                found.append(Part(name, info.offset_data, info.size, text))
-        if parts:
-            yield key, parts
+            part = Part(name, info.offset_data, info.size, text)
+            yield name[: -1 - len(extension)], extension.lower(), part
 
     def _items(
         self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, set[str]]
@@ -249,10 +250,8 @@ class TarReader:
 
     def _class_of(self, text: str) -> SideSample | Fault:
         if not _NUMBER.fullmatch(text):
-            return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number from 0"
+            return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number of 1 to 5 digits"
         number = int(text)
-        if number > _MAX_CLASS and not self.label_file:
-            return "E-SRC-LABEL", f".cls holds {number}, above {_MAX_CLASS} without --label_file"
         name = self._names[number] if number < len(self._names) else str(number)
         sample = Sample("", "", -1, (), pack(ClassFields(name)))
         return SideSample(sample, [], SplitSource("", class_names=[name]))
@@ -269,6 +268,8 @@ class TarReader:
 def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file up to its end, and check that nothing follows.
 
+    `TarFile.next` would take a damaged header for the end, and keep every member in memory.
+
     Raises:
         RuntimeError: `E-SRC-DAMAGED` when the rest of the file cannot be read, or a storage fault.
     """
@@ -277,12 +278,13 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(
             fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
         ) as tar:
-            while (info := _member_at(at, stream, tar)) is not None:
+            while _block(stream, at) != _END:
+                stream.seek(at)
+                info = tarfile.TarInfo.fromtarfile(tar)
                 if tar.offset <= at:  # would never end
                     raise tarfile.ReadError("a member of negative size")
                 yield info
                 at = tar.offset
-        stream.seek(at)
         if stream.read(_MAX_END_BYTES).strip(b"\0"):
             raise tarfile.ReadError("another archive follows the end of the first")
     except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
@@ -293,16 +295,9 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
         raise RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy)) from None
 
 
-def _member_at(at: int, stream: IO[bytes], tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-    """Return the member whose header is at an offset, or None at the end.
-
-    `TarFile.next` would take a damaged header for the end, and keep every member in memory.
-    """
+def _block(stream: IO[bytes], at: int) -> bytes:
     stream.seek(at)
-    if stream.read(tarfile.BLOCKSIZE) == _END:
-        return None
-    stream.seek(at)
-    return tarfile.TarInfo.fromtarfile(tar)
+    return stream.read(tarfile.BLOCKSIZE)
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
