@@ -7,6 +7,9 @@ second help and the templates of all sources.
 
 Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
+
+Five more sources have a budget too. Of it, `webdataset` takes 350 lines in two modules: its reader,
+its command, and what gives images in tar files their names.
 """
 
 import ast
@@ -38,9 +41,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3160, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3265, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3265, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 1960, ["transforms/sources/**/*.py"]),
+    Budget("transforms/sources", 2205, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
@@ -49,7 +52,7 @@ BUDGETS = (
     Budget("transforms/records", 640, ["transforms/records/**/*.py"]),
     Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2010, ["schemas/*.py"]),
+    Budget("schemas/*.py", 2015, ["schemas/*.py"]),
     Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
@@ -58,10 +61,10 @@ BUDGETS = (
     ),
     Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 800, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_040, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 19_390, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 31_850, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 129
+MOST_MODULES = 131
 
 
 def code_lines(source: str) -> int:

@@ -63,7 +63,9 @@ def records_of(out: Path, split: str = "") -> dict[bytes, Any]:
     return {value(one, "image/filename")[0]: one.features for one in examples(out, split)}
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form", ["pax", *(pytest.param(form, marks=pytest.mark.thorough) for form in ("gnu", "ustar"))]
+)
 def test_classes_are_those_of_folders(form: str, tmp_path: Path) -> None:
     # Names of more than 100 bytes need GNU's long names or pax headers; ustar divides them.
     prefix = f"{'a' * 99}/" if form != "ustar" else ""
@@ -83,6 +85,7 @@ def test_classes_are_those_of_folders(form: str, tmp_path: Path) -> None:
     assert rejected_of(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_class_numbers_are_kept_where_classes_are_missing(tmp_path: Path) -> None:
     photo = PHOTOS[0].read_bytes()
     members = [("a.jpg", photo), ("a.cls", b"10\n"), ("b.cls", b"2"), ("b.jpg", photo)]
@@ -96,6 +99,7 @@ def test_class_numbers_are_kept_where_classes_are_missing(tmp_path: Path) -> Non
         assert found == {b"a.jpg": 10 + first, b"b.jpg": 2 + first}
 
 
+@pytest.mark.thorough
 def test_fields_are_those_of_sidecar(tmp_path: Path) -> None:
     for photo in PHOTOS:
         path = tmp_path / "json" / photo.parent.name / f"{photo.stem}.json"
@@ -123,6 +127,7 @@ def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
     assert found == [([b"000000000"], ["Zoë\n".encode()]), ([b"000000001"], [])]
 
 
+@pytest.mark.thorough
 def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
     train = write_tar(tmp_path / "a/1.tar", members_of(PHOTOS[:5], "json", "cls"))
     val = write_tar(tmp_path / "b/1.tar", members_of(PHOTOS[5:], "json", "cls"))
@@ -146,6 +151,7 @@ def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
     assert min(drawn) > 0
 
 
+@pytest.mark.thorough
 def test_a_later_data_set_has_new_samples_only(tmp_path: Path) -> None:
     first = write_tar(tmp_path / "in/1.tar", members_of(PHOTOS[:5], "cls"))
     committed_by(webdataset.run, tmp_path / "one", "--shards", first)
@@ -176,6 +182,7 @@ BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("bad", "flags"), [(BAD, []), (BAD_FIELDS, ["--fields", "a=int64"])])
 def test_each_bad_sample_is_one_reject(
     bad: Sequence[tuple[Mapping[str, bytes], str, str]], flags: list[str], tmp_path: Path
@@ -202,6 +209,7 @@ def test_each_bad_sample_is_one_reject(
     assert manifest["splits"]["train"]["excluded"] == len(bad)
 
 
+@pytest.mark.thorough
 def test_other_members_are_counted(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "in/t.tar", members_of(PHOTOS[:2], "cls"))
     (tmp_path / "link.jpg").symlink_to("/etc/passwd")
@@ -269,6 +277,7 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
     assert ended.code == (2 if fault.startswith("E-ARG") else 3)
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [*members_of(PHOTOS, "cls", "json", "txt")]
     large = [("l/0.cls", b"0"), ("l/0.jpg", PHOTOS[0].read_bytes()), ("l/0.npy", bytes(9 << 20))]
