@@ -120,7 +120,8 @@ def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
         ("000000001.json", b'{"key": "000000001", "status": "success"}'),
     ]
     write_tar(tmp_path / "in/00000.tar", members)
-    (tmp_path / "in/00000_stats.json").write_text("{}")
+    for other in ("00000_stats.json", "._00000.tar"):
+        (tmp_path / "in" / other).write_text("{}")
     flags = ("--fields", "txt=bytes,key=bytes", "--order", "input")
     committed_by(webdataset.run, tmp_path / "out", "--shards", f"{tmp_path}/in/*", *flags)
     found = [(value(one, "key"), value(one, "txt")) for one in examples(tmp_path / "out")]

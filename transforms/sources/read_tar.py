@@ -71,12 +71,16 @@ class TarSource:
     patterns: frozenset[str]
 
     def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
-        """Return the files that are meant by name; None for a file that is missing."""
+        """Return the files that are meant, by name; None for a file that is missing.
+
+        Globs match no hidden files.
+        """
         globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
         found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
-            name = entry.name
-            if entry.kind == "file" and (name in found or any(matches(name, g) for g in globs)):
+            name, is_hidden = entry.name, list_blobs.why_skipped(entry.name) == list_blobs.HIDDEN
+            is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
+            if entry.kind == "file" and (name in found or is_matched):
                 found[name] = entry
         return found
 
