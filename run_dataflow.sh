@@ -3,7 +3,7 @@
 # adds the flags that a job in production needs. `--help` lists the options; see docs/dataflow.md.
 set -euo pipefail
 
-PIPELINES="coco folder table sidecar voc yolo openimages pairs arrays records"
+PIPELINES="coco folder table sidecar voc yolo openimages webdataset pairs arrays records"
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
 # The options and their defaults, named as on the command line but without the dashes.
@@ -22,7 +22,7 @@ usage() {
 usage: ./run_dataflow.sh PIPELINE --project P --region R --staging gs://BUCKET [options] -- FLAGS
 
 Runs a pipeline on Google Cloud Dataflow. First it checks credentials, buckets and network.
-PIPELINE is coco, folder, table, sidecar, voc, yolo, openimages, pairs, arrays or records.
+PIPELINE is coco, folder, table, sidecar, voc, yolo, openimages, webdataset, pairs, arrays or records.
 FLAGS are the pipeline's own: see beam-tfrec PIPELINE --help.
 
 required
@@ -210,7 +210,7 @@ refuse_ours() { # --FLAG
 note_path() { # --FLAG VALUE: remember the buckets of the job; refuse local paths
   local flag=$1 path=$2
   case $flag in
-    --images | --annotations | --panoptic_images | --table | --boxes | --image_labels | --low | --high | --arrays | --records)
+    --images | --annotations | --panoptic_images | --table | --boxes | --image_labels | --low | --high | --arrays | --shards | --records)
       [[ ! $path =~ ^[a-z][a-z0-9_]*= ]] || path=${path#*=}
       ;;
     --exclude | --since | --data | --folder | --output | --label_file | --image_root | --image_sets | --keys | --drop_keys) ;;

@@ -46,6 +46,7 @@ PIPELINES = {
     "openimages": "Convert Open Images' photos and CSV tables to sharded .tfrec files.",
     "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
     "arrays": "Convert NumPy arrays to sharded .tfrec files.",
+    "webdataset": "Convert tar files in the form of WebDataset to sharded .tfrec files.",
     "records": "Reshard, merge or divide data sets and other TFRecord files.",
 }
 """Commands that make data sets with Beam, and what each does."""

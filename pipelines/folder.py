@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
@@ -72,18 +72,24 @@ def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
     folders = "folder per split with a folder of images for each class, or data set"
     add_sources(parser, images=("DIR", folders))
+    add_layout_flags(parser)
+
+
+def add_layout_flags(parser: FlagParser, default: str | None = "classification") -> FlagGroup:
+    """Add the flags of layouts of an image and its class; return their group."""
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
         "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
         " tutorial; tensor: pixels as a serialized tensor, and the class's name",
         list(LAYOUTS),
-        "classification",
+        default,
     )
     group.choice(
         "--dtype", "type of the pixels of --layout tensor (default float32)", list(PIXEL_DTYPES)
     )
     add_class_flags(parser, "default 0; with --layout imagenet 1")
+    return group
 
 
 def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
@@ -92,7 +98,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     Raises:
         ValueError: when --dtype comes with a layout without pixels, or the first label is negative.
     """
-    layout = LAYOUTS[flags.layout]
+    layout = LAYOUTS[flags.layout or "classification"]
     first_label = first_label_of(flags, layout.first_label)
     if layout is TensorLayout:
         return TensorLayout(first_label, flags.dtype or "float32")

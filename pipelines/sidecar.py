@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -250,17 +250,8 @@ def layout_of(flags: argparse.Namespace) -> Layout:
                 f"fields must come with format flat, got format {flags.format} and fields"
                 f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
             )
-        for name in ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch"):
-            if (given := getattr(flags, name)) is not None:
-                got = getattr(given, "value", given)
-                raise ValueError(f"{name} must come without fields, got {got}: leave it out")
-        types = parse_types(flags.fields)
-        if empty := [path for path in types if not all(path.split("."))]:
-            raise ValueError(
-                f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty"
-                " key"
-            )
-        return TableLayout(types, with_image=True)
+        unused = ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch")
+        return fields_layout_of(flags, unused)
     return detection_of(flags, _FEATURES)
 
 
@@ -285,6 +276,28 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
         features=features,
         first_label=first_label_of(flags, 1),
     )
+
+
+def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableLayout:
+    """Return the layout of --fields.
+
+    Args:
+        flags: as parsed.
+        unused: names of flags that have no effect on it.
+
+    Raises:
+        ValueError: when such a flag is given, or a path has an empty key.
+    """
+    for name in unused:
+        if (given := getattr(flags, name)) is not None:
+            got = getattr(given, "value", given)
+            raise ValueError(f"{name} must come without fields, got {got}: leave it out")
+    types = parse_types(flags.fields)
+    if empty := [path for path in types if not all(path.split("."))]:
+        raise ValueError(
+            f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty key"
+        )
+    return TableLayout(types, with_image=True)
 
 
 def side_fields(flags: argparse.Namespace) -> dict[str, Any]:

@@ -114,7 +114,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-SET-MISSING": "most images are missing",
         "E-SET-EMPTY": "there are no samples",
         "E-SET-DUPLICATE": "two samples share a key",
-        "E-SRC-DAMAGED": "the rest of a TFRecord file cannot be read",
+        "E-SRC-DAMAGED": "the rest of a TFRecord or tar file cannot be read",
         "E-SRC-SPLIT": "a field that decides the split has no value, or an unknown one",
     },
     (Scope.RUN, EXIT_BUDGET): {

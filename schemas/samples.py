@@ -13,6 +13,7 @@ import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
 
+TAR = ".tar"
 ORDER_BYTES = 16
 """Size of an order key, by which the samples of a split are sorted."""
 
@@ -32,9 +33,10 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         size_bytes: size from the listing; -1 before the listing is joined.
         pin: text that changes with the file: its mtime in ns, or the store's generation.
         crc32c: CRC-32C of the file's bytes, if the listing gives one.
-        offset: first byte of the blob in the file, or in the archive's member.
+        offset: first byte of the blob in the file, or in the compressed member.
         length: size of the blob in bytes; -1 for the whole file.
-        member: name of the compressed archive member that holds the blob; empty for none.
+        member: name of the archive's member that holds the blob, in a `.tar` file or compressed in
+            an `.npz` file; empty for none.
     """
 
     root: str
@@ -50,6 +52,21 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def read_bytes(self) -> int:
         """Number of bytes to read for it."""
         return self.size_bytes if self.length < 0 else self.length
+
+    @property
+    def is_in_tar(self) -> bool:
+        """Whether it is a member of a tar file."""
+        return self.member != "" and self.name.endswith(TAR)
+
+    @property
+    def image_file(self) -> tuple[str, int]:
+        """Name and size of the image's file: of the member in a tar file."""
+        return (self.member, self.length) if self.is_in_tar else (self.name, self.size_bytes)
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, and of the member in a tar file, for messages."""
+        return f"{self.name}:{self.member}" if self.is_in_tar else self.name
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,7 +102,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
             split=self.split,
             key=self.key,
             annotation_ids=self.annotation_ids,
-            file_name=self.blobs[place].name if place < len(self.blobs) else "",
+            file_name=self.blobs[place].file_name if place < len(self.blobs) else "",
             detail=detail,
         )
 

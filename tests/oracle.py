@@ -9,8 +9,10 @@ change of bytes or verdicts may do that.
 import argparse
 import functools
 import hashlib
+import io
 import json
 import sys
+import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ import PIL
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_tfrec.pipelines import arrays, coco, folder, pairs, sidecar, table
+from beam_tfrec.pipelines import arrays, coco, folder, pairs, sidecar, table, webdataset
 from tests.coco_command import run_pipeline
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -116,6 +118,9 @@ CASES: Mapping[str, Case] = {
     "arrays of .npz, raw": Case(
         arrays.run, "--arrays MADE/all.npz --label_array labels --encoding raw"
     ),
+    "webdataset, fields": Case(
+        webdataset.run, "--shards MADE/tars/{0..1}.tar --fields txt=bytes,cls=int64"
+    ),
     "odd images, header check": Case(table.run, _ODD),
     "odd images, decode check": Case(table.run, f"{_ODD} --check decode"),
     "odd images, as upright PNG": Case(
@@ -174,6 +179,16 @@ def make_sources(made: Path) -> None:
     (made / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with_images = [{"image": name, "score": place / 4} for place, name in enumerate(photos)]
     pq.write_table(pa.Table.from_pylist(with_images), made / "rows.parquet")
+    (made / "tars").mkdir()
+    for number in range(2):
+        with tarfile.open(made / f"tars/{number}.tar", "w") as tar:
+            for place, name in enumerate(photos[number::2]):
+                data = (DATA / "coco_val/images" / name).read_bytes()
+                texts = {"cls": b"%d" % place, "jpg": data, "txt": b"photo %d" % place}
+                for extension, content in texts.items():
+                    info = tarfile.TarInfo(f"{name.removesuffix('jpg')}{extension}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
     odd = sorted(path.name for path in (DATA / "odd").iterdir())
     (made / "odd.csv").write_text("\n".join(["image", *odd, ""]))
     images = np.arange(12 * 4 * 5 * 3, dtype=np.uint16).reshape(12, 4, 5, 3)

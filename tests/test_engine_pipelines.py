@@ -22,6 +22,7 @@ CASES = {
     "pairs": "pairs",
     "sidecar": "sidecar of LabelMe, masks",  # outlines are payloads
     "arrays": "arrays of .npz, raw",
+    "webdataset": "webdataset, fields",
 }
 
 

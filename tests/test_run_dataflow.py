@@ -129,7 +129,7 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
     assert "--service_account_email=tfrec-worker@my-project.iam.gserviceaccount.com" in others
 
 
-PIPELINES = "coco folder table sidecar voc yolo openimages pairs arrays records"
+PIPELINES = "coco folder table sidecar voc yolo openimages webdataset pairs arrays records"
 ALL = shlex.join(REQUIRED)
 PROJECT_ONLY, NO_STAGING = shlex.join(REQUIRED[:2]), shlex.join(REQUIRED[:4])
 NO_OUTPUT = "--output is missing after --; give gs://BUCKET/PATH"
@@ -180,7 +180,7 @@ def test_wrong_options_are_refused(launcher: Launcher, words: str, line: str) ->
 
 PATHS = (
     *("images", "annotations", "exclude", "since", "panoptic_images", "label_file", "table"),
-    *("image_root", "low", "high", "arrays", "records"),
+    *("image_root", "low", "high", "arrays", "shards", "records"),
 )
 
 

@@ -168,7 +168,7 @@ def check_all(
 
 
 def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
-    return EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), info)
+    return EncodedImage(blob.image_file[0], data, hashlib.sha256(data).hexdigest(), info)
 
 
 def num_decoded(images: Sequence[EncodedImage], conversion: Conversion) -> int:

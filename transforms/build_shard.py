@@ -156,7 +156,7 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
                     continue
             what = f"has changed since {shard.name} was written"
             remedy = "restore it, or give another --output, or --overwrite"
-            where = join_uri(root.root, blob.name)
+            where = join_uri(root.root, blob.file_name)
             raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
@@ -283,7 +283,7 @@ class GrowingShard:
             row = copied.at(sample.key, self._bytes, size)
         else:
             sources = [
-                Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
+                Source(*blob.image_file, blob.pin, image.source_sha256 or image.sha256)
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
             facts = record_facts(built.features, self._roles, images)

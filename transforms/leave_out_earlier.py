@@ -164,7 +164,7 @@ def leave_out_earlier(
 
 
 def _check_source(sample: Sample, source: str) -> None:
-    name = sample.blobs[0].name if sample.blobs else ""
+    name = sample.blobs[0].image_file[0] if sample.blobs else ""
     if name != source:
         where = f"sample {sample.key} of {sample.split}"
         what = f"its file is {name!r}, but {source!r} in an earlier data set"

@@ -122,7 +122,7 @@ class ClassifiedLayout(Layout):
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; it takes names of usual lengths."""
-        return self.bytes_beside_image + sample.blobs[0].size_bytes
+        return self.bytes_beside_image + sample.blobs[0].read_bytes
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels

@@ -116,7 +116,7 @@ class TableLayout(Layout):
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; numbers may take fewer or more bytes in it."""
-        images = sum(_BYTES_BESIDE_IMAGE + blob.size_bytes for blob in sample.blobs)
+        images = sum(_BYTES_BESIDE_IMAGE + blob.read_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_ROW + row_bytes(sample) + images
 
     def build(

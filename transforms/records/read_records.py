@@ -7,11 +7,12 @@ The records of a data set are known from its indexes. Files of other programs ar
 their records, and a second time to copy these.
 """
 
+import functools
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -40,12 +41,10 @@ from beam_tfrec.transforms.records.describe_records import (
 )
 from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
-from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
-    PinTally,
+    PlanFiles,
     SourcePieces,
-    listing_digest,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
@@ -59,7 +58,6 @@ _RESTORE = "restore it, or run its command again"
 _OPAQUE = Sequences({}, {})
 _WITHOUT_INDEX = "restore it, or copy the shards to a folder without manifest.json, and give that"
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: records of a file, files of a source
-_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
 
 @dataclass(frozen=True)
@@ -109,19 +107,15 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     note: SplitSource | None = None
 
 
-ShardPart = tuple[RecordFile, int, int]
-"""A shard, and the start and end of a range of it, in bytes."""
-
-
 def plan_source(
-    root: str, reader: "RecordReader", entries: Iterable[Entry]
+    root: str, entries: Iterable[Entry], reader: "RecordReader"
 ) -> Iterator[RecordFile]:
     """Yield the files of a source in the order of their names, those of a data set first.
 
     Args:
         root: name of the source's root.
-        reader: reader of all sources.
         entries: listing of the source.
+        reader: reader of all sources.
 
     Raises:
         RuntimeError: `E-ARG` when there is no such file, split or class, or the data set is
@@ -396,31 +390,6 @@ class PlanRecords(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every source on one worker."""
-        planned = (
-            root
-            | "Sources" >> beam.Create(sorted(self.reader.sources))
-            | "Plan" >> beam.ParDo(_PlanSource(self.reader)).with_outputs("tallies", main="files")
-        )
-        files = planned.files
-        if not is_in_process(root.pipeline):
-            files |= "Spread" >> beam.Reshuffle()
-        return SourcePieces(files, planned.tallies)
-
-
-class _PlanSource(beam.DoFn):
-    """Lists a source; yields its files, and the digest of the same listing."""
-
-    def __init__(self, reader: RecordReader) -> None:
-        self._reader = reader
-
-    def process(self, root: str) -> Iterator[RecordFile | _TallyOutput]:
-        uri = self._reader.sources[root].uri
-        entries = [*open_storage(uri, self._reader.access).list()]
-        files = [*plan_source(root, self._reader, entries)]
-        tally = PinTally(
-            listing=f"{listing_digest(entries):x}",
-            read_files=len(files),
-            read_bytes=sum(file.entry.size_bytes for file in files),
-        )
-        yield from files
-        yield _TallyOutput("tallies", (root, tally))
+        uris = {name: source.uri for name, source in self.reader.sources.items()}
+        plan = functools.partial(plan_source, reader=self.reader)
+        return root | "PlanFiles" >> PlanFiles(uris, plan, self.reader.access)

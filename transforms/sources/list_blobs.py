@@ -8,7 +8,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -25,6 +25,7 @@ DIGEST_MODULUS = 2**256
 _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 HIDDEN = "hidden"
+NOT_AN_IMAGE = "not_called_an_image"
 IMAGE_EXTENSIONS = frozenset(
     {
         *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "gif", "bmp", "dib", "webp", "tif", "tiff"),
@@ -94,7 +95,7 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
         blob_index: index of the blob in `Sample.blobs`.
     """
     blob = sample.blobs[blob_index]
-    code, detail = _listing_fault(entry)
+    code, detail = listing_fault(entry)
     if entry is None or code:
         return sample.reject(_STAGE, code, detail, blob_index)
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
@@ -173,10 +174,10 @@ def why_skipped(name: str) -> str:
         return HIDDEN
     _, dot, extension = name.rpartition("/")[2].rpartition(".")
     is_image = bool(dot) and extension.lower() in IMAGE_EXTENSIONS
-    return "" if is_image else "not_called_an_image"
+    return "" if is_image else NOT_AN_IMAGE
 
 
-def _listing_fault(entry: Entry | None) -> tuple[str, str]:
+def listing_fault(entry: Entry | None) -> tuple[str, str]:
     """Return code and detail if an entry cannot be read, else two empty texts."""
     if entry is None:
         return "E-IMG-MISSING", "not in the listing"
@@ -260,6 +261,54 @@ class ListFiles(beam.PTransform):
                 | "Number" >> beam.FlatMap(number_files)
             )
         return SourcePieces(listing, tallies)
+
+
+@dataclass(eq=False)
+class PlanFiles(beam.PTransform):
+    """Pipeline root -> the files of all sources, in any order, for workers to read in parallel.
+
+    Attributes:
+        roots: URIs by root name.
+        plan: function of a root's name and its whole listing that returns the files to read, each
+            with its `entry`; a named function or a partial one.
+        access: credentials and limits for stores.
+    """
+
+    roots: Mapping[str, str]
+    plan: Callable[[str, list[Entry]], Iterable[Any]]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
+        """List every source on one worker."""
+        planned = (
+            root
+            | "Sources" >> beam.Create(sorted(self.roots.items()))
+            | "Plan"
+            >> beam.ParDo(_Plan(self.plan, self.access)).with_outputs("tallies", main="files")
+        )
+        files = planned.files
+        if not is_in_process(root.pipeline):
+            files |= "Spread" >> beam.Reshuffle()
+        return SourcePieces(files, planned.tallies)
+
+
+class _Plan(beam.DoFn):
+    """Lists a source; yields its files, and the digest of the same listing."""
+
+    def __init__(self, plan: Callable[[str, list[Entry]], Iterable[Any]], access: Access) -> None:
+        self._plan, self._access = plan, access
+
+    def process(self, named: tuple[str, str]) -> Iterator[Any]:
+        root, uri = named
+        entries = [*open_storage(uri, self._access).list()]
+        files = [*self._plan(root, entries)]
+        tally = PinTally(
+            listing=f"{listing_digest(entries):x}",
+            read_files=len(files),
+            read_bytes=sum(file.entry.size_bytes for file in files),
+        )
+        yield from files
+        yield beam.pvalue.TaggedOutput("tallies", (root, tally))
 
 
 class _Digest(beam.DoFn):

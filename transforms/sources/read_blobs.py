@@ -104,7 +104,7 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
     """
     listed = Entry(blob.name, blob.size_bytes, blob.pin, blob.crc32c)
     span = None if blob.length < 0 else (blob.offset, blob.offset + blob.length)
-    if blob.member and span is not None:
+    if blob.member and span is not None and not blob.is_in_tar:
         return UNPACKED.bytes_of(storage, listed, blob.member, span)
     return storage.read(blob.name, listed, span)
 

@@ -177,8 +177,12 @@ class SplitCounter:
     def _check_excluded(self, item: Sample | Rejected) -> None:
         """Check that an excluded sample still has the file that was rejected."""
         name = self._excluded[item.split][item.key]
-        if isinstance(item, Sample) and name and name not in [blob.name for blob in item.blobs]:
-            now = repr(item.blobs[0].name) if item.blobs else "no file"
+        if (
+            isinstance(item, Sample)
+            and name
+            and name not in [blob.file_name for blob in item.blobs]
+        ):
+            now = repr(item.blobs[0].file_name) if item.blobs else "no file"
             what = f"it was rejected with file {name!r}, and has {now} now"
             remedy = "give --exclude the rejected.jsonl of a run of these sources"
             where = f"sample {item.key} of {item.split}"

@@ -53,6 +53,7 @@ from beam_tfrec.transforms.storage import (
     read_uri,
 )
 
+_NO_OTHERS: Mapping[str, str] = {}
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
 
@@ -105,16 +106,20 @@ def read_objects(
     return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
 
 
-def read_values(text: bytes | None, types: Mapping[str, ColumnType]) -> SideSample | Fault:
+def read_values(
+    text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] = _NO_OTHERS
+) -> SideSample | Fault:
     """Read fields of an annotation file, for the layout of tables.
 
     Args:
         text: content of the file; None for an image without a file.
         types: types of the fields, by path; a path has keys with dots in between.
+        others: values of fields that are not in the file.
     """
     cells = {} if text is None else cells_at(text, types.keys())
     if isinstance(cells, str):
         return "E-ANN-FILE", cells
+    cells |= others
     row: dict[str, Any] = {}
     for path, wanted in types.items():
         try:

@@ -1,0 +1,148 @@
+"""Tar files of WebDataset or img2dataset to sharded .tfrec: `beam-tfrec webdataset --help`."""
+
+import argparse
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.data_set import DataSetConfig
+from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.flags import add_sources
+from beam_tfrec.pipelines.folder import add_layout_flags
+from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
+from beam_tfrec.pipelines.run import Command
+from beam_tfrec.pipelines.sidecar import fields_layout_of
+from beam_tfrec.schemas.columns import root_and_pattern
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.classification import ClassificationLayout
+from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.samples import TAR
+from beam_tfrec.transforms.sources.list_blobs import PlanFiles
+from beam_tfrec.transforms.sources.read_samples import SourceSamples
+from beam_tfrec.transforms.sources.read_tar import COMPRESSED, TarReader, TarSource, plan_tars
+from beam_tfrec.transforms.storage import split_uri
+
+_RANGE = re.compile(r"\{([0-9]{1,6})\.\.([0-9]{1,6})\}")
+
+
+@dataclass(frozen=True)
+class WebdatasetConfig(DataSetConfig):
+    """A whole conversion of tar files.
+
+    Attributes:
+        shards: URIs of tar files and of folders of them, per split; with globs or braces.
+        layout: a `TableLayout` for fields of the members, else a layout of classes.
+    """
+
+    shards: Mapping[str, Sequence[str]]
+    layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
+
+    source_flag: ClassVar[str] = "--shards"
+    split_fields: ClassVar[None] = None  # only the members show their fields
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The splits that sources are given for."""
+        return tuple(self.shards)
+
+    @functools.cached_property
+    def sources(self) -> dict[str, TarSource]:
+        """The folders of tar files by root name."""
+        found: dict[str, TarSource] = {}
+        for split, uris in self.shards.items():
+            folders: dict[str, set[str]] = {}
+            for uri in (each for given in uris for each in expand_braces(given)):
+                folder, pattern = root_and_pattern(uri)
+                if not pattern and uri.endswith(TAR):
+                    folder, pattern = split_uri(uri)
+                folders.setdefault(folder, set()).add(pattern)
+            for number, (folder, patterns) in enumerate(folders.items()):
+                source = TarSource(split, number, folder, frozenset(patterns))
+                found[f"{split}/tars/{number}"] = source
+        return found
+
+    @property
+    def roots(self) -> Mapping[str, str]:
+        """URI per root name of the samples' blobs."""
+        return {name: source.uri for name, source in self.sources.items()}
+
+    @property
+    def globs(self) -> dict[str, str]:
+        """Names and globs that choose files in listed folders, by root name."""
+        return {name: " ".join(sorted(s.patterns)) for name, s in self.sources.items()}
+
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from headers of tar files."""
+        types = self.layout.types if isinstance(self.layout, TableLayout) else None
+        reader = TarReader(self.splitting, self.sources, self.access, types, self.label_file)
+        plan = functools.partial(plan_tars, sources=self.sources)
+        planned = root | "PlanTars" >> PlanFiles(self.roots, plan, self.access)
+        read = planned.pieces | "ReadTars" >> self.read_samples(reader)
+        return read._replace(tallies=planned.tallies)
+
+
+def expand_braces(uri: str) -> list[str]:
+    """Return the names that a shell would make of ranges in braces.
+
+    >>> expand_braces("a/{008..010}.tar"), expand_braces("{a,b}.tar")
+    (['a/008.tar', 'a/009.tar', 'a/010.tar'], ['{a,b}.tar'])
+    >>> expand_braces("{9..10}-{0..1}")
+    ['9-0', '9-1', '10-0', '10-1']
+
+    Raises:
+        ValueError: when a range has no numbers, or a file is compressed.
+    """
+    if uri.lower().endswith(COMPRESSED):
+        what = f"shards must be plain .tar files, of which ranges can be read, got {uri!r}"
+        raise ValueError(f"{what}: decompress them, for example with gunzip or unzstd")
+    found = _RANGE.search(uri)
+    if found is None:
+        return [uri]
+    first, last = found.groups()
+    if int(first) > int(last):
+        raise ValueError(f"shards must have ranges that ascend, got {found[0]}: correct it")
+    numbers = (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
+    before, after = uri[: found.start()], uri[found.end() :]
+    return [name for number in numbers for name in expand_braces(f"{before}{number}{after}")]
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    shards = "tar files per split: names with {000..146}, folders or quoted globs, one or more"
+    add_sources(parser, "sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
+    group = add_layout_flags(parser, None)
+    group.several(
+        "--fields",
+        "members and fields of .json to write as features instead of classes, such as"
+        " txt=bytes,a.b=int64: int64, float or bytes; add [] for lists (default: write .cls)",
+        "PATH=TYPE,...",
+    )
+
+
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    unused = ("layout", "dtype", "label_file", "first_label")
+    layout = fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
+    return {
+        "shards": parse_several_per_split("shards", flags.shards, bare=flags.split),
+        "layout": layout,
+    }
+
+
+COMMAND = Command(
+    "webdataset",
+    WebdatasetConfig,
+    add_flags,
+    fields_of,
+    "--shards train='data/train-{000..146}.tar' val='data/val-*.tar'",
+)
+
+run = COMMAND.run  # `cli.run_command` calls it by name
+
+if __name__ == "__main__":
+    main(COMMAND.name)

@@ -1,0 +1,298 @@
+"""Tar files in the form of WebDataset, end to end: records, rejects, faults, buckets."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_tfrec.pipelines import folder, sidecar, webdataset
+from beam_tfrec.transforms.sources.read_tar import walk_members
+from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
+from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.gcs_stand_in import GcsStandIn, Kind
+
+PHOTOS = sorted((TEST_DATA / "classes").glob("*/*.jpg"))
+CLASSES = sorted({photo.parent.name for photo in PHOTOS})
+FIELDS = ("--fields", "caption=bytes,size.width=int64,tags=bytes[]")
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+Members = Iterable[tuple[str, bytes]]
+
+
+def tar_bytes(members: Members, form: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return a tar file as webdataset's `TarWriter` makes it: its pax headers hold the times."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode, info.mtime = len(data), 0o444, 1_700_000_000.25
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def write_tar(path: Path, members: Members, form: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar_bytes(members, form))
+    return path
+
+
+def details_of(photo: Path) -> dict[str, Any]:
+    number = PHOTOS.index(photo)
+    return {"caption": f"No. {number}", "size": {"width": number}, "tags": ["x"] * (number % 3)}
+
+
+def members_of(photos: Iterable[Path], *extensions: str, prefix: str = "") -> Members:
+    """Yield the members of photos in the order of their extensions, as writers sort them."""
+    for photo in photos:
+        base = f"{prefix}{photo.parent.name}/{photo.stem}"
+        texts = {
+            "cls": str(CLASSES.index(photo.parent.name)).encode(),
+            "json": json.dumps(details_of(photo)).encode(),
+            "txt": f"No. {PHOTOS.index(photo)}".encode(),
+        }
+        for extension in sorted({"jpg", *extensions}):
+            yield f"{base}.{extension}", texts.get(extension) or photo.read_bytes()
+
+
+def records_of(out: Path, split: str = "") -> dict[bytes, Any]:
+    """Return the features of every record by the file's name."""
+    return {value(one, "image/filename")[0]: one.features for one in examples(out, split)}
+
+
+@pytest.mark.parametrize(
+    "form", ["pax", *(pytest.param(form, marks=pytest.mark.thorough) for form in ("gnu", "ustar"))]
+)
+def test_classes_are_those_of_folders(form: str, tmp_path: Path) -> None:
+    # Names of more than 100 bytes need GNU's long names or pax headers; ustar divides them.
+    prefix = f"{'a' * 99}/" if form != "ustar" else ""
+    for number in range(3):
+        members = members_of(PHOTOS[number::3], "cls", "txt", prefix=prefix)
+        write_tar(tmp_path / f"tars/t-{number + 8:03}.tar", members, FORMATS[form])
+    (tmp_path / "labels.txt").write_text("\n".join(CLASSES))
+    flags = ("--label_file", tmp_path / "labels.txt")
+    shards = ("--shards", f"{tmp_path}/tars/t-{{008..010}}.tar")
+    manifest = committed_by(webdataset.run, tmp_path / "out", *shards, *flags)
+    committed_by(folder.run, tmp_path / "wanted", "--images", TEST_DATA / "classes", *flags)
+    found, wanted = records_of(tmp_path / "out"), records_of(tmp_path / "wanted")
+    for name, features in wanted.items():
+        features.feature["image/filename"].bytes_list.value[:] = [prefix.encode() + name]
+    assert found == {prefix.encode() + name: features for name, features in wanted.items()}
+    assert manifest["layout"] == "classification"
+    assert rejected_of(tmp_path / "out") == []
+
+
+@pytest.mark.thorough
+def test_class_numbers_are_kept_where_classes_are_missing(tmp_path: Path) -> None:
+    photo = PHOTOS[0].read_bytes()
+    members = [("a.jpg", photo), ("a.cls", b"10\n"), ("b.cls", b"2"), ("b.jpg", photo)]
+    shards = ("--shards", write_tar(tmp_path / "in/t.tar", members))
+    for layout, first in (("classification", 0), ("imagenet", 1)):
+        committed_by(webdataset.run, tmp_path / layout, *shards, "--layout", layout)
+        found = {
+            value(one, "image/filename")[0]: value(one, "image/class/label")[0]
+            for one in examples(tmp_path / layout)
+        }
+        assert found == {b"a.jpg": 10 + first, b"b.jpg": 2 + first}
+
+
+@pytest.mark.thorough
+def test_fields_are_those_of_sidecar(tmp_path: Path) -> None:
+    for photo in PHOTOS:
+        path = tmp_path / "json" / photo.parent.name / f"{photo.stem}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(details_of(photo)))
+    write_tar(tmp_path / "tars/a/1.tar", members_of(PHOTOS[:4], "json", prefix="./"))
+    write_tar(tmp_path / "tars/2.tar", members_of(PHOTOS[4:], "json"))
+    committed_by(webdataset.run, tmp_path / "out", "--shards", tmp_path / "tars", *FIELDS)
+    folders = ("--images", TEST_DATA / "classes", "--annotations", tmp_path / "json")
+    committed_by(sidecar.run, tmp_path / "wanted", *folders, *FIELDS)
+    assert records_of(tmp_path / "out") == records_of(tmp_path / "wanted")
+
+
+def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
+    members = [
+        *[("000000000.jpg", jpeg_bytes()), ("000000000.json", b'{"key": "000000000"}')],
+        *[("000000000.txt", "Zoë\n".encode()), ("000000001.jpg", jpeg_bytes(color=1))],
+        ("000000001.json", b'{"key": "000000001", "status": "success"}'),
+    ]
+    write_tar(tmp_path / "in/00000.tar", members)
+    for other in ("00000_stats.json", "._00000.tar"):
+        (tmp_path / "in" / other).write_text("{}")
+    flags = ("--fields", "txt=bytes,key=bytes", "--order", "input")
+    committed_by(webdataset.run, tmp_path / "out", "--shards", f"{tmp_path}/in/*", *flags)
+    found = [(value(one, "key"), value(one, "txt")) for one in examples(tmp_path / "out")]
+    assert found == [([b"000000000"], ["Zoë\n".encode()]), ([b"000000001"], [])]
+
+
+@pytest.mark.thorough
+def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
+    train = write_tar(tmp_path / "a/1.tar", members_of(PHOTOS[:5], "json", "cls"))
+    val = write_tar(tmp_path / "b/1.tar", members_of(PHOTOS[5:], "json", "cls"))
+    flags = (*("--shards", f"train={train}", f"val={val}"), *FIELDS)
+    manifest = committed_by(webdataset.run, tmp_path / "out", *flags)
+    assert {name: split["records"] for name, split in manifest["splits"].items()} == {
+        "train": 5,
+        "val": len(PHOTOS) - 5,
+    }
+    made, again = digests(tmp_path / "out"), (*flags, "--output", tmp_path / "out")
+    assert run_pipeline(webdataset.run, *again).out.startswith("already complete: ")
+    for lost in (tmp_path / "out/manifest.json", next((tmp_path / "out").glob("val*.tfrec"))):
+        lost.unlink()
+    assert run_pipeline(webdataset.run, *again).code == 0
+    assert digests(tmp_path / "out") == made
+    by_hash = ("--split_by", "hash", "--splits", "train=1,val=1", "--group_by", "caption")
+    both = ("--shards", train, val, *by_hash)
+    manifest = committed_by(webdataset.run, tmp_path / "drawn", *both)
+    drawn = [split["records"] for split in manifest["splits"].values()]
+    assert sum(drawn) == len(PHOTOS)
+    assert min(drawn) > 0
+
+
+@pytest.mark.thorough
+def test_a_later_data_set_has_new_samples_only(tmp_path: Path) -> None:
+    first = write_tar(tmp_path / "in/1.tar", members_of(PHOTOS[:5], "cls"))
+    committed_by(webdataset.run, tmp_path / "one", "--shards", first)
+    write_tar(tmp_path / "in/2.tar", members_of(PHOTOS[5:], "cls"))
+    flags = ("--shards", tmp_path / "in", "--since", tmp_path / "one")
+    manifest = committed_by(webdataset.run, tmp_path / "two", *flags)
+    summary = manifest["splits"]["train"]
+    assert (summary["earlier"], summary["records"]) == (5, len(PHOTOS) - 5)
+
+
+JPG, WEBP = jpeg_bytes(), (TEST_DATA / "odd/hopper.webp").read_bytes()
+BAD: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+    ({"cls": b"0"}, "E-IMG-MISSING", "no image with its base name is next to it"),
+    ({"jpg": JPG, "png": JPG, "cls": b"0"}, "E-SRC-TWICE", "2.jpg and 2.png have one base name"),
+    ({"jpg": b"", "cls": b"0"}, "E-IMG-EMPTY", "0 bytes"),
+    ({"jpg": JPG[:-9], "cls": b"0"}, "E-IMG-TRUNCATED", ""),
+    ({"webp": WEBP, "cls": b"0"}, "E-IMG-TYPE", ""),
+    ({"jpg": JPG}, "E-SRC-LABEL", "no .cls member with its base name is next to it"),
+    ({"JPG": JPG, "cls": b"a"}, "E-SRC-LABEL", ".cls holds 'a', not a whole number of 1 to 5"),
+    ({"jpg": JPG, "cls": b"-1"}, "E-SRC-LABEL", ".cls holds '-1', not a whole number of 1 to 5"),
+    ({"jpg": JPG, "cls": b"7" * 6}, "E-SRC-LABEL", ".cls holds '777777', not a whole number of"),
+    ({"jpg": JPG, "cls": b"\xff"}, "E-ANN-FILE", "10.cls: not UTF-8 (byte 0)"),
+]
+BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+    ({"jpg": JPG, "json": b'{"a": }'}, "E-ANN-FILE", "JSON is malformed: invalid character"),
+    ({"jpg": JPG, "txt": b"a"}, "E-ANN-MISSING", "no .json member with its base name"),
+    ({"jpg": JPG, "json": b'{"a": "b"}'}, "E-ROW-TYPE", "field 'a' is int64 and holds 'b'"),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("bad", "flags"), [(BAD, []), (BAD_FIELDS, ["--fields", "a=int64"])])
+def test_each_bad_sample_is_one_reject(
+    bad: Sequence[tuple[Mapping[str, bytes], str, str]], flags: list[str], tmp_path: Path
+) -> None:
+    good = [("/a.b/../x.jpg", JPG), ("/a.b/../x.cls", b"0"), ("/a.b/../x.json", b'{"a": 1}')]
+    members = [
+        (f"{number}.{extension}", data)
+        for number, (sample, _, _) in enumerate(bad, start=1)
+        for extension, data in sample.items()
+    ]
+    path, out = write_tar(tmp_path / "in/t.tar", [*members, *good]), tmp_path / "out"
+    flags += ["--max_rejected", str(len(bad))]
+    committed_by(webdataset.run, out, "--shards", path, *flags)
+    found = {int(line["key"]): line for line in rejected_of(out)}
+    for number, (sample, code, detail) in enumerate(bad, start=1):
+        line = found.pop(number)
+        first = f"t.tar:{number}.{next(iter(sample))}"
+        assert (line["code"], line["file_name"]) == (code, first)
+        assert line["detail"].startswith(detail)
+    assert not found
+    assert [*records_of(out)] == [b"/a.b/../x.jpg"]
+    again = ("--exclude", out / "rejected.jsonl", *flags[:-2])
+    manifest = committed_by(webdataset.run, tmp_path / "again", "--shards", path, *again)
+    assert manifest["splits"]["train"]["excluded"] == len(bad)
+
+
+@pytest.mark.thorough
+def test_other_members_are_counted(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "in/t.tar", members_of(PHOTOS[:2], "cls"))
+    (tmp_path / "link.jpg").symlink_to("/etc/passwd")
+    with tarfile.open(path, "a") as tar:
+        tar.add(tmp_path, "folder", recursive=False)
+        tar.add(tmp_path / "link.jpg", "link.jpg")
+        for name in (".hidden.jpg", "a/._b.jpg", "README"):
+            tar.addfile(tarfile.TarInfo(name))
+    manifest = committed_by(webdataset.run, tmp_path / "out", "--shards", path)
+    summary = manifest["splits"]["train"]
+    assert summary["skipped"] == {"hidden": 2, "not_a_file": 1, "not_called_an_image": 1}
+    assert (summary["listed"], summary["records"]) == (6, 2)
+
+
+def header(kind: bytes, size: int) -> bytes:
+    """Return the header of a member without its data."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+WHOLE = tar_bytes(members_of(PHOTOS[:2], "cls"))
+DAMAGED = {
+    "cut within a member": WHOLE[: len(WHOLE) // 2],
+    "cut at its end": WHOLE.rstrip(b"\0")[: -len(WHOLE.rstrip(b"\0")) % 512 or None],
+    "two archives": WHOLE + WHOLE,
+    "a damaged header": WHOLE[:2048].replace(b"ustar", b"?????") + WHOLE[2048:],
+    "a header of 1 PB": header(tarfile.XHDTYPE, 2**50) + bytes(9999),
+    "a negative size": WHOLE[:-1024] + header(tarfile.REGTYPE, -512) + bytes(9999),
+    "empty": b"",
+    "another format": b"\x1f\x8b" * 600,
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damage_is_never_taken_for_the_end(case: str) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"^E-SRC-DAMAGED t.tar: cannot be read from byte \d+ on"
+    ):
+        [*walk_members(io.BytesIO(DAMAGED[case]), "t.tar")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        ("a.tar.gz", "E-ARG command line: shards must be plain .tar files, of which ranges can"),
+        ("a-{2..1}.tar", "E-ARG command line: shards must have ranges that ascend, got {2..1};"),
+        ("IN/{1..2}.tar", "E-ARG IN/2.tar: no such file;"),
+        ("IN/*.zip", "E-ARG IN: has no such .tar file;"),
+        ("IN/*", "E-ARG IN/0.tar.zst: is compressed;"),
+        ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
+        ("IN/1.tar IN/1/2.tar", "E-SET-DUPLICATE "),
+        ("IN/cut", "E-SRC-DAMAGED IN/cut/3.tar: cannot be read from byte 1"),
+    ],
+)
+def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> None:
+    here = f"{tmp_path}/in"
+    photo = write_tar(tmp_path / "in/1.tar", members_of(PHOTOS[:1], "cls")).read_bytes()
+    for name, data in {"0.tar.zst": b"", "1/2.tar": photo, "cut/3.tar": photo[:-9_000]}.items():
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    words = ["--shards", *flags.replace("IN", here).split(), "--max_rejected", "100%"]
+    ended = run_pipeline(webdataset.run, *words, "--output", tmp_path / "out")
+    assert ended.fault.startswith(fault.replace("IN", here))
+    assert ended.code == (2 if fault.startswith("E-ARG") else 3)
+
+
+@pytest.mark.thorough
+def test_a_bucket_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [*members_of(PHOTOS, "cls", "json", "txt")]
+    large = [("l/0.cls", b"0"), ("l/0.jpg", PHOTOS[0].read_bytes()), ("l/0.npy", bytes(9 << 20))]
+    data = {"in/small.tar": tar_bytes(small), "in/large.tar": tar_bytes([*large, ("m.jpg", JPG)])}
+    with GcsStandIn() as gcs:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        for name, content in data.items():
+            gcs.put("b", name, content)
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+        flags = ("--max_rejected", 1, "--num_shards", 1)
+        committed_by(webdataset.run, tmp_path / "far", "--shards", "gs://b/in/*.tar", *flags)
+        read = [call.name for call in gcs.requests if call.kind is Kind.READ]
+    committed_by(webdataset.run, tmp_path / "near", "--shards", tmp_path / "in", *flags)
+    assert digests(tmp_path / "far", "*.tfrec") == digests(tmp_path / "near", "*.tfrec")
+    # A request an image. Headers: the small file at once; two ends of the large one.
+    assert Counter(read) == {"in/small.tar": len(PHOTOS) + 1, "in/large.tar": 1 + 2}

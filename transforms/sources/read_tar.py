@@ -1,0 +1,318 @@
+"""Samples from tar files in the form of WebDataset: consecutive members with one base name.
+
+`plan_tars` chooses files from a listing. `TarReader` reads the headers and the small members of a
+file once, in order, and makes the samples. A sample's blob is the range of its image in the tar
+file. Nothing is unpacked, so names of members cannot do harm.
+"""
+
+import functools
+import itertools
+import operator
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.side_files import value_at
+from beam_tfrec.schemas.columns import ColumnType, matches
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import ClassFields
+from beam_tfrec.schemas.labels import read_label_file
+from beam_tfrec.schemas.manifest import Label
+from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
+from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources import list_blobs
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    is_local,
+    join_uri,
+    open_storage,
+    open_stored,
+    read_uri,
+)
+
+STAGE = "read_tar"
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+NOT_A_FILE = "not_a_file"
+
+_TEXTS = _CLASS, _CAPTION, _JSON = "cls", "txt", "json"  # extensions of members to read at once
+_NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
+_MAX_TEXT_BYTES = 16 << 20
+# A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
+# over, and larger ones are skipped. A disk has no such latency.
+_REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
+_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*")  # all numbers up to the largest get a label
+_END = b"\0" * tarfile.BLOCKSIZE
+_MAX_END_BYTES = 1 << 20  # writers fill up their last 10 kB or more with zeros
+
+
+@dataclass(frozen=True)
+class TarSource:
+    """The tar files of a split in one folder.
+
+    Attributes:
+        split: split that the user gave them for.
+        number: place of the folder among those of the split.
+        uri: URI of the folder.
+        patterns: names of files that must be there, and globs; an empty one stands for all files.
+    """
+
+    split: str
+    number: int
+    uri: str
+    patterns: frozenset[str]
+
+    def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
+        """Return the files that are meant, by name; None for a file that is missing.
+
+        Globs match no hidden files.
+        """
+        globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
+        found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
+        for entry in entries:
+            name, is_hidden = entry.name, list_blobs.why_skipped(entry.name) == list_blobs.HIDDEN
+            is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
+            if entry.kind == "file" and (name in found or is_matched):
+                found[name] = entry
+        return found
+
+
+class TarFile(msgspec.Struct, frozen=True, array_like=True):
+    """A tar file: its root's name, its entry, and its place among all files of the split."""
+
+    root: str
+    entry: Entry
+    place: int
+
+
+class Part(NamedTuple):
+    """A member of a sample: its name, its place in the tar file, and its content if it is read."""
+
+    name: str
+    offset: int
+    size: int
+    text: bytes | None
+
+
+Parts = Mapping[str, list[Part]]
+"""The members of a sample by extension in lower case; at most two of each."""
+
+
+def plan_tars(
+    root: str, entries: Iterable[Entry], sources: Mapping[str, TarSource]
+) -> Iterator[TarFile]:
+    """Yield the tar files of a folder in the order of their names.
+
+    Raises:
+        RuntimeError: `E-ARG` when a file is missing or compressed, or there is none.
+    """
+    source = sources[root]
+    place = source.number << _FILE_BITS
+    for name, entry in sorted(source.chosen(entries).items()):
+        if entry is None or name.lower().endswith(COMPRESSED):
+            what = "is compressed" if entry else "no such file"
+            raise _refused(join_uri(source.uri, name), what)
+        if name.endswith(TAR):
+            yield TarFile(root, entry, place)
+            place += 1
+    if place == source.number << _FILE_BITS:
+        raise _refused(source.uri, "has no such .tar file")
+
+
+@dataclass(frozen=True)
+class TarReader:
+    """Makes the samples of a tar file.
+
+    Attributes:
+        splitting: rule that decides the split of a sample.
+        sources: sources by root name.
+        access: credentials and limits for stores.
+        types: types of the fields to write, by path; None to write classes.
+        label_file: URI of the file with a class's name in each line; empty for none.
+    """
+
+    splitting: Splitting
+    sources: Mapping[str, TarSource]
+    access: Access
+    types: Mapping[str, ColumnType] | None = None
+    label_file: str = ""
+
+    def __call__(self, file: TarFile) -> Iterator[Item]:
+        """Yield a sample or a reject for each base name, then notes of classes and other members.
+
+        Raises:
+            RuntimeError: `E-SRC-DAMAGED` when the rest of the file cannot be read; `E-SRC-SPLIT`;
+                or a storage fault.
+        """
+        left_out: Counter[tuple[str, str]] = Counter()
+        classes: dict[str, set[str]] = {}
+        members = itertools.groupby(self._members(file, left_out), operator.itemgetter(0))
+        for number, (key, of_sample) in enumerate(members):
+            parts: dict[str, list[Part]] = {}
+            for _, extension, part in of_sample:
+                if len(found := parts.setdefault(extension, [])) < 2:
+                    found.append(part)
+            yield from self._items(file, number, key, parts, classes)
+        for (split, why), count in left_out.items():
+            yield SplitSource(split, listed=count, skipped={why: count})
+        for split, names in classes.items():
+            if self.label_file:
+                yield SplitSource(split, class_names=sorted(names))
+            else:  # with all lower numbers, so that none of them moves
+                numbers = range(max(map(int, names)) + 1)
+                yield SplitSource(split, labels=[Label(n, str(n)) for n in numbers])
+
+    def _members(
+        self, file: TarFile, left_out: Counter[tuple[str, str]]
+    ) -> Iterator[tuple[str, str, Part]]:
+        """Yield each member of samples with its base name and extension, and count the others."""
+        source = self.sources[file.root]
+        at_once = _LOCAL_READ_BYTES if is_local(source.uri) else _REMOTE_READ_BYTES
+        storage = open_storage(source.uri, self.access)
+        stream = open_stored(storage, file.entry, at_once, _MAX_TEXT_BYTES)
+        for info in walk_members(stream, storage.uri(file.entry.name)):
+            name = info.name.removeprefix("./")
+            if info.isdir():
+                continue
+            if why := _why_left_out(info, name):
+                left_out[self.splitting.split_of_other(source.split, name), why] += 1
+                continue
+            extension, text = name.rpartition("/")[2].partition(".")[2], None
+            if extension.lower() in _TEXTS and info.size <= _MAX_TEXT_BYTES:
+                stream.seek(info.offset_data)
+                text = stream.read(info.size)
+            part = Part(name, info.offset_data, info.size, text)
+            yield name[: -1 - len(extension)], extension.lower(), part
+
+    def _items(
+        self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, set[str]]
+    ) -> Iterator[Item]:
+        """Yield a sample and its note, or a reject."""
+        given, entry = self.sources[file.root].split, file.entry
+        images = [p for ext in parts if ext in list_blobs.IMAGE_EXTENSIONS for p in parts[ext]]
+        first = images[0] if images else next(iter(parts.values()))[0]
+        pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
+        blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
+        opened = self._open(parts, images)
+        if isinstance(opened, tuple):
+            yield Rejected(
+                code=opened[0],
+                stage=STAGE,
+                split=self.splitting.split_of_other(given, key),
+                key=key,
+                file_name=blob.file_name,
+                detail=opened[1],
+            )
+            return
+        json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
+        fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
+        split = self.splitting.split_for(given, key, fields, blob.file_name)
+        position = file.place << _NUMBER_BITS | number
+        yield msgspec.structs.replace(
+            opened.sample, split=split, key=key, position=position, blobs=(blob,)
+        )
+        if self.types is None:
+            classes.setdefault(split, set()).update(opened.note.class_names)
+        else:
+            yield msgspec.structs.replace(opened.note, split=split)
+
+    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
+        """Check a sample's members, and read its class or fields."""
+        texts = {name: parts[name] for name in _TEXTS if name in parts}
+        if not images:
+            return "E-IMG-MISSING", "no image with its base name is next to it"
+        for found in (images, *texts.values()):
+            if len(found) > 1:
+                return "E-SRC-TWICE", f"{found[0].name} and {found[1].name} have one base name"
+        code, detail = list_blobs.listing_fault(Entry(images[0].name, images[0].size, ""))
+        if code:
+            return code, detail
+        cells: dict[str, str] = {}
+        for name, [part] in texts.items():
+            if part.text is None:
+                return "E-ANN-FILE", f"{part.name}: {part.size} bytes, above {_MAX_TEXT_BYTES}"
+            try:
+                cells[name] = part.text.decode()
+            except UnicodeDecodeError as error:
+                return "E-ANN-FILE", f"{part.name}: not UTF-8 (byte {error.start})"
+        if self.types is None and _CLASS not in cells:
+            return "E-SRC-LABEL", "no .cls member with its base name is next to it"
+        if self.types is None:
+            return self._class_of(cells[_CLASS])
+        if _JSON not in cells and self.types.keys() - {_CLASS, _CAPTION}:
+            return "E-ANN-MISSING", "no .json member with its base name is next to it"
+        json = cells.pop(_JSON, "{}").encode()
+        return read_values(json, self.types, cells)
+
+    def _class_of(self, text: str) -> SideSample | Fault:
+        if not _NUMBER.fullmatch(text):
+            return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number of 1 to 5 digits"
+        number = int(text)
+        name = self._names[number] if number < len(self._names) else str(number)
+        sample = Sample("", "", -1, (), pack(ClassFields(name)))
+        return SideSample(sample, [], SplitSource("", class_names=[name]))
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        """Names of the classes by number, from 0; none without a label file."""
+        if not self.label_file:
+            return []
+        labels = read_label_file(read_uri(self.label_file, self.access), 0, self.label_file)
+        return [label.name for label in labels]
+
+
+def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar file up to its end, and check that nothing follows.
+
+    `TarFile.next` would take a damaged header for the end, and keep every member in memory.
+
+    Raises:
+        RuntimeError: `E-SRC-DAMAGED` when the rest of the file cannot be read, or a storage fault.
+    """
+    at = 0
+    try:
+        with tarfile.open(
+            fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
+        ) as tar:
+            while _block(stream, at) != _END:
+                stream.seek(at)
+                info = tarfile.TarInfo.fromtarfile(tar)
+                if tar.offset <= at:  # would never end
+                    raise tarfile.ReadError("a member of negative size")
+                yield info
+                at = tar.offset
+        if stream.read(_MAX_END_BYTES).strip(b"\0"):
+            raise tarfile.ReadError("another archive follows the end of the first")
+    except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
+        if type(error) is RuntimeError or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        what = f"cannot be read from byte {at} on ({' '.join(str(error).split())[:200]})"
+        remedy = "restore it, or leave it out of --shards"
+        raise RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy)) from None
+
+
+def _block(stream: IO[bytes], at: int) -> bytes:
+    stream.seek(at)
+    return stream.read(tarfile.BLOCKSIZE)
+
+
+def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
+    """Return why a member is no part of a sample, or an empty text if it is one."""
+    *folders, last = name.split("/")
+    if not info.isreg() or info.issparse():
+        return NOT_A_FILE
+    if any(part.startswith(".") and part.strip(".") for part in (*folders, last)):
+        return list_blobs.HIDDEN
+    return "" if last.partition(".")[1] else list_blobs.NOT_AN_IMAGE
+
+
+def _refused(where: str, what: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, "give --shards plain .tar files"))
