@@ -5,9 +5,11 @@ Tests count by all their lines. A change that needs more room takes it from else
 got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
 second help and the templates of all sources.
 
-Records in has a budget of its own, spread over the folders that it needs: 1,510 lines of code for
+Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
-So have five more sources: attributes of objects, and the commands `voc` and `yolo`.
+
+So have four more sources: 1,300 lines for `voc`, `yolo`, `openimages` and `webdataset`, with the
+attributes of objects, boxes of fractions and images in tar files.
 """
 
 import ast
@@ -39,9 +41,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3190, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3240, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 1945, ["transforms/sources/**/*.py"]),
+    Budget("pipelines", 3700, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3270, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2460, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
@@ -50,19 +52,19 @@ BUDGETS = (
     Budget("transforms/records", 600, ["transforms/records/**/*.py"]),
     Budget("forecast", 195, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2020, ["schemas/*.py"]),
-    Budget("schemas/annotations", 984, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2070, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1080, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2000,
+        2080,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
-    Budget("data card's template", 200, ["schemas/documents/*.j2"], all_lines=True),
+    Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 792, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 19_030, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 31_600, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 20_460, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 33_150, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 131
+MOST_MODULES = 139
 
 
 def code_lines(source: str) -> int:
