@@ -22,7 +22,8 @@ usage() {
 usage: ./run_dataflow.sh PIPELINE --project P --region R --staging gs://BUCKET [options] -- FLAGS
 
 Runs a pipeline on Google Cloud Dataflow. First it checks credentials, buckets and network.
-PIPELINE is coco, folder, table, sidecar, voc, yolo, openimages, webdataset, pairs, arrays or records.
+PIPELINE is coco, folder, table, sidecar, voc, yolo, openimages, webdataset, pairs, arrays
+or records.
 FLAGS are the pipeline's own: see beam-tfrec PIPELINE --help.
 
 required

@@ -44,9 +44,9 @@ PIPELINES = {
     "voc": "Convert Pascal VOC's images and XML files to sharded .tfrec files.",
     "yolo": "Convert YOLO's images and label files to sharded .tfrec files.",
     "openimages": "Convert Open Images' photos and CSV tables to sharded .tfrec files.",
+    "webdataset": "Convert tar files in the form of WebDataset to sharded .tfrec files.",
     "pairs": "Convert pairs of low- and high-resolution images to sharded .tfrec files.",
     "arrays": "Convert NumPy arrays to sharded .tfrec files.",
-    "webdataset": "Convert tar files in the form of WebDataset to sharded .tfrec files.",
     "records": "Reshard, merge or divide data sets and other TFRecord files.",
 }
 """Commands that make data sets with Beam, and what each does."""

@@ -78,14 +78,14 @@ def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
     for size in range(len(data)):
         path.write_bytes(data[:size])
         _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-        what = f"{size} bytes, {len(data)} were written; "
+        what = f"has {size} bytes, the manifest says {len(data)}; "
         assert line.startswith(f"E-VER-SIZE {path}: {what}")
     path.unlink()
     _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-    assert line.startswith(f"E-VER-MISSING {path}: no such file; ")
+    assert line.startswith(f"E-VER-MISSING {path}: is missing; ")
     path.mkdir()
     _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-    assert line.startswith(f"E-VER-MISSING {path}: a directory, not a file; ")
+    assert line.startswith(f"E-VER-MISSING {path}: is a directory; ")
 
 
 def test_a_shard_that_changes_while_it_is_open_is_reported(output: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
     assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # no record begins there
     (output / INDEX).unlink()
     _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
-    assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
+    assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: is missing; ")
 
 
 def read_all(root: str) -> list:
@@ -182,4 +182,4 @@ def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
         bucket.put("b", f"out/{shard}", bytes(data))
         assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
         _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
-        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")
+        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: its store lists CRC-32C ")

@@ -240,7 +240,8 @@ class _Forward:
 def _read_small(file: _Forward, head: bytes, offset: int, number: int) -> Record | None:
     """Return a small record, read at once; None if it is large or damaged."""
     size = int.from_bytes(head[:8], "little")
-    frame = file.read(offset, size + FRAME_BYTES) if size <= _SMALL_BYTES else b""
+    is_small = size <= min(_SMALL_BYTES, MAX_RECORD_BYTES)
+    frame = file.read(offset, size + FRAME_BYTES) if is_small else b""
     record = frame[HEADER_BYTES : HEADER_BYTES + size]
     whole, crc32c = frame_one(record)
     return Record(number, offset, size, record, crc32c) if frame == whole else None
