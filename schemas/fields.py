@@ -21,18 +21,17 @@ Scalar = int | float | str
 Attributes = Mapping[str, int | str]
 """Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
 
-UNIT_STORED_PX = -2, -2
-"""Width and height in `PictureFields` if coordinates are fractions of the picture as stored."""
-
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,
 but payloads on disk."""
 
 _BYTES_A_STEP = 6  # without its values: the lengths of its Feature, and of the Feature's list
 
-
-UNIT_FRAME_PX = -1, -1
+UPRIGHT_FRACTIONS = -1, -1
 """Width and height in `PictureFields` if coordinates are fractions of the upright picture."""
+
+STORED_FRACTIONS = -2, -2
+"""Width and height in `PictureFields` if coordinates are fractions of the picture as stored."""
 
 
 class ImageInfo(msgspec.Struct, frozen=True, gc=False):
@@ -174,8 +173,7 @@ class PictureFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         width_px: image width by the annotation file; 0 if the file does not say. If coordinates are
-            fractions, -1 for those of the upright picture (`UNIT_FRAME_PX`), and -2 for those of
-            the picture as stored (`UNIT_STORED_PX`).
+            fractions, it is that of `UPRIGHT_FRACTIONS` or `STORED_FRACTIONS`.
         height_px: image height by the annotation file, likewise.
         objects: objects, sorted by annotation id.
         captions: captions, sorted by annotation id.

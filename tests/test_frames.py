@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.fields import UNIT_STORED_PX, ImageInfo
+from beam_tfrec.schemas.fields import STORED_FRACTIONS, UPRIGHT_FRACTIONS, ImageInfo
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_size
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.pictures import Frame, SizeMismatch, aspects_agree, choose_frame
@@ -54,8 +54,16 @@ FRAMES = {
         *(AUTO, WIDE, HALF_HIGH, 6, Frame(*WIDE, 6, ("boxes_rescaled", "boxes_turned"))),
         Frame(*WIDE, 1, ("boxes_rescaled",)),
     ),
-    "fractions": (REJECT, UNIT_STORED_PX, WIDE, 1, Frame(1, 1)),
-    "fractions, EXIF 6": (TRUST_IMAGE, UNIT_STORED_PX, WIDE, 6, Frame(1, 1), Frame(1, 1, 8)),
+    "fractions": (REJECT, STORED_FRACTIONS, WIDE, 1, Frame(1, 1)),
+    "fractions, EXIF 6": (
+        *(TRUST_IMAGE, STORED_FRACTIONS, WIDE, 6, Frame(1, 1)),
+        Frame(1, 1, 8, ("boxes_turned",)),
+    ),
+    "upright fractions": (REJECT, UPRIGHT_FRACTIONS, WIDE, 1, Frame(1, 1)),
+    "upright fractions, EXIF 6": (
+        *(TRUST_IMAGE, UPRIGHT_FRACTIONS, WIDE, 6, Frame(1, 1, 6, ("boxes_turned",))),
+        Frame(1, 1),
+    ),
     "auto, another aspect": (AUTO, WIDE, (320, 216), 1, unfit("320 x 216", "640 x 427")),
     "reject, halved": (REJECT, WIDE, HALF, 1, unfit("320 x 214", "640 x 427")),
     "trust_image, halved": (TRUST_IMAGE, WIDE, HALF, 1, Frame(*HALF, 1, ("size_from_image",))),

@@ -10,7 +10,7 @@ import msgspec
 from beam_tfrec.schemas.annotations.coco_file import NOTHING, CocoInstance
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import SideFile
-from beam_tfrec.schemas.fields import UNIT_FRAME_PX, BadAnnotation
+from beam_tfrec.schemas.fields import UPRIGHT_FRACTIONS, BadAnnotation
 from beam_tfrec.schemas.manifest import Label
 
 SPLITS = ("train", "val", "test")
@@ -129,7 +129,7 @@ def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> S
         else:
             bad.append(BadAnnotation(number, *found))
     repairs["background"] += not seen
-    return SideFile(*UNIT_FRAME_PX, entries, bad, {}, repairs, points)
+    return SideFile(*UPRIGHT_FRACTIONS, entries, bad, {}, repairs, points)
 
 
 def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoInstance | Fault:

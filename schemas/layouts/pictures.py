@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.fields import (
-    UNIT_FRAME_PX,
-    UNIT_STORED_PX,
+    STORED_FRACTIONS,
+    UPRIGHT_FRACTIONS,
     AttributedFields,
     Attributes,
     BadAnnotation,
@@ -280,8 +280,8 @@ def choose_frame(
 
     Args:
         json_size: width and height in px by the annotation file; zeros if it does not say. With
-            `UNIT_FRAME_PX`, the frame is the upright picture, and with `UNIT_STORED_PX` the picture
-            as stored, 1 wide and 1 high.
+            `UPRIGHT_FRACTIONS`, the frame is the upright picture, and with `STORED_FRACTIONS` the
+            picture as stored, 1 wide and 1 high.
         info: facts of the written image.
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
@@ -292,13 +292,11 @@ def choose_frame(
         return Frame(*written, crop=crop)  # nearly every picture
     stored = turn_size(written, turned)
     orientation = info.orientation if turned == 1 else turned
-    if json_size == UNIT_FRAME_PX:
-        return Frame(1, 1, orientation if turned == 1 else 1, crop=crop)
-    if json_size == UNIT_STORED_PX:
-        return Frame(1, 1, inverse_orientation(turned), crop=crop)
     upright, is_upright = turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
-    if size == stored:
+    if size in (UPRIGHT_FRACTIONS, STORED_FRACTIONS):
+        is_upright, size = size == UPRIGHT_FRACTIONS, (1, 1)
+    elif size == stored:
         repairs += ["frame_assumed"] if orientation != 1 and upright == stored else []
     elif policy is SizeMismatch.TRUST_IMAGE:
         size, repairs = stored, ["size_from_image"]

@@ -18,7 +18,7 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.faults import Rejected, fault_line
-from beam_tfrec.schemas.fields import UNIT_STORED_PX, AttributedFields, ObjectFields
+from beam_tfrec.schemas.fields import STORED_FRACTIONS, AttributedFields, ObjectFields
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.samples import Blob, Sample, pack
@@ -215,7 +215,7 @@ class OpenImagesReader:
                 objects.append(opened)
                 attributes.append(flags)
                 found |= known
-        fields = AttributedFields(*UNIT_STORED_PX, objects, image_id=image_id)
+        fields = AttributedFields(*STORED_FRACTIONS, objects, image_id=image_id)
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
         blobs = (Blob(image.root, name),)
         sample = Sample("", image_id, image.position, blobs, pack(fields), tuple(ids))
