@@ -154,13 +154,18 @@ def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_later_data_set_has_new_samples_only(tmp_path: Path) -> None:
-    first = write_tar(tmp_path / "in/1.tar", members_of(PHOTOS[:5], "cls"))
+    first_members = [*members_of(PHOTOS[:5], "cls")]
+    first = write_tar(tmp_path / "in/1.tar", first_members)
     committed_by(webdataset.run, tmp_path / "one", "--shards", first)
     write_tar(tmp_path / "in/2.tar", members_of(PHOTOS[5:], "cls"))
     flags = ("--shards", tmp_path / "in", "--since", tmp_path / "one")
     manifest = committed_by(webdataset.run, tmp_path / "two", *flags)
     summary = manifest["splits"]["train"]
     assert (summary["earlier"], summary["records"]) == (5, len(PHOTOS) - 5)
+    restarted = [(name, JPG if name.endswith("jpg") else data) for name, data in first_members]
+    flags = ("--shards", write_tar(tmp_path / "in/3.tar", restarted), *flags[2:])
+    ended = run_pipeline(webdataset.run, *flags, "--output", tmp_path / "three")
+    assert "E-SET-DUPLICATE sample " in ended.fault
 
 
 JPG, WEBP = jpeg_bytes(), (TEST_DATA / "odd/hopper.webp").read_bytes()
