@@ -59,7 +59,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-IMG-DAMAGED": "the image cannot be decoded",
         "E-IMG-SIZE": "width and height differ from the annotation file's",
         "E-SRC-TWICE": "several files of one root have the sample's name",
-        "E-SRC-LABEL": "the sample has no class",
+        "E-SRC-LABEL": "the sample has no class, or a number that the label file lacks",
         "E-ROW-CSV": "the row has stray quotes, or another number of cells than the header",
         "E-ROW-JSON": "the line is not a JSON object",
         "E-ROW-TEXT": "the row is not UTF-8",

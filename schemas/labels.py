@@ -127,7 +127,7 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
 
     Raises:
         RuntimeError: `E-ANN-LABELS` when a line is empty, a class is repeated, there are no
-            classes, or the file is not UTF-8.
+            classes, quotes are stray, or the file is not UTF-8.
 
     >>> read_label_file(b"cat\ndog\n", 0, "a.txt")[1]
     Label(id=1, name='dog', category_id=None, keypoints=(), text='')
@@ -141,8 +141,11 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     except UnicodeDecodeError as error:
         raise _refused(where, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     if where.lower().endswith(".csv"):
-        text = "\n".join("\t".join(cells) for cells in csv.reader(text.split("\n")))
-        text = text.removeprefix("LabelName\tDisplayName\n")
+        rows = csv.reader(re.split(r"\r\n?|\n", text), strict=True)
+        try:
+            text = "\n".join(map("\t".join, rows)).removeprefix("LabelName\tDisplayName\n")
+        except csv.Error as error:
+            raise _refused(where, f"line {rows.line_num}: {error}", "correct its quotes") from None
     lines = text.rstrip().split("\n")
     if lines == [""]:
         raise _refused(where, "no classes", "write one class per line")

@@ -325,9 +325,9 @@ def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)
     return Sample(split, key, 0, (Blob(split, name),), b"fields", annotations)
 
 
-def held(*keys: str) -> dict[str, str]:
-    """Return the file of each of these samples, by key."""
-    return {key: sample(key).blobs[0].name for key in keys}
+def held(*keys: str) -> dict[str, tuple[str, int]]:
+    """Return the file of each of these samples and a size, by key."""
+    return {key: (sample(key).blobs[0].name, 7) for key in keys}
 
 
 def dropped(key: str, annotation_id: int, split: str = "train", **fields: Any) -> Rejected:
@@ -339,7 +339,9 @@ def file_of(split: str) -> SplitSource:
     return SplitSource(split, "9:ff", 6, 12, 0, 0, 0, [])
 
 
-def leave_out(samples: list[Sample], rejected: list[Rejected], sources: dict[str, str]) -> list:
+def leave_out(
+    samples: list[Sample], rejected: list[Rejected], sources: dict[str, tuple[str, int]]
+) -> list:
     """Return the samples and rejects that are kept of a split, then the tally of the others."""
     batches = [JoinBatch(samples, rejected), JoinBatch(sources=sources)]
     return [getattr(left, "value", left) for left in leave_out_earlier((("train", 0), batches))]
@@ -355,14 +357,32 @@ def test_earlier_samples_are_left_out_with_their_annotations() -> None:
     assert left == [samples[1], dropped("2", 6), orphan, new, ("train", EarlierTally(3, 5))]
 
 
-def test_a_key_with_another_file_stops_the_run() -> None:
+MEMBER = Blob("train", "8b.tar", 9999, "", None, 512, 30, "1.jpg")
+
+
+@pytest.mark.parametrize(
+    ("blob", "earlier", "what"),
+    [
+        (Blob("train", "a000.jpg"), ("b.jpg", 7), "its file is 'a000.jpg', but 'b.jpg' in"),
+        (MEMBER, ("1.jpg", 31), "'1.jpg' has 30 bytes, but 31 in"),
+        (MEMBER, ("1.jpg", 30), ""),  # the same photo, perhaps in another tar file
+        (Blob("train", "a000.jpg", 8), ("a000.jpg", 7), ""),  # files may change
+    ],
+)
+def test_a_key_with_another_file_stops_the_run(
+    blob: Blob, earlier: tuple[str, int], what: str
+) -> None:
     """Ids that start again each day would silently leave out new images."""
+    given = msgspec.structs.replace(sample("1"), blobs=(blob,)), {"1": earlier}
+    if not what:
+        assert leave_out([given[0]], [], given[1]) == [("train", EarlierTally(1, 2))]
+        return
     line = (
-        "^E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', but 'b.jpg' in an earlier"
+        f"^E-SET-DUPLICATE sample 1 of train: {what} an earlier"
         " data set; give new images new ids, and keep the names of old ones$"
     )
     with pytest.raises(RuntimeError, match=line):
-        leave_out([sample("1")], [], {"1": "b.jpg"})
+        leave_out([given[0]], [], given[1])
 
 
 @pytest.fixture

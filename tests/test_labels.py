@@ -117,6 +117,25 @@ def test_read_label_file(data: bytes, first_id: int, labels: list[Label]) -> Non
     assert read_label_file(data, first_id, "a.txt") == labels
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends_of_a_csv_file(end: str) -> None:
+    data = f'LabelName,DisplayName{end}cat,"A, b\u2028c"{end}dog{end}'.encode()
+    assert read_label_file(data, 0, "a.csv") == [Label(0, "cat", text="A, b\u2028c"), DOG]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b'cat,a\n"dog,b\ncup', "line 3: unexpected end of data"),
+        (b'cat,"a\n' + b"dog,b\n" * 30_000, "line 26216: field larger than field limit (131072)"),
+    ],
+)
+def test_stray_quotes_of_a_csv_file_are_refused(data: bytes, what: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        read_label_file(data, 0, "a.csv")
+    assert str(raised.value) == f"E-ANN-LABELS a.csv: {what}; correct its quotes"
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [

@@ -125,7 +125,7 @@ def test_records_equal_those_of_the_same_boxes_as_coco(flags: tuple, tmp_path: P
 def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_path: Path) -> None:
     rows = [
         box("b", "/m/0bt9lr,1,0.5,1,0.25,0.75,1,-1,1,0,-1"),
-        box("a", "/m/01yrx,1,0,0.5,0,1,0,0,0,1,0"),
+        box("a", "/m/01yrx,1,0,0.5,0,1,0,0,0,1,"),
         box("b"),
     ]
     labels = ["b,verification,/m/01yrx,1", "c,verification,/m/0bt9lr,0", "b,machine,/m/0bt9lr,0.7"]
@@ -133,7 +133,7 @@ def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_pat
     manifest = committed_by(openimages.run, tmp_path / "out", *flags)
     attributes = ("occluded", "truncated", "group_of", "depiction", "is_inside", "is_crowd")
     assert features(tmp_path / "out", *(f"{OBJECT}/{key}" for key in attributes)) == {
-        "a": [[0], [0], [0], [1], [0], [0]],
+        "a": [[0], [0], [0], [1], [-1], [0]],
         "b": [[1, 0], [-1, 0], [1, 0], [0, 0], [-1, 0], [1, 0]],
         "c": [[]] * 6,
     }

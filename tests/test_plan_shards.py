@@ -269,7 +269,8 @@ def test_two_samples_of_one_key_stop_the_run(
         _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
     assert (
         f"E-SET-DUPLICATE split train: two samples have the key 'a'{shown};"
-        " give every sample its own key (records: --key_feature or --on_duplicate)"
+        " give every sample its own key, or put it into another split (records: --key_feature or"
+        " --on_duplicate; tar files: rename members)"
     ) in str(raised.value)
 
 

@@ -154,13 +154,18 @@ def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_later_data_set_has_new_samples_only(tmp_path: Path) -> None:
-    first = write_tar(tmp_path / "in/1.tar", members_of(PHOTOS[:5], "cls"))
+    first_members = [*members_of(PHOTOS[:5], "cls")]
+    first = write_tar(tmp_path / "in/1.tar", first_members)
     committed_by(webdataset.run, tmp_path / "one", "--shards", first)
     write_tar(tmp_path / "in/2.tar", members_of(PHOTOS[5:], "cls"))
     flags = ("--shards", tmp_path / "in", "--since", tmp_path / "one")
     manifest = committed_by(webdataset.run, tmp_path / "two", *flags)
     summary = manifest["splits"]["train"]
     assert (summary["earlier"], summary["records"]) == (5, len(PHOTOS) - 5)
+    restarted = [(name, JPG if name.endswith("jpg") else data) for name, data in first_members]
+    flags = ("--shards", write_tar(tmp_path / "in/3.tar", restarted), *flags[2:])
+    ended = run_pipeline(webdataset.run, *flags, "--output", tmp_path / "three")
+    assert "E-SET-DUPLICATE sample " in ended.fault
 
 
 JPG, WEBP = jpeg_bytes(), (TEST_DATA / "odd/hopper.webp").read_bytes()
@@ -176,6 +181,9 @@ BAD: Sequence[tuple[Mapping[str, bytes], str, str]] = [
     ({"jpg": JPG, "cls": b"7" * 6}, "E-SRC-LABEL", ".cls holds '777777', not a whole number of"),
     ({"jpg": JPG, "cls": b"\xff"}, "E-ANN-FILE", "10.cls: not UTF-8 (byte 0)"),
 ]
+BAD_NAMED: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+    ({"jpg": JPG, "cls": b"2"}, "E-SRC-LABEL", ".cls holds 2, the label file has 2 classes"),
+]
 BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
     ({"jpg": JPG, "json": b'{"a": }'}, "E-ANN-FILE", "JSON is malformed: invalid character"),
     ({"jpg": JPG, "txt": b"a"}, "E-ANN-MISSING", "no .json member with its base name"),
@@ -184,7 +192,10 @@ BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("bad", "flags"), [(BAD, []), (BAD_FIELDS, ["--fields", "a=int64"])])
+@pytest.mark.parametrize(
+    ("bad", "flags"),
+    [(BAD, []), (BAD_NAMED, ["--label_file"]), (BAD_FIELDS, ["--fields", "a=int64"])],
+)
 def test_each_bad_sample_is_one_reject(
     bad: Sequence[tuple[Mapping[str, bytes], str, str]], flags: list[str], tmp_path: Path
 ) -> None:
@@ -195,6 +206,8 @@ def test_each_bad_sample_is_one_reject(
         for extension, data in sample.items()
     ]
     path, out = write_tar(tmp_path / "in/t.tar", [*members, *good]), tmp_path / "out"
+    (tmp_path / "names.txt").write_text("2\n1\n")  # names that are also numbers
+    flags = [*flags, *([f"{tmp_path}/names.txt"] if flags == ["--label_file"] else [])]
     flags += ["--max_rejected", str(len(bad))]
     committed_by(webdataset.run, out, "--shards", path, *flags)
     found = {int(line["key"]): line for line in rejected_of(out)}

@@ -68,12 +68,12 @@ class JoinBatch(Batch, frozen=True, array_like=True):
     Attributes:
         samples: samples of this run.
         rejected: rejects of this run.
-        sources: name of the first source file of each earlier sample, by key.
+        sources: name and size in bytes of each earlier sample's first source, by key.
     """
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     rejected: list[Rejected] = msgspec.field(default_factory=list)
-    sources: dict[str, str] = msgspec.field(default_factory=dict)
+    sources: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
 
 
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
@@ -106,7 +106,7 @@ def list_indexes(
 def read_written(
     index: EarlierIndex, access: Access, count: int
 ) -> Iterator[tuple[Partition, JoinBatch]]:
-    """Yield the keys of a shard's records by partition, with the names of their first sources.
+    """Yield the keys of a shard's records by partition, with their first sources.
 
     Args:
         index: index of the shard.
@@ -118,9 +118,9 @@ def read_written(
     """
     storage = open_storage(index.data_set, access)
     rows = read_rows(storage, index.name, index.shard_bytes, _RESTORE_INDEX)
-    parts: dict[Partition, dict[str, str]] = {}
+    parts: dict[Partition, dict[str, tuple[str, int]]] = {}
     for row in rows:
-        source = row.sources[0].name if row.sources else ""
+        source = (row.sources[0].name, row.sources[0].size) if row.sources else ("", 0)
         parts.setdefault(partition_of(index.split, row.key, count), {})[row.key] = source
     for partition, sources in parts.items():
         yield partition, JoinBatch(sources=sources)
@@ -134,13 +134,13 @@ def leave_out_earlier(
     A reject is skipped if an earlier data set holds its sample.
 
     Raises:
-        RuntimeError: `E-SET-DUPLICATE` when a key belongs to another file than before. Otherwise
-            new images with reused ids would be skipped silently.
+        RuntimeError: `E-SET-DUPLICATE` when a key belongs to another file than before, or to a
+            member of another size. Otherwise new images with reused ids would be skipped silently.
     """
     (split, _), batches = grouped
     samples: list[Sample] = []
     rejected: list[Rejected] = []
-    sources: dict[str, str] = {}
+    sources: dict[str, tuple[str, int]] = {}
     for batch in batches:
         samples += batch.samples
         rejected += batch.rejected
@@ -163,11 +163,14 @@ def leave_out_earlier(
         yield _TallyOutput("tallies", (split, EarlierTally(images, annotations)))
 
 
-def _check_source(sample: Sample, source: str) -> None:
-    name = sample.blobs[0].image_file[0] if sample.blobs else ""
-    if name != source:
+def _check_source(sample: Sample, source: tuple[str, int]) -> None:
+    what, (name, size) = "", sample.blobs[0].image_file if sample.blobs else ("", 0)
+    if name != source[0]:
+        what = f"its file is {name!r}, but {source[0]!r} in an earlier data set"
+    elif sample.blobs and sample.blobs[0].is_in_tar and size != source[1]:  # others may change
+        what = f"{name!r} has {size} bytes, but {source[1]} in an earlier data set"
+    if what:
         where = f"sample {sample.key} of {sample.split}"
-        what = f"its file is {name!r}, but {source!r} in an earlier data set"
         remedy = "give new images new ids, and keep the names of old ones"
         raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 

@@ -234,7 +234,8 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
             what = f"two samples have the key {key!r}"
             if position < second < _ROWS_ONLY:  # samples of a program have no positions
                 what += f" (at positions {position} and {second})"
-            remedy = "give every sample its own key (records: --key_feature or --on_duplicate)"
+            ways = "records: --key_feature or --on_duplicate; tar files: rename members"
+            remedy = f"give every sample its own key, or put it into another split ({ways})"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
     return []
 

@@ -179,11 +179,11 @@ def _attribute_group(name: str, feature: Feature) -> FeatureGroup:
 
 _FLAGS = {
     "difficult": ("difficult", "1 where the object is hard to recognise, else 0"),
-    "truncated": ("truncated", "1 where the object reaches beyond its box, else 0"),
-    "occluded": ("occluded", "1 where the object is partly hidden, else 0"),
-    "group_of": ("group_of", "1 where the box holds a group of objects, else 0"),
-    "depiction": ("depiction", "1 where the object is drawn or a model, else 0"),
-    "inside": ("is_inside", "1 where the picture shows the object's inside, else 0"),
+    "truncated": ("truncated", "1 where the object reaches beyond its box, -1 not known, else 0"),
+    "occluded": ("occluded", "1 where the object is partly hidden, -1 not known, else 0"),
+    "group_of": ("group_of", "1 where the box holds a group of objects, -1 not known, else 0"),
+    "depiction": ("depiction", "1 where the object is drawn or a model, -1 not known, else 0"),
+    "inside": ("is_inside", "1 where the picture shows the object's inside, -1 not known, else 0"),
 }
 _VIEW = text("image/object/view", "sides that objects show, such as Left", repeated=True)
 ATTRIBUTES = (

@@ -60,7 +60,7 @@ _NEEDED = {
 _COLUMNS = {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS), LABELS: _NEEDED[LABELS]}
 _NUM_OF_BOX = len(_NEEDED[BOXES])
 _IMAGE_ID = "ImageID"
-_FLAGS = {"1": 1, "0": 0, "-1": -1, "": 0}  # -1 means not known
+_FLAGS = {"1": 1, "0": 0, "-1": -1, "": -1}  # -1 means not known
 
 _Row = tuple[str, int, list[str]]
 """A row: the kind of its table, its line, and its cells in the order of `_COLUMNS`.

@@ -256,7 +256,10 @@ class TarReader:
         if not _NUMBER.fullmatch(text):
             return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number of 1 to 5 digits"
         number = int(text)
-        name = self._names[number] if number < len(self._names) else str(number)
+        if 0 < len(self._names) <= number:  # its digits may be another class's name
+            many = f"the label file has {len(self._names)} classes"
+            return "E-SRC-LABEL", f".cls holds {number}, {many}"
+        name = self._names[number] if self._names else str(number)
         sample = Sample("", "", -1, (), pack(ClassFields(name)))
         return SideSample(sample, [], SplitSource("", class_names=[name]))
 
