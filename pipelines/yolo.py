@@ -4,7 +4,7 @@ import argparse
 import functools
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -152,9 +152,19 @@ class YoloConfig(SideConfig):
         return [self.data, *(uri for images in self.sources.values() for uri in images.lists)]
 
     @property
-    def skip_imageless(self) -> Collection[str]:
-        """Splits without lists, since other splits may have labels in the same folder."""
-        return [split for split, images in self.sources.items() if not images.lists]
+    def skip_imageless(self) -> Mapping[str, Sequence[str]]:
+        """Splits with globs, since other labels there may be another split's, with globs of theirs.
+
+        A split without globs or lists reads all images that its labels can have.
+        """
+        return {
+            split: [
+                label_path(f"{images.root}/{glob}").removeprefix(f"{self.annotations[split]}/")
+                for glob in images.globs
+            ]
+            for split, images in self.sources.items()
+            if images.globs
+        }
 
     @property
     def side_names(self) -> SideNames:

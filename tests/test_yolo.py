@@ -172,6 +172,28 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     assert ended.fault.startswith("E-ARG command line: splits must be of data.yaml, got 'dev'")
 
 
+@pytest.mark.parametrize(
+    ("train", "missing", "skipped"),
+    [
+        ("images/a", ["1.txt"], {}),
+        ("[images/a, images/b]", ["a/1.txt", "b/1.txt"], {"label_without_image": 1}),
+        ("images/*/*.jpg", [], {"label_without_image": 3}),  # they may be those of images/*/*.png
+    ],
+)
+def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have_it(
+    train: str, missing: list[str], skipped: dict[str, int], tmp_path: Path
+) -> None:
+    root = write_images(tmp_path / "set", dict.fromkeys(("a/1", "a/2", "b/1", "c/1"), ""))
+    for name in ("a/1", "b/1", "c/1"):
+        (root / f"images/{name}.jpg").unlink()
+    (root / "data.yaml").write_text(f"{NAMES}train: {train}")
+    out, flags = tmp_path / "out", ["--data", root / "data.yaml", "--max_rejected", len(missing)]
+    manifest = committed_by(yolo.run, out, *flags)
+    rejected = [(one["code"], one["key"]) for one in rejected_of(out)] if missing else []
+    assert sorted(rejected) == [("E-IMG-MISSING", name) for name in missing]
+    assert manifest["splits"]["train"].get("skipped", {}) == skipped
+
+
 def test_boxes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
     """Ultralytics turns pictures as EXIF says. Areas are in px of the picture."""
     root = write_images(tmp_path / "set", {"1": "0 .125 .25 .25 .5\n"})
