@@ -21,6 +21,7 @@ from tests.side_folders import coco_instances, of_image
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
 NAMES = "names: {0: person, 1: cat}\n"
+SHAPE = "kpt_shape must be [points, 2] or [points, 3] with 1 to 1000 points, got "
 
 
 def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
@@ -73,6 +74,7 @@ def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any
         ("0.5 .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: class 0.5 is not a whole number"),
         ("0 .5 .5 nan .5", "E-BOX-NOT-FINITE", "line 1 holds a number that is not finite"),
         ("1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class 1 is not in names"),
+        ("0 0 0 .5 0 .5 1e7", "E-ANN-SHAPE", "line 1 has a point far outside"),
         ("-1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class -1 is not in names"),
     ],
 )
@@ -125,7 +127,11 @@ def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
         ("names: [a, b]\nnc: 3", "nc must be the number of names, 2, got 3"),
         ("names: [yes]", "names must be numbers and texts, got 0: True; quote it"),
         ("names: [a]\ntrain: {a: b}", "train must be a path or a list of paths"),
-        ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape must be [points, 2] or [points, 3]"),
+        ("names: [a]\nkpt_shape: [17, 4]", f"{SHAPE}[17, 4]; correct it"),
+        *[
+            (f"names: [a]\nkpt_shape: {shape}", f"{SHAPE}{shape}; correct it")
+            for shape in ("['17', 3]", "[1.5, 3]", "[True, 3]", "[0, 3]", "[10000000000, 3]", "[3]")
+        ],
         ("names: !!python/object/apply:os.getcwd []", "data must be YAML, got could not determine"),
     ],
 )

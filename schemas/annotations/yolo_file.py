@@ -15,6 +15,9 @@ from beam_tfrec.schemas.manifest import Label
 
 SPLITS = ("train", "val", "test")
 _MAX_YAML_BYTES = 1 << 20
+_MAX_POINTS = 1000
+_FARTHEST = 10.0
+"""Largest coordinate of a polygon, in sides of the image; masks of others cannot be drawn."""
 _VISIBLE = 2.0
 
 
@@ -51,12 +54,25 @@ def read_data_file(data: bytes) -> DataFile:
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
     splits = {split: _texts(split, content[split]) for split in SPLITS if content.get(split)}
-    shape = content.get("kpt_shape") or [0, 0]
-    if not (isinstance(shape, list) and len(shape) == 2 and shape[1] in (0, 2, 3)):
-        raise ValueError(f"kpt_shape must be [points, 2] or [points, 3], got {shape!r}: correct it")
-    points = tuple(map(str, range(shape[0])))
+    count, values = _keypoint_shape(content)
+    points = tuple(map(str, range(count)))
     labels = [Label(number, name, keypoints=points) for number, name in _names(content).items()]
-    return DataFile(str(content.get("path") or ""), splits, labels, shape[1])
+    return DataFile(str(content.get("path") or ""), splits, labels, values)
+
+
+def _keypoint_shape(content: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of keypoints and of each one's values; zeros without keypoints."""
+    if "kpt_shape" not in content:
+        return 0, 0
+    shape = content["kpt_shape"]
+    if isinstance(shape, list) and [type(number) for number in shape] == [int, int]:
+        count, values = shape
+        if 0 < count <= _MAX_POINTS and values in (2, 3):
+            return count, values
+    raise ValueError(
+        f"kpt_shape must be [points, 2] or [points, 3] with 1 to {_MAX_POINTS} points, got"
+        f" {shape!r}: correct it"
+    )
 
 
 def _texts(key: str, found: Any) -> list[str]:
@@ -148,6 +164,8 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
             f"{5 + points * point_values}" if points else "5, or a class and three or more points"
         )
         return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, not {wanted}"
+    if is_polygon and max(map(abs, values)) > _FARTHEST:
+        return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
     if is_polygon:
         x, y = min(values[0::2]), min(values[1::2])
         width, height = max(values[0::2]) - x, max(values[1::2]) - y
