@@ -56,6 +56,8 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
         raise ValueError(
             f"a split must be lists or folders, got {', '.join(sources)}: give one kind"
         )
+    if not folders:
+        raise ValueError(f"a list must name images, got none in {', '.join(lists)}: fill it")
     scheme, separator, _ = folders[0].rpartition("://")
     shared = posixpath.commonpath([folder.rpartition("://")[2] for folder in folders])
     root = f"{scheme}{separator}{shared}"
@@ -67,7 +69,13 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
 
 def read_list(uri: str, access: Access) -> Iterator[str]:
     """Yield the absolute paths or URIs in a list of images."""
-    for line in read_uri(uri, access).decode("utf-8-sig").splitlines():
+    try:
+        text = read_uri(uri, access).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"a list must be UTF-8, got byte {error.start} of {uri}: save it as UTF-8"
+        ) from None
+    for line in text.splitlines():
         if name := line.strip():
             yield join_below(posixpath.dirname(uri), name.replace("\\", "/"))
 
@@ -119,15 +127,21 @@ class YoloNames(SideNames):
         """Return the name of a label file, or of the label file of an image."""
         if "/" in file.root:
             return super().stem(file)
-        labels = self.roots[f"{file.root}/annotations"]
-        return _stem(f"{self.roots[file.root]}/{file.entry.name}", labels)
+        image = f"{self.roots[file.root]}/{file.entry.name}"
+        labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
+        is_read = not images.lists and self._is_of_globs(file)
+        if not is_read and not label_path(image).startswith(f"{labels}/"):
+            return image  # no list has it, since names in lists are relative
+        return _stem(image, labels)
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
-        source, _, is_label = file.root.partition("/")
-        globs, name = self.images[source].globs, file.entry.name
-        is_named = is_label or not globs or any(matches(name, glob) for glob in globs)
-        return is_named and super().is_listed(file, stem)
+        is_label = "/" in file.root
+        return (is_label or self._is_of_globs(file)) and super().is_listed(file, stem)
+
+    def _is_of_globs(self, image: ListedFile) -> bool:
+        globs = self.images[image.root].globs
+        return not globs or any(matches(image.entry.name, glob) for glob in globs)
 
 
 @dataclass(frozen=True)
@@ -223,6 +237,8 @@ def read_data(
     )
     data = read_data_file(read_uri(uri, access))
     folder = folder or join_below(split_uri(uri)[0], data.path or ".")
+    if not data.splits:
+        raise ValueError(f"data must name images, got {uri} without them: add train or val to it")
     if unknown := {*splits} - data.splits.keys():
         raise ValueError(
             f"splits must be of data.yaml, got {sorted(unknown)[0]!r}: give some of"

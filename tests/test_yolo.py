@@ -200,6 +200,44 @@ def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have
     assert manifest["splits"]["train"].get("skipped", {}) == skipped
 
 
+def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path) -> None:
+    """Their labels lie where the split's do not, since a folder `images` is within another."""
+    root = write_images(tmp_path / "set", dict.fromkeys(("1", "2"), ""))
+    (root / "images/old/images").mkdir(parents=True)
+    (root / "images/old/images/3.jpg").write_bytes(jpeg_bytes())
+    (root / "data.yaml").write_text(f"{NAMES}train: train.txt\nval: images/*.jpg")
+    (root / "train.txt").write_text("images/1.jpg\n")
+    manifest = committed_by(yolo.run, tmp_path / "out", "--data", root / "data.yaml")
+    assert names_of(tmp_path / "out", "train") == ["1.jpg"]
+    assert names_of(tmp_path / "out", "val") == ["1.jpg", "2.jpg"]
+    assert manifest["splits"]["train"]["skipped"] == {"not_in_list": 2}
+    (root / "data.yaml").write_text(f"{NAMES}train: images")
+    ended = run_pipeline(yolo.run, "--data", root / "data.yaml", "--output", tmp_path / "no")
+    assert ended.fault.startswith(f"E-ARG {root}/images/old/images/3.jpg: its labels are not below")
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "fault"),
+    [
+        ("train: train.txt", b"\n", "a list must name images, got none in {}/train.txt; fill it"),
+        (
+            "train: train.txt",
+            b"images/\xe9.jpg",
+            "a list must be UTF-8, got byte 7 of {}/train.txt",
+        ),
+        ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
+    ],
+)
+def test_a_data_file_without_images_is_refused(
+    text: str, listed: bytes, fault: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.txt").write_bytes(listed)
+    (tmp_path / "data.yaml").write_text(NAMES + text)
+    ended = run_pipeline(yolo.run, "--data", tmp_path / "data.yaml", "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert ended.fault.startswith(f"E-ARG command line: {fault.format(tmp_path)}")
+
+
 def test_boxes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
     """Ultralytics turns pictures as EXIF says. Areas are in px of the picture."""
     root = write_images(tmp_path / "set", {"1": "0 .125 .25 .25 .5\n"})

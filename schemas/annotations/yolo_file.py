@@ -103,9 +103,11 @@ def label_path(path: str) -> str:
 
     >>> label_path("/d/images/v1.0/1.jpg"), label_path("/d/images"), label_path("/d/train")
     ('/d/labels/v1.0/1.jpg', '/d/labels', '/d/train')
+    >>> label_path("gs://images/coco/train"), label_path("gs://images/coco/images/1.jpg")
+    ('gs://images/coco/train', 'gs://images/coco/labels/1.jpg')
     """
     head, is_below, tail = f"{path}/".rpartition("/images/")
-    return f"{head}/labels/{tail}".rstrip("/") if is_below else path
+    return f"{head}/labels/{tail}".rstrip("/") if is_below and not head.endswith(":/") else path
 
 
 def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> SideFile | str:
