@@ -53,9 +53,7 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     for uri in lists:
         folders += [posixpath.dirname(path) for path in read_list(uri, access)]
     if lists and others:
-        raise ValueError(
-            f"a split must be lists or folders, got {', '.join(sources)}: give one kind"
-        )
+        raise ValueError(f"a split must be lists or folders, got {', '.join(sources)}: give one")
     if not folders:
         raise ValueError(f"a list must name images, got none in {', '.join(lists)}: fill it")
     scheme, separator, _ = folders[0].rpartition("://")
@@ -71,10 +69,8 @@ def read_list(uri: str, access: Access) -> Iterator[str]:
     """Yield the absolute paths or URIs in a list of images."""
     try:
         text = read_uri(uri, access).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"a list must be UTF-8, got byte {error.start} of {uri}: save it as UTF-8"
-        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"a list must be UTF-8, got {uri}: save it as UTF-8") from None
     for line in text.splitlines():
         if name := line.strip():
             yield join_below(posixpath.dirname(uri), name.replace("\\", "/"))
@@ -105,9 +101,7 @@ def _stem(image: str, labels: str) -> str:
     return posixpath.splitext(path.removeprefix(f"{labels}/"))[0]
 
 
-def _stems(
-    _: bytes, where: str, uris: Sequence[str], labels: str, access: Access
-) -> frozenset[str]:
+def _stems(uris: Sequence[str], labels: str, access: Access, *_: object) -> frozenset[str]:
     return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
 
 
@@ -136,8 +130,7 @@ class YoloNames(SideNames):
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
-        is_label = "/" in file.root
-        return (is_label or self._is_of_globs(file)) and super().is_listed(file, stem)
+        return ("/" in file.root or self._is_of_globs(file)) and super().is_listed(file, stem)
 
     def _is_of_globs(self, image: ListedFile) -> bool:
         globs = self.images[image.root].globs
@@ -172,10 +165,7 @@ class YoloConfig(SideConfig):
         A split without globs or lists reads all images that its labels can have.
         """
         return {
-            split: [
-                label_path(f"{images.root}/{glob}").removeprefix(f"{self.annotations[split]}/")
-                for glob in images.globs
-            ]
+            split: [label_path(f"/{glob}")[1:] for glob in images.globs]
             for split, images in self.sources.items()
             if images.globs
         }
@@ -183,20 +173,12 @@ class YoloConfig(SideConfig):
     @property
     def side_names(self) -> SideNames:
         """The rule that pairs images with label files."""
-        lists = {
-            split: NameList(
-                images.lists[0],
-                functools.partial(
-                    _stems,
-                    uris=images.lists,
-                    labels=self.annotations[split],
-                    access=self.access,
-                ),
-                self.access,
-            )
-            for split, images in self.sources.items()
-            if images.lists
-        }
+        lists = {}
+        for split, images in self.sources.items():
+            if images.lists:
+                labels = self.annotations[split]
+                stems = functools.partial(_stems, images.lists, labels, self.access)
+                lists[split] = NameList(images.lists[0], stems, self.access)
         globs = dict.fromkeys(self.sources, "")
         return YoloNames(globs, False, ".txt", lists, self.listed_roots, self.sources)
 
@@ -239,11 +221,9 @@ def read_data(
     folder = folder or join_below(split_uri(uri)[0], data.path or ".")
     if not data.splits:
         raise ValueError(f"data must name images, got {uri} without them: add train or val to it")
-    if unknown := {*splits} - data.splits.keys():
-        raise ValueError(
-            f"splits must be of data.yaml, got {sorted(unknown)[0]!r}: give some of"
-            f" {', '.join(data.splits)}"
-        )
+    if unknown := sorted({*splits} - data.splits.keys()):
+        known = ", ".join(data.splits)
+        raise ValueError(f"splits must be of data.yaml, got {unknown[0]!r}: give some of {known}")
     sources = {
         split: images_of([_found(folder, text, access) for text in texts], access)
         for split, texts in data.splits.items()

@@ -21,7 +21,7 @@ from tests.side_folders import coco_instances, of_image
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
 NAMES = "names: {0: person, 1: cat}\n"
-SHAPE = "kpt_shape must be [points, 2] or [points, 3] with 1 to 1000 points, got "
+SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
 
 def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
@@ -223,7 +223,7 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
         (
             "train: train.txt",
             b"images/\xe9.jpg",
-            "a list must be UTF-8, got byte 7 of {}/train.txt",
+            "a list must be UTF-8, got {}/train.txt; save it",
         ),
         ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
     ],

@@ -54,25 +54,18 @@ def read_data_file(data: bytes) -> DataFile:
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
     splits = {split: _texts(split, content[split]) for split in SPLITS if content.get(split)}
-    count, values = _keypoint_shape(content)
+    count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
     points = tuple(map(str, range(count)))
     labels = [Label(number, name, keypoints=points) for number, name in _names(content).items()]
     return DataFile(str(content.get("path") or ""), splits, labels, values)
 
 
-def _keypoint_shape(content: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of keypoints and of each one's values; zeros without keypoints."""
-    if "kpt_shape" not in content:
-        return 0, 0
-    shape = content["kpt_shape"]
-    if isinstance(shape, list) and [type(number) for number in shape] == [int, int]:
-        count, values = shape
-        if 0 < count <= _MAX_POINTS and values in (2, 3):
-            return count, values
-    raise ValueError(
-        f"kpt_shape must be [points, 2] or [points, 3] with 1 to {_MAX_POINTS} points, got"
-        f" {shape!r}: correct it"
-    )
+def _keypoint_shape(shape: Any) -> tuple[int, int]:
+    """Return the number of keypoints, and of each one's values."""
+    are_ints = isinstance(shape, list) and [type(number) for number in shape] == [int, int]
+    if are_ints and 0 < shape[0] <= _MAX_POINTS and shape[1] in (2, 3):
+        return shape[0], shape[1]
+    raise ValueError(f"kpt_shape must be [1 to {_MAX_POINTS}, 2 or 3], got {shape!r}: correct it")
 
 
 def _texts(key: str, found: Any) -> list[str]:
@@ -162,9 +155,8 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
         return "E-ANN-SHAPE", f"line {line}: class {category} is not a whole number"
     is_polygon = not points and len(values) >= 6 and len(values) % 2 == 0
     if not is_polygon and len(values) != 4 + points * point_values:
-        wanted = (
-            f"{5 + points * point_values}" if points else "5, or a class and three or more points"
-        )
+        of_others = "5, or a class and three or more points"
+        wanted = f"{5 + points * point_values}" if points else of_others
         return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, not {wanted}"
     if is_polygon and max(map(abs, values)) > _FARTHEST:
         return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
