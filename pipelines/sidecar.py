@@ -87,9 +87,9 @@ class SideConfig(DataSetConfig):
         return ""
 
     @property
-    def skip_imageless(self) -> Collection[str]:
-        """Splits whose annotation files without an image are skipped instead of rejected."""
-        return ()
+    def skip_imageless(self) -> Mapping[str, Sequence[str]]:
+        """Splits that skip annotation files without an image, with globs of those they reject."""
+        return {}
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ import argparse
 import functools
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -53,9 +53,9 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     for uri in lists:
         folders += [posixpath.dirname(path) for path in read_list(uri, access)]
     if lists and others:
-        raise ValueError(
-            f"a split must be lists or folders, got {', '.join(sources)}: give one kind"
-        )
+        raise ValueError(f"a split must be lists or folders, got {', '.join(sources)}: give one")
+    if not folders:
+        raise ValueError(f"a list must name images, got none in {', '.join(lists)}: fill it")
     scheme, separator, _ = folders[0].rpartition("://")
     shared = posixpath.commonpath([folder.rpartition("://")[2] for folder in folders])
     root = f"{scheme}{separator}{shared}"
@@ -67,7 +67,11 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
 
 def read_list(uri: str, access: Access) -> Iterator[str]:
     """Yield the absolute paths or URIs in a list of images."""
-    for line in read_uri(uri, access).decode("utf-8-sig").splitlines():
+    try:
+        text = read_uri(uri, access).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"a list must be UTF-8, got {uri}: save it as UTF-8") from None
+    for line in text.splitlines():
         if name := line.strip():
             yield join_below(posixpath.dirname(uri), name.replace("\\", "/"))
 
@@ -97,9 +101,7 @@ def _stem(image: str, labels: str) -> str:
     return posixpath.splitext(path.removeprefix(f"{labels}/"))[0]
 
 
-def _stems(
-    _: bytes, where: str, uris: Sequence[str], labels: str, access: Access
-) -> frozenset[str]:
+def _stems(uris: Sequence[str], labels: str, access: Access, *_: object) -> frozenset[str]:
     return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
 
 
@@ -119,15 +121,20 @@ class YoloNames(SideNames):
         """Return the name of a label file, or of the label file of an image."""
         if "/" in file.root:
             return super().stem(file)
-        labels = self.roots[f"{file.root}/annotations"]
-        return _stem(f"{self.roots[file.root]}/{file.entry.name}", labels)
+        image = f"{self.roots[file.root]}/{file.entry.name}"
+        labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
+        is_read = not images.lists and self._is_of_globs(file)
+        if not is_read and not label_path(image).startswith(f"{labels}/"):
+            return image  # no list has it, since names in lists are relative
+        return _stem(image, labels)
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
-        source, _, is_label = file.root.partition("/")
-        globs, name = self.images[source].globs, file.entry.name
-        is_named = is_label or not globs or any(matches(name, glob) for glob in globs)
-        return is_named and super().is_listed(file, stem)
+        return ("/" in file.root or self._is_of_globs(file)) and super().is_listed(file, stem)
+
+    def _is_of_globs(self, image: ListedFile) -> bool:
+        globs = self.images[image.root].globs
+        return not globs or any(matches(image.entry.name, glob) for glob in globs)
 
 
 @dataclass(frozen=True)
@@ -152,27 +159,26 @@ class YoloConfig(SideConfig):
         return [self.data, *(uri for images in self.sources.values() for uri in images.lists)]
 
     @property
-    def skip_imageless(self) -> Collection[str]:
-        """Splits without lists, since other splits may have labels in the same folder."""
-        return [split for split, images in self.sources.items() if not images.lists]
+    def skip_imageless(self) -> Mapping[str, Sequence[str]]:
+        """Splits with globs, since other labels there may be another split's, with globs of theirs.
+
+        A split without globs or lists reads all images that its labels can have.
+        """
+        return {
+            split: [label_path(f"/{glob}")[1:] for glob in images.globs]
+            for split, images in self.sources.items()
+            if images.globs
+        }
 
     @property
     def side_names(self) -> SideNames:
         """The rule that pairs images with label files."""
-        lists = {
-            split: NameList(
-                images.lists[0],
-                functools.partial(
-                    _stems,
-                    uris=images.lists,
-                    labels=self.annotations[split],
-                    access=self.access,
-                ),
-                self.access,
-            )
-            for split, images in self.sources.items()
-            if images.lists
-        }
+        lists = {}
+        for split, images in self.sources.items():
+            if images.lists:
+                labels = self.annotations[split]
+                stems = functools.partial(_stems, images.lists, labels, self.access)
+                lists[split] = NameList(images.lists[0], stems, self.access)
         globs = dict.fromkeys(self.sources, "")
         return YoloNames(globs, False, ".txt", lists, self.listed_roots, self.sources)
 
@@ -213,11 +219,11 @@ def read_data(
     )
     data = read_data_file(read_uri(uri, access))
     folder = folder or join_below(split_uri(uri)[0], data.path or ".")
-    if unknown := {*splits} - data.splits.keys():
-        raise ValueError(
-            f"splits must be of data.yaml, got {sorted(unknown)[0]!r}: give some of"
-            f" {', '.join(data.splits)}"
-        )
+    if not data.splits:
+        raise ValueError(f"data must name images, got {uri} without them: add train or val to it")
+    if unknown := sorted({*splits} - data.splits.keys()):
+        known = ", ".join(data.splits)
+        raise ValueError(f"splits must be of data.yaml, got {unknown[0]!r}: give some of {known}")
     sources = {
         split: images_of([_found(folder, text, access) for text in texts], access)
         for split, texts in data.splits.items()

@@ -9,7 +9,7 @@ import pytest
 
 from beam_tfrec.pipelines import coco, voc
 from beam_tfrec.schemas.annotations.side_files import SideFile
-from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_voc
+from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_image_set, parse_voc
 from tests.coco_command import (
     committed_by,
     examples,
@@ -182,6 +182,18 @@ def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) ->
         b"3.jpg": [[]] * 6,
     }
     assert "image/object/occluded" not in {feature["key"] for feature in manifest["features"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("photo 12\nphoto 13\n", {"photo 12", "photo 13"}),
+        ("photo 1\nphoto 2\n", {"photo 1", "photo 2"}),
+        ("\n", set()),
+    ],
+)
+def test_names_may_have_spaces_and_numbers(text: str, names: set[str]) -> None:
+    assert parse_image_set(text.encode(), "train.txt") == names
 
 
 def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.side_folders import coco_instances, of_image
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
 NAMES = "names: {0: person, 1: cat}\n"
+SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
 
 def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
@@ -73,6 +74,7 @@ def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any
         ("0.5 .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: class 0.5 is not a whole number"),
         ("0 .5 .5 nan .5", "E-BOX-NOT-FINITE", "line 1 holds a number that is not finite"),
         ("1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class 1 is not in names"),
+        ("0 0 0 .5 0 .5 1e7", "E-ANN-SHAPE", "line 1 has a point far outside"),
         ("-1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class -1 is not in names"),
     ],
 )
@@ -125,7 +127,11 @@ def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
         ("names: [a, b]\nnc: 3", "nc must be the number of names, 2, got 3"),
         ("names: [yes]", "names must be numbers and texts, got 0: True; quote it"),
         ("names: [a]\ntrain: {a: b}", "train must be a path or a list of paths"),
-        ("names: [a]\nkpt_shape: [17, 4]", "kpt_shape must be [points, 2] or [points, 3]"),
+        ("names: [a]\nkpt_shape: [17, 4]", f"{SHAPE}[17, 4]; correct it"),
+        *[
+            (f"names: [a]\nkpt_shape: {shape}", f"{SHAPE}{shape}; correct it")
+            for shape in ("['17', 3]", "[1.5, 3]", "[True, 3]", "[0, 3]", "[10000000000, 3]", "[3]")
+        ],
         ("names: !!python/object/apply:os.getcwd []", "data must be YAML, got could not determine"),
     ],
 )
@@ -170,6 +176,66 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     assert mixed.fault.startswith("E-ARG command line: a split must be lists or folders, got ")
     ended = run_pipeline(yolo.run, *flags[:-1], "dev", "--output", tmp_path / "no")
     assert ended.fault.startswith("E-ARG command line: splits must be of data.yaml, got 'dev'")
+
+
+@pytest.mark.parametrize(
+    ("train", "missing", "skipped"),
+    [
+        ("images/a", ["1.txt"], {}),
+        ("[images/a, images/b]", ["a/1.txt", "b/1.txt"], {"label_without_image": 1}),
+        ("images/*/*.jpg", [], {"label_without_image": 3}),  # they may be those of images/*/*.png
+    ],
+)
+def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have_it(
+    train: str, missing: list[str], skipped: dict[str, int], tmp_path: Path
+) -> None:
+    root = write_images(tmp_path / "set", dict.fromkeys(("a/1", "a/2", "b/1", "c/1"), ""))
+    for name in ("a/1", "b/1", "c/1"):
+        (root / f"images/{name}.jpg").unlink()
+    (root / "data.yaml").write_text(f"{NAMES}train: {train}")
+    out, flags = tmp_path / "out", ["--data", root / "data.yaml", "--max_rejected", len(missing)]
+    manifest = committed_by(yolo.run, out, *flags)
+    rejected = [(one["code"], one["key"]) for one in rejected_of(out)] if missing else []
+    assert sorted(rejected) == [("E-IMG-MISSING", name) for name in missing]
+    assert manifest["splits"]["train"].get("skipped", {}) == skipped
+
+
+def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path) -> None:
+    """Their labels lie where the split's do not, since a folder `images` is within another."""
+    root = write_images(tmp_path / "set", dict.fromkeys(("1", "2"), ""))
+    (root / "images/old/images").mkdir(parents=True)
+    (root / "images/old/images/3.jpg").write_bytes(jpeg_bytes())
+    (root / "data.yaml").write_text(f"{NAMES}train: train.txt\nval: images/*.jpg")
+    (root / "train.txt").write_text("images/1.jpg\n")
+    manifest = committed_by(yolo.run, tmp_path / "out", "--data", root / "data.yaml")
+    assert names_of(tmp_path / "out", "train") == ["1.jpg"]
+    assert names_of(tmp_path / "out", "val") == ["1.jpg", "2.jpg"]
+    assert manifest["splits"]["train"]["skipped"] == {"not_in_list": 2}
+    (root / "data.yaml").write_text(f"{NAMES}train: images")
+    ended = run_pipeline(yolo.run, "--data", root / "data.yaml", "--output", tmp_path / "no")
+    assert ended.fault.startswith(f"E-ARG {root}/images/old/images/3.jpg: its labels are not below")
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "fault"),
+    [
+        ("train: train.txt", b"\n", "a list must name images, got none in {}/train.txt; fill it"),
+        (
+            "train: train.txt",
+            b"images/\xe9.jpg",
+            "a list must be UTF-8, got {}/train.txt; save it",
+        ),
+        ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
+    ],
+)
+def test_a_data_file_without_images_is_refused(
+    text: str, listed: bytes, fault: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.txt").write_bytes(listed)
+    (tmp_path / "data.yaml").write_text(NAMES + text)
+    ended = run_pipeline(yolo.run, "--data", tmp_path / "data.yaml", "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert ended.fault.startswith(f"E-ARG command line: {fault.format(tmp_path)}")
 
 
 def test_boxes_are_those_of_the_upright_picture(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ MAX_XML_BYTES = 16 << 20
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
 _VALUE_OF_FLAG = {"0": 0, "1": 1, "false": 0, "true": 1}
-_OF_A_CLASS = re.compile(r"\S+\s+-?[0-9]+")
+_OF_A_CLASS = re.compile(r"\S+\s+-?[01]")
 _MAX_SIDE_PX = 2**31 - 1
 
 
@@ -73,15 +73,15 @@ def parse_image_set(data: bytes, where: str) -> frozenset[str]:
     ['000005', '000007']
     """
     try:
-        lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
+        names = [*filter(None, map(str.strip, data.decode("utf-8-sig").splitlines()))]
     except UnicodeDecodeError as error:
         what, remedy = f"not UTF-8 (byte {error.start})", "save it as UTF-8"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
-    if flagged := next(filter(_OF_A_CLASS.fullmatch, lines), ""):
-        what = f"its line {flagged!r} has a number after the name, as in lists of one class"
+    if names and all(map(_OF_A_CLASS.fullmatch, names)):
+        what = f"its line {names[0]!r} has a number after the name, as in lists of one class"
         remedy = "give --splits the lists of names only, such as train,val"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy))
-    return frozenset(filter(None, lines))
+    return frozenset(names)
 
 
 def _parse_xml(data: bytes) -> Element:

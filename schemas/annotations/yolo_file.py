@@ -15,6 +15,9 @@ from beam_tfrec.schemas.manifest import Label
 
 SPLITS = ("train", "val", "test")
 _MAX_YAML_BYTES = 1 << 20
+_MAX_POINTS = 1000
+_FARTHEST = 10.0
+"""Largest coordinate of a polygon, in sides of the image; masks of others cannot be drawn."""
 _VISIBLE = 2.0
 
 
@@ -51,12 +54,18 @@ def read_data_file(data: bytes) -> DataFile:
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
     splits = {split: _texts(split, content[split]) for split in SPLITS if content.get(split)}
-    shape = content.get("kpt_shape") or [0, 0]
-    if not (isinstance(shape, list) and len(shape) == 2 and shape[1] in (0, 2, 3)):
-        raise ValueError(f"kpt_shape must be [points, 2] or [points, 3], got {shape!r}: correct it")
-    points = tuple(map(str, range(shape[0])))
+    count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
+    points = tuple(map(str, range(count)))
     labels = [Label(number, name, keypoints=points) for number, name in _names(content).items()]
-    return DataFile(str(content.get("path") or ""), splits, labels, shape[1])
+    return DataFile(str(content.get("path") or ""), splits, labels, values)
+
+
+def _keypoint_shape(shape: Any) -> tuple[int, int]:
+    """Return the number of keypoints, and of each one's values."""
+    are_ints = isinstance(shape, list) and [type(number) for number in shape] == [int, int]
+    if are_ints and 0 < shape[0] <= _MAX_POINTS and shape[1] in (2, 3):
+        return shape[0], shape[1]
+    raise ValueError(f"kpt_shape must be [1 to {_MAX_POINTS}, 2 or 3], got {shape!r}: correct it")
 
 
 def _texts(key: str, found: Any) -> list[str]:
@@ -87,9 +96,11 @@ def label_path(path: str) -> str:
 
     >>> label_path("/d/images/v1.0/1.jpg"), label_path("/d/images"), label_path("/d/train")
     ('/d/labels/v1.0/1.jpg', '/d/labels', '/d/train')
+    >>> label_path("gs://images/coco/train"), label_path("gs://images/coco/images/1.jpg")
+    ('gs://images/coco/train', 'gs://images/coco/labels/1.jpg')
     """
     head, is_below, tail = f"{path}/".rpartition("/images/")
-    return f"{head}/labels/{tail}".rstrip("/") if is_below else path
+    return f"{head}/labels/{tail}".rstrip("/") if is_below and not head.endswith(":/") else path
 
 
 def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> SideFile | str:
@@ -144,10 +155,11 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
         return "E-ANN-SHAPE", f"line {line}: class {category} is not a whole number"
     is_polygon = not points and len(values) >= 6 and len(values) % 2 == 0
     if not is_polygon and len(values) != 4 + points * point_values:
-        wanted = (
-            f"{5 + points * point_values}" if points else "5, or a class and three or more points"
-        )
+        of_others = "5, or a class and three or more points"
+        wanted = f"{5 + points * point_values}" if points else of_others
         return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, not {wanted}"
+    if is_polygon and max(map(abs, values)) > _FARTHEST:
+        return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
     if is_polygon:
         x, y = min(values[0::2]), min(values[1::2])
         width, height = max(values[0::2]) - x, max(values[1::2]) - y

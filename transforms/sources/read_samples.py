@@ -123,10 +123,10 @@ class SourceSamples(NamedTuple):
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
 
-def note_skipped(splitting: Splitting, source: str, name: str) -> SplitSource:
+def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") -> SplitSource:
     """Return the note of a listed file that is not read: by its name, or by a list of names."""
     split = splitting.split_of_other(source, name)
-    return SplitSource(split, listed=1, skipped={why_skipped(name) or "not_in_list": 1})
+    return SplitSource(split, listed=1, skipped={why or why_skipped(name) or "not_in_list": 1})
 
 
 class SplitCounter:

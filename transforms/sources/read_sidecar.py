@@ -8,7 +8,7 @@ annotation file, for layouts of objects and for the layout of tables.
 
 import functools
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,7 +145,8 @@ class SideReader:
         splitting: rule that decides the split of a sample.
         read: parser of an annotation file; gets None for an image without one.
         allow_unannotated: whether an image without a file is a sample instead of a reject.
-        skip_imageless: sources whose annotation files without an image are skipped.
+        skip_imageless: sources that skip annotation files without an image, with globs of those
+            that are rejected all the same.
         join_by: field with the image's name; empty if the files' own names are compared.
     """
 
@@ -153,7 +154,7 @@ class SideReader:
     read: Callable[[bytes | None], SideSample | Fault]
     allow_unannotated: bool = False
     join_by: str = ""
-    skip_imageless: Collection[str] = ()
+    skip_imageless: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __call__(self, piece: tuple[JoinedFiles, list[bytes]]) -> Iterator[Item]:
         """Yield the sample of an image and its annotation file, or rejects.
@@ -168,9 +169,6 @@ class SideReader:
             yield note_skipped(self.splitting, source, other.entry.name)
         twice = f"{len(images)} images and {len(files)} annotation files have its name"
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
-        if files and not images and source in self.skip_imageless:
-            yield from (note_skipped(self.splitting, source, f.entry.name) for f, _ in files)
-            return
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
             yield self._rejected(source, named, "E-IMG-MISSING", "a list of images names it")
@@ -184,8 +182,13 @@ class SideReader:
         else:
             for image in images:
                 yield from self._items(source, image, self.read(None))
+        own = self.skip_imageless.get(source, ("",))
         for file, text in files:
-            yield self._imageless(source, file, text, *fault)
+            name = file.entry.name
+            if images or any(matches(name, glob) for glob in own):
+                yield self._imageless(source, file, text, *fault)
+            else:
+                yield note_skipped(self.splitting, source, name, "label_without_image")
 
     def _items(
         self,
