@@ -130,7 +130,11 @@ class YoloNames(SideNames):
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
-        return ("/" in file.root or self._is_of_globs(file)) and super().is_listed(file, stem)
+        if "/" in file.root:  # labelImg writes the names of classes beside the labels
+            is_meant = posixpath.basename(file.entry.name) != "classes.txt"
+        else:
+            is_meant = self._is_of_globs(file)
+        return is_meant and super().is_listed(file, stem)
 
     def _is_of_globs(self, image: ListedFile) -> bool:
         globs = self.images[image.root].globs

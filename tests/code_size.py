@@ -41,7 +41,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3700, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3705, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3270, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2460, ["transforms/sources/**/*.py"]),
     Budget("report", 1105, ["transforms/report/**/*.py"]),
@@ -61,8 +61,8 @@ BUDGETS = (
     ),
     Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 792, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 20_460, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 33_150, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 20_475, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 33_335, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 139
 

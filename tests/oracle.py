@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -24,7 +25,18 @@ import PIL
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_tfrec.pipelines import arrays, coco, folder, pairs, sidecar, table, webdataset
+from beam_tfrec.pipelines import (
+    arrays,
+    coco,
+    folder,
+    openimages,
+    pairs,
+    sidecar,
+    table,
+    voc,
+    webdataset,
+    yolo,
+)
 from tests.coco_command import run_pipeline
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -63,6 +75,7 @@ _VAL = (
     " val=DATA/coco_val/annotations/person_keypoints.json"
 )
 _CLASSES = "--images DATA/classes"
+_IMAGES = "--images DATA/coco_val/images"
 _PAIRS = "--low DATA/pairs/lr --high DATA/pairs/hr"
 _SIDE = "--images DATA/coco_train/images --annotations MADE/labelme --allow_unannotated"
 _ODD = "--table MADE/odd.csv --image_column image --image_root DATA/odd --max_rejected 100%"
@@ -111,6 +124,11 @@ CASES: Mapping[str, Case] = {
     "sidecar of LabelMe, masks": Case(sidecar.run, f"{_SIDE} --features boxes,masks", codecs=True),
     "sidecar, fields": Case(
         sidecar.run, f"{_SIDE} --format flat --fields imagePath=bytes imageWidth=int64"
+    ),
+    "voc": Case(voc.run, f"{_IMAGES} --annotations MADE/voc"),
+    "yolo": Case(yolo.run, "--data MADE/yolo/data.yaml"),
+    "openimages": Case(
+        openimages.run, f"{_IMAGES} --boxes MADE/boxes.csv --classes MADE/classes.csv"
     ),
     "pairs": Case(pairs.run, f"{_PAIRS} --scale 4"),
     "pairs, tensors": Case(pairs.run, f"{_PAIRS} --tensors", codecs=True),
@@ -169,6 +187,7 @@ def make_sources(made: Path) -> None:
         if shapes:
             path = (made / "labelme" / image["file_name"]).with_suffix(".json")
             path.write_text(json.dumps(whole))
+    make_boxes(made)
     photos = sorted(path.name for path in (DATA / "coco_val/images").iterdir())
     rows = [
         {"id": 10 * i, "name": f"name {i % 3}", "value": i / 8, "steps": [[i], [i, i + 1]]}
@@ -196,6 +215,47 @@ def make_sources(made: Path) -> None:
     np.save(made / "images.npy", images)
     np.save(made / "labels.npy", labels)
     np.savez_compressed(made / "all.npz", images=images.astype(np.float32), labels=labels)
+
+
+def make_boxes(made: Path) -> None:
+    """Write COCO's boxes in the formats of Pascal VOC, YOLO and Open Images."""
+    spec = json.loads((DATA / "coco_val/annotations/instances.json").read_text())
+    classes = {category["id"]: category["name"] for category in spec["categories"]}
+    numbers = {category_id: number for number, category_id in enumerate(classes)}
+    labels = made / "yolo/labels"
+    (made / "voc").mkdir()
+    labels.mkdir(parents=True)
+    shutil.copytree(DATA / "coco_val/images", made / "yolo/images")
+    names = json.dumps([*classes.values()])
+    (made / "yolo/data.yaml").write_text(f"train: images\nnames: {names}\n")
+    rows = ["ImageID,LabelName,XMin,XMax,YMin,YMax,IsOccluded,IsGroupOf"]
+    for image in spec["images"]:
+        stem = image["file_name"].removesuffix(".jpg")
+        size = image["width"], image["height"]
+        objects, lines = [], []
+        for annotation in spec["annotations"]:
+            if annotation["image_id"] != image["id"]:
+                continue
+            x, y, width, height = annotation["bbox"]
+            name, crowd = classes[annotation["category_id"]], annotation["iscrowd"]
+            corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + width, "ymax": y + height}
+            box = "".join(f"<{key}>{value:.2f}</{key}>" for key, value in corners.items())
+            truncated = f"<truncated>{crowd}</truncated>"
+            objects.append(f"<object><name>{name}</name>{truncated}<bndbox>{box}</bndbox></object>")
+            left, right, top, bottom = (
+                *(x / size[0], (x + width) / size[0]),
+                *(y / size[1], (y + height) / size[1]),
+            )
+            fractions = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+            lines.append(" ".join(map(str, (numbers[annotation["category_id"]], *fractions))))
+            rows.append(f"{stem},/m/{name},{left},{right},{top},{bottom},0,{crowd}")
+        known = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>"
+        voc_file = f"<annotation>{known}{''.join(objects)}</annotation>"
+        (made / f"voc/{stem}.xml").write_text(voc_file)
+        (labels / f"{stem}.txt").write_text("\n".join([*lines, ""]))
+    (made / "boxes.csv").write_text("\n".join([*rows, ""]))
+    described = [f"/m/{name},{name}" for name in classes.values()]
+    (made / "classes.csv").write_text("\n".join([*described, ""]))
 
 
 @functools.cache

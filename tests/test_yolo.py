@@ -192,6 +192,7 @@ def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have
     root = write_images(tmp_path / "set", dict.fromkeys(("a/1", "a/2", "b/1", "c/1"), ""))
     for name in ("a/1", "b/1", "c/1"):
         (root / f"images/{name}.jpg").unlink()
+    (root / "labels/classes.txt").write_text("person\n")  # as labelImg writes it
     (root / "data.yaml").write_text(f"{NAMES}train: {train}")
     out, flags = tmp_path / "out", ["--data", root / "data.yaml", "--max_rejected", len(missing)]
     manifest = committed_by(yolo.run, out, *flags)
