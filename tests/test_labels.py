@@ -123,17 +123,11 @@ def test_line_ends_of_a_csv_file(end: str) -> None:
     assert read_label_file(data, 0, "a.csv") == [Label(0, "cat", text="A, b\u2028c"), DOG]
 
 
-@pytest.mark.parametrize(
-    ("data", "what"),
-    [
-        (b'cat,a\n"dog,b\ncup', "line 3: unexpected end of data"),
-        (b'cat,"a\n' + b"dog,b\n" * 30_000, "line 26216: field larger than field limit (131072)"),
-    ],
-)
-def test_stray_quotes_of_a_csv_file_are_refused(data: bytes, what: str) -> None:
+def test_a_quote_of_a_csv_file_that_is_never_closed_is_refused() -> None:
     with pytest.raises(RuntimeError) as raised:
-        read_label_file(data, 0, "a.csv")
-    assert str(raised.value) == f"E-ANN-LABELS a.csv: {what}; correct its quotes"
+        read_label_file(b'cat,a\n"dog,b\ncup', 0, "a.csv")
+    what = "line 3: unexpected end of data; correct its quotes"
+    assert str(raised.value) == f"E-ANN-LABELS a.csv: {what}"
 
 
 @pytest.mark.parametrize(
