@@ -166,10 +166,10 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
         if config.plan:
             _plan(config, output, options)
         else:
-            _make(config, output, options)
+            _run_unless_complete(config, output, options)
 
 
-def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
+def _run_unless_complete(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
     """Check sources and output, and run the graph unless the output is complete."""
     started_s = time.monotonic()
     output.probe()
@@ -193,12 +193,13 @@ def _make(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
         _check_sources(config)
-        _convert(config, options)
+        _run_graph(config, options)
         if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
-def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
+def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
+    """Run the graph, with progress and builder processes where it runs here."""
     installed, conversion = version("pillow"), config.conversion
     is_old = int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR
     decodes = conversion.changes or conversion.turns or config.check is Check.DECODE
@@ -219,6 +220,7 @@ def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
             around.callback(thread.join)
             around.callback(ended.set)
         if _can_build_elsewhere(config, options):
+            # ShardBuilders (transforms/builders.py) finds these by the output's URI.
             around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
         engines.run_graph(partial(build, config=config), options, waits=config.waits)
 

@@ -89,8 +89,8 @@ class ShardBuilders:
             _LOG.info(text, len(ready), len(started))
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
-        def build_here(shard: ShardPlan, of: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-            return gate.shard_threads.submit(write_shard, shard, of, plan, gate)
+        def build_here(shard: ShardPlan, shard_job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
+            return gate.shard_threads.submit(write_shard, shard, shard_job, plan, gate)
 
         self.readers = gate.readers
         self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))

@@ -15,6 +15,7 @@ class DataSetJob:
     """The part of a run's configuration that `transforms` need.
 
     `beam_tfrec.pipelines.data_set.DataSetConfig` extends this class; steps receive that object.
+    Builders receive `ShardJob`, a smaller part.
 
     Attributes:
         output: URI of the data set.

@@ -181,7 +181,8 @@ class WorkerGate:
                 ):
                     yield from self._take_first(pending, make)
                 pending.append((batch, size, None))
-                if self._consumers != self.readers:  # else each caller reads for itself
+                callers_read = self._consumers == self.readers
+                if not callers_read:
                     made = self._pool.submit(make_all, batch)
                     pending[-1] = (batch, size, made)
             while pending:

@@ -107,18 +107,18 @@ def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeE
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
-def check_claim(output: Storage, plan: str) -> None:
+def check_claim(output: Storage, plan_digest: str) -> None:
     """Check that the output still has this run's plan, since `--overwrite` may have replaced it.
 
     Args:
         output: output of the run.
-        plan: digest of the plan, hex.
+        plan_digest: digest of the plan, hex.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` when another run has taken the output.
     """
     there = output.stat(PLAN_NAME) is not None
-    if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan:
+    if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan_digest:
         return
     change = "belongs to another run" if there else "was deleted"
     what = f"{PLAN_NAME} {change} since this run began: a run with --overwrite has taken the output"

@@ -54,7 +54,7 @@ from beam_tfrec.transforms.storage import source_changed
 
 _POSITIONS_PER_BUCKET = 512  # few, since a bucket is in memory with its payloads
 _RUN_BYTES = 2_000_000  # small enough for the processor's caches
-_ROWS_ONLY = 1 << 34  # larger positions also number files
+_FIRST_WITH_FILE_NUMBER = 1 << 34  # smaller positions are rows of one file
 _BUCKETS = 16_384  # on a cluster; of a billion samples, a bucket in memory has 61,000
 
 
@@ -232,7 +232,9 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     for (key, position), (other, second) in itertools.pairwise(in_order):
         if key == other:
             what = f"two samples have the key {key!r}"
-            if position < second < _ROWS_ONLY:  # samples of a program have no positions
+            if (
+                position < second < _FIRST_WITH_FILE_NUMBER
+            ):  # samples of a program have no positions
                 what += f" (at positions {position} and {second})"
             ways = "records: --key_feature or --on_duplicate; tar files: rename members"
             remedy = f"give every sample its own key, or put it into another split ({ways})"

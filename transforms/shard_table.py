@@ -145,7 +145,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 class ShardTable(msgspec.Struct, frozen=True):
-    """The plan without samples.
+    """How many samples and shards each split has, and the ranks of its buckets.
 
     Attributes:
         splits: ranks by split.

@@ -39,7 +39,7 @@ class AnnotatedImage(NamedTuple):
 
     Attributes:
         image: entry of the first file that lists it.
-        objects: (annotation id, object, segmentation).
+        objects: objects with their ids and segmentations.
         bad: annotations that cannot be used.
         captions: (annotation id, text).
         panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None
@@ -167,13 +167,13 @@ class CocoFiles:
             first.update(map(split_of, image_of.values()))
         return first
 
-    def places(self) -> dict[int | str, int]:
+    def positions(self) -> dict[int | str, int]:
         """Return each annotation id's position, counted from 0 across all files."""
-        places: dict[int | str, int] = {}
+        positions: dict[int | str, int] = {}
         for file in self._files:
             for annotation in file.annotations:
-                places.setdefault(annotation.id, len(places))
-        return places
+                positions.setdefault(annotation.id, len(positions))
+        return positions
 
     def has(self, *kinds: Kind) -> bool:
         """Return whether a file is of one of these kinds."""

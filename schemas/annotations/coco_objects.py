@@ -4,7 +4,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,8 +49,12 @@ Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
 """Keypoints by annotation id and category id."""
 
 
-OpenedObject = tuple[int | str, ObjectFields, Segmentation]
-"""An annotation's id, its object, and its segmentation, which is empty if not requested."""
+class OpenedObject(NamedTuple):
+    """An annotation's id, its object, and its segmentation, which is empty if not requested."""
+
+    annotation_id: int | str
+    fields: ObjectFields
+    segmentation: Segmentation
 
 
 class ObjectOpener:
@@ -97,7 +101,7 @@ class ObjectOpener:
                 size_px = image.width, image.height
                 outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
             if isinstance(outline, Segmentation):
-                objects.append((instance.id, fields, outline))
+                objects.append(OpenedObject(instance.id, fields, outline))
             else:
                 bad.append(BadAnnotation(instance.id, *outline))
         return objects, bad

@@ -1,5 +1,9 @@
 """List source roots, and pin the blobs of samples to listed files.
 
+`ListBlobs` lists roots whose files are named by samples; `PinBlobs` joins and digests them.
+`ListFiles` lists files that are the source themselves, and digests them. `PlanFiles` does so where
+the files to read depend on the whole listing.
+
 A *pin* identifies a version of a file: its modification time, or its generation in a bucket.
 """
 

@@ -154,12 +154,12 @@ class _ImageReader:
         self._given = given
         self._rules = rules
         self._splitting = splitting
-        self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._split_of = {image.id: self._split_for(image) for image in files.images}
         self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
-        self._places = files.places() if rules.per_annotation else {}
+        self._positions = files.positions() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
         """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
@@ -168,13 +168,13 @@ class _ImageReader:
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            before, repairs = repairs, self._files.repairs  # Reading the image may have added some.
+            before, repairs = repairs, self._files.repairs  # with those of this image
             if repairs != before:
                 yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
             yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
-    def _draw(self, image: CocoImage) -> str:
+    def _split_for(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
         return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
@@ -197,17 +197,17 @@ class _ImageReader:
 
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield the notes on all images together, after they were read."""
-        sources = found if len(found := self._files.sources()) > 1 else []
-        files, first = self._files, self._annotations
-        first = files.count_first_ids(self._split) if files.repeats_ids() else first
+        files, counts = self._files, self._annotations
+        sources = files.sources()
+        first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
                 split,
-                repeated_annotation_ids=self._annotations[split] - first[split],
-                labels=self._files.labels,
-                found=self._files.found,
-                sources=sources,
-                licenses=self._files.licenses,
+                repeated_annotation_ids=counts[split] - first[split],
+                labels=files.labels,
+                found=files.found,
+                sources=sources if len(sources) > 1 else [],
+                licenses=files.licenses,
             )
 
     def _items_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
@@ -228,10 +228,9 @@ class _ImageReader:
         if self._looks_at_objects:
             kept = []
             for one in objects:
-                annotation_id, found, _ = one
-                if per_object and (fault := self._fault_of_place(found, image)):
-                    bad.append(BadAnnotation(annotation_id, *fault))
-                elif reason := self._reason_to_skip(found):
+                if per_object and (fault := self._fault_of_box(one.fields, image)):
+                    bad.append(BadAnnotation(one.annotation_id, *fault))
+                elif reason := self._reason_to_skip(one.fields):
                     yield _skipped(split, reason, int(per_object), 1)
                 else:
                     kept.append(one)
@@ -240,9 +239,13 @@ class _ImageReader:
             key = str(dropped.annotation_id if per_object else image.id)
             yield self._rejected(dropped, split, _where(image), key, image.file_name)
         if per_object:
-            without = int(len(bad) - len(annotated.bad) == len(objects))  # No object can be placed.
+            misplaced = len(bad) - len(annotated.bad)
+            without = int(misplaced == len(objects))  # also if it has none
             yield SplitSource(split, images=1, images_without_samples=without)
-            to_make = [(self._places[one[0]], AnnotatedImage(image, [one], [])) for one in kept]
+            to_make = [
+                (self._positions[one.annotation_id], AnnotatedImage(image, [one], []))
+                for one in kept
+            ]
         else:
             to_make = [(position, annotated)]
             if self._rules.skip_unannotated and not self._is_annotated(annotated):
@@ -251,17 +254,17 @@ class _ImageReader:
                 return
         if to_make:
             yield from self._checked_categories(image, split)
-        for place, one_sample in to_make:
-            yield self._sample(one_sample, split, place)
+        for sample_position, one_sample in to_make:
+            yield self._sample(one_sample, split, sample_position)
 
     def _sample(self, annotated: AnnotatedImage, split: str, position: int) -> Sample:
         image, objects = annotated.image, annotated.objects
-        key = str(objects[0][0] if self._rules.per_annotation else image.id)
+        key = str(objects[0].annotation_id if self._rules.per_annotation else image.id)
         file_name, segments = annotated.panoptic or ("", None)
         fields = PictureFields(
             width_px=image.width,
             height_px=image.height,
-            objects=[found for _, found, _ in objects],
+            objects=[one.fields for one in objects],
             captions=[text for _, text in annotated.captions],
             segments=segments,
             image_id=image.id,
@@ -270,13 +273,14 @@ class _ImageReader:
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
         blobs = [Blob(self._given, image.file_name)]
-        ids = [annotation_id for annotation_id, _, _ in objects]
+        ids = [one.annotation_id for one in objects]
         ids += [annotation_id for annotation_id, _ in annotated.captions]
         if segments is not None:
             blobs.append(Blob(panoptic_root(self._given), file_name))
             ids.append(image.id)
-        outlines = [outline for _, _, outline in objects] if self._rules.segmentations else None
-        payload = b"" if outlines is None else pack(outlines)
+        payload = b""
+        if self._rules.segmentations:
+            payload = pack([one.segmentation for one in objects])
         return Sample(split, key, position, tuple(blobs), pack(fields), tuple(ids), payload=payload)
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
@@ -286,7 +290,7 @@ class _ImageReader:
             return "crowd"
         return "small_box" if min(width_px, height_px) < self._rules.min_box_px else ""
 
-    def _fault_of_place(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
+    def _fault_of_box(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
         """Return the fault of an object's box, if the image size is known by now."""
         if not self._rules.annotated_size:
             return None
@@ -296,7 +300,7 @@ class _ImageReader:
     def _is_annotated(self, annotated: AnnotatedImage) -> bool:
         if self._has_objects:
             image, objects = annotated.image, annotated.objects
-            return any(not self._fault_of_place(found, image) for _, found, _ in objects)
+            return any(not self._fault_of_box(one.fields, image) for one in objects)
         return bool(annotated.captions) or annotated.panoptic is not None
 
     def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:

@@ -268,13 +268,14 @@ def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
     return keys
 
 
-def _known_splits(
+def _identify_sources(
     _: bytes,
     source_files: Mapping[str, Sequence[str]],
     exclude: str,
     access: Access,
     labels: list[Label],
 ) -> Iterator[SplitSource]:
+    """Yield each split's source files with their identity, and labels known before reading."""
     identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
     for split in sorted(source_files):
         yield SplitSource(split, identity(tuple(source_files[split])), labels=labels)
@@ -332,18 +333,18 @@ class ReadSamples(beam.PTransform):
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
-        known = (
+        identified = (
             pieces.pipeline
             | "Once" >> beam.Impulse()
-            | "KnowSplits"
+            | "IdentifySources"
             >> beam.FlatMap(
-                _known_splits, self.source_files, self.exclude, self.access, [*self.labels]
+                _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
             )
         )
         read = pieces | "Read" >> beam.ParDo(
-            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)
+            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(identified)
         ).with_outputs("rejected", "sources", main="samples")
-        sources = (read.sources, known) | "AddSplitSources" >> AddSplitSources()
+        sources = (read.sources, identified) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
 
 
@@ -366,9 +367,9 @@ class AddSplitSources(beam.PTransform):
 class _Read(beam.DoFn):
     """Runs a reader; yields its counts at the end of a bundle.
 
-    The side input `known` is unused, but delays reading until all source files are hashed. If a
-    file changes after that, its pin differs and the run stops, or the next run plans again. If
-    files were hashed after reading, the hash of a changed file would go with the old samples.
+    The side input `identified` is unused, but delays reading until all source files are hashed.
+    If a file changes after that, its pin differs and the run stops, or the next run plans again.
+    If files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
     def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
@@ -386,7 +387,7 @@ class _Read(beam.DoFn):
         self._counter = SplitCounter(self._excluded)
 
     def process(
-        self, piece: Any, known: list[SplitSource]
+        self, piece: Any, identified: list[SplitSource]
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
         for item in self._counter.admit(self._read(piece)):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
