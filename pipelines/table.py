@@ -22,7 +22,7 @@ from beam_tfrec.pipelines.flags import (
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
-from beam_tfrec.schemas.columns import FORMATS, is_table_file, root_and_pattern
+from beam_tfrec.schemas.columns import FORMATS, PARQUET, format_of, is_table_file, root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
@@ -100,6 +100,13 @@ class TableConfig(StagingConfig):
                 f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
             )
         super().__post_init__()
+        if not self._may_be_parquet:
+            self.refuse_unused()
+
+    @property
+    def _may_be_parquet(self) -> bool:
+        """Whether some table may be Parquet, so that only its schema shows the columns."""
+        return any(format_of(uri) in ("", PARQUET) for uris in self.tables.values() for uri in uris)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -169,6 +176,8 @@ class TableConfig(StagingConfig):
         Raises:
             ValueError: when several columns could be meant, or options do not fit the columns.
         """
+        if not self._may_be_parquet:
+            return super().completed()
         features = first_features(self.table_files, self.table_folders, self.access)
         image, objects, layout = self.image_column, self.objects_column, self.layout
         image = image or _only("image_column", features.images)
@@ -306,14 +315,14 @@ def add_flags(parser: FlagParser) -> None:
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
     group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
     objects = "column of boxes and classes; makes records of the layout detection (default: by the"
-    group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN")
+    group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
     add_size_flag(group)
     classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)
     add_class_flags(parser, "default 0; with objects 1")
-    add_drop_flag(parser)
+    add_drop_flag(parser, rare=True)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import msgspec
 from beam_tfrec.schemas.annotations.coco_file import blob_name
 from beam_tfrec.schemas.columns import (
     BIG_INT,
+    PARQUET,
     Cell,
     ColumnNotes,
     format_of,
@@ -337,7 +338,7 @@ def first_features(
         for file in pick_table(ListedFile(root, entry), folders)
     )
     for file in itertools.chain(given, listed):
-        if file.format == "parquet":
+        if file.format == PARQUET:
             return read_features(file, access)
     return NO_FEATURES
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.columns import Cell
+from beam_tfrec.schemas.columns import PARQUET, Cell
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
 from beam_tfrec.transforms.storage import (
@@ -127,7 +127,7 @@ def divide_file(file: TableFile, access: Access, piece_bytes: int = 0) -> Iterat
         RuntimeError: `E-TAB-FORMAT` when the file is not Parquet; `E-TAB-HEADER` when columns have
             no names or equal names.
     """
-    if file.format != "parquet":
+    if file.format != PARQUET:
         yield file
         return
     parquet = _open_parquet(file, open_storage(file.root, access))
@@ -163,7 +163,7 @@ def open_table(
             split into rows; `E-TAB-HEADER` when columns have no names or equal names.
     """
     storage = open_storage(file.root, access)
-    if file.format == "parquet":
+    if file.format == PARQUET:
         parquet = _open_parquet(file, storage, PIECE_BYTES if whole else 0)
         rows = _parquet_rows(parquet, file, max_cell_bytes, whole)
         return OpenTable((), False, rows, features_of(parquet.schema_arrow))
@@ -363,7 +363,9 @@ def _open_parquet(file: TableFile, storage: Storage, buffer_bytes: int = 0) -> A
 
     stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
     with _parquet_faults(file):
-        return pyarrow.parquet.ParquetFile(stored, buffer_size=buffer_bytes)
+        return pyarrow.parquet.ParquetFile(
+            stored, buffer_size=buffer_bytes, pre_buffer=not buffer_bytes
+        )
 
 
 def _parquet_rows(
