@@ -305,7 +305,10 @@ REFUSED = [
         for given in ("--check decode", "--resize 100", "--orientation upright", "--color gray")
     ),
     ("a.csv --image_root x", "image_root must come with image_column of names, got x: name the"),
-    ("a.csv --objects_column o", "objects_column must come with images in cells of Parquet, got o:"),
+    (
+        "a.csv --objects_column o",
+        "objects_column must come with images in cells of Parquet, got o:",
+    ),
     ("a.csv --max_dropped 1", "max_dropped must come with objects_column, got 1: name the column"),
     (
         "a.csv --image_column f --image_root val=x",

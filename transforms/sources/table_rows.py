@@ -25,6 +25,7 @@ from beam_tfrec.transforms.storage import (
     join_uri,
     open_storage,
     open_stored,
+    open_unbuffered,
 )
 
 PIECE_BYTES = 8 << 20
@@ -361,7 +362,9 @@ def _open_parquet(file: TableFile, storage: Storage, buffer_bytes: int = 0) -> A
     """Return pyarrow's `ParquetFile`, which reads a row group's column at once, or in pieces."""
     import pyarrow.parquet
 
-    stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
+    stored: IO[bytes] = open_unbuffered(storage, file.entry)
+    if not buffer_bytes:
+        stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
     with _parquet_faults(file):
         return pyarrow.parquet.ParquetFile(
             stored, buffer_size=buffer_bytes, pre_buffer=not buffer_bytes
