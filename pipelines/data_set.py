@@ -177,8 +177,12 @@ class DataSetConfig(DataSetJob):
         """Splits that are left out if they have no samples."""
         return self.splitting.optional_splits
 
-    def with_stored_images(self) -> Self:
-        """Return a copy that reads images out of records where a root is a data set."""
+    def completed(self) -> Self:
+        """Return a copy with what the sources show: roots that are data sets, or columns.
+
+        Raises:
+            ValueError: when options do not fit the sources.
+        """
         given = {root: uri for root, uri in self.roots.items() if root in self.given}
         if not (self.images_field and given):
             return self

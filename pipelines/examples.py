@@ -3,9 +3,6 @@
 `WriteExamples` and `ReadExamples` are transforms for any pipeline (docs/write-examples.md).
 """
 
-import hashlib
-import os
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,22 +10,21 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.pipelines.data_set import DataSetConfig, build
+from beam_tfrec.pipelines.data_set import build
+from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.gate import GateLimits
-from beam_tfrec.transforms.records.stage_records import STAGED_ROOT, StageExamples, Staging
+from beam_tfrec.transforms.records.stage_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
-    is_local,
-    join_uri,
     open_storage,
     read_data_set,
 )
@@ -36,52 +32,6 @@ from beam_tfrec.transforms.storage import (
 _RESTORE = "restore the data set, or run its command again"
 _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 """Fields of `WriteExamples` that make its `Sharding`."""
-
-
-@dataclass(frozen=True)
-class StagingConfig(DataSetConfig):
-    """A data set of finished records, some of which are staged before they are copied.
-
-    Attributes:
-        temp_location: folder for staged records, which other programs may use too; empty for a
-            folder in the output.
-        run: name of this run's folder of staged records.
-    """
-
-    layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
-    temp_location: str = field(default="", kw_only=True)
-    run: str = field(default_factory=lambda: uuid.uuid4().hex, kw_only=True, compare=False)
-
-    @property
-    def staging(self) -> Staging:
-        """Place of the staged records."""
-        folder = join_uri(self.output, "_staged")
-        if self.temp_location:
-            output = os.path.abspath(self.output) if is_local(self.output) else self.output
-            digest = hashlib.blake2b(output.encode(), digest_size=16).hexdigest()
-            folder = join_uri(self.temp_location, f"staged-{digest}")
-        return Staging(folder, self.run, self.access)
-
-    @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
-        return {**self.listed_roots, STAGED_ROOT: self.staging.uri}
-
-    @property
-    def split_fields(self) -> None:
-        """None: only the records show the features that `split_by` and `group_by` may name."""
-        return None
-
-    def after_commit(self, manifests: beam.PCollection[Manifest]) -> beam.PCollection[Manifest]:
-        """Delete the run's staged records at its end, and those of dead runs at once."""
-        staging = manifests.pipeline | "Staging" >> beam.Create([self.staging])
-        staging | "DeleteOthers" >> beam.Map(Staging.delete_others)
-        return manifests | "DeleteStaged" >> beam.Map(self.staging.delete)
-
-    def clean_up(self, manifest: Manifest) -> None:
-        """Delete staged records, since a complete data set needs none."""
-        self.staging.delete_others()
-        self.staging.delete(manifest)
 
 
 def _alone(item: Item) -> tuple[Item]:
@@ -95,6 +45,7 @@ class ExamplesConfig(StagingConfig):
 
     split: str
     labels: Mapping[int, str]
+    layout: RecordsLayout = field(default_factory=RecordsLayout)
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -371,10 +371,10 @@ def split_of_bare(flags: argparse.Namespace) -> str:
     return flags.split or "train"
 
 
-def add_drop_flag(parser: FlagParser) -> None:
+def add_drop_flag(parser: FlagParser, *, rare: bool = False) -> None:
     """Add the flag for sources with annotations."""
     dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
-    parser.group("dropped annotations").text("--max_dropped", dropped, "K|P%")
+    parser.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
 
 
 def add_size_flag(group: FlagGroup) -> None:

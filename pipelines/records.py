@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -10,9 +10,9 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.examples import StagingConfig
 from beam_tfrec.pipelines.flags import add_sources, feature_names
 from beam_tfrec.pipelines.run import Command
+from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.samples import records_root
@@ -53,6 +53,7 @@ class RecordsConfig(StagingConfig):
     key_feature: str = ""
     choice: Choice = EVERY_RECORD
     on_duplicate: OnDuplicate = OnDuplicate.STOP
+    layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--records"
     takes_since: ClassVar[bool] = False

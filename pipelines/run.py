@@ -151,6 +151,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
         if engines.is_dry_run(options) and not config.plan:  # sends no request to a store
             engines.run_graph(partial(build, config=config), options, waits=False)
             return
+        config = config.completed()
         if config.since and config.since.names:
             earlier = find_earlier_sets(
                 config.since,
@@ -161,7 +162,6 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
                 splitting=dividing_options(config.options()),
             )
             config = replace(config, earlier=earlier)
-        config = config.with_stored_images()
         output = open_storage(config.output, config.access)
         if config.plan:
             _plan(config, output, options)

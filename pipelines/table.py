@@ -3,15 +3,17 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
 from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
     add_class_flags,
+    add_drop_flag,
+    add_size_flag,
     add_sources,
     first_label_of,
     parse_per_split,
@@ -19,13 +21,18 @@ from beam_tfrec.pipelines.flags import (
     parse_types,
 )
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.schemas.columns import FORMATS, is_table_file, root_and_pattern
+from beam_tfrec.pipelines.staging import StagingConfig
+from beam_tfrec.schemas.columns import FORMATS, PARQUET, format_of, is_table_file, root_and_pattern
+from beam_tfrec.schemas.layouts import Layout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION
 from beam_tfrec.transforms.sources.list_blobs import ListBlobs
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
-from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader
+from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader, first_features
 from beam_tfrec.transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from beam_tfrec.transforms.storage import split_uri
 
@@ -35,18 +42,27 @@ _OTHER_FILES = (
 )
 
 
+_PIECE_BYTES = 128 << 20  # of Parquet with images, since each piece is a staged file
+
+
 @dataclass(frozen=True)
-class TableConfig(DataSetConfig):
+class TableConfig(StagingConfig):
     """A whole conversion of tables.
+
+    A command finds columns of images, classes and objects by the schema (`completed`); a program
+    names them.
 
     Attributes:
         tables: per split URIs of files, or that of one folder or glob.
-        image_column: column that names each row's image; empty for none.
+        image_column: column that names or holds each row's image; empty for none.
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder.
         key_column: column of the rows' keys; empty for row numbers.
         max_cell_bytes: a row with a larger cell is rejected; in files of lines, a larger row.
-        layout: what an Example holds.
+        objects_column: column of Parquet with each image's objects; empty for none.
+        stores_images: whether the image column holds the images' bytes.
+        detection: what an Example of an image with objects holds.
+        layout: what an Example holds; `detection` replaces it where there are objects.
     """
 
     tables: Mapping[str, Sequence[str]]
@@ -54,8 +70,12 @@ class TableConfig(DataSetConfig):
     image_root: Mapping[str, str] = field(default_factory=dict)
     key_column: str = ""
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
-    layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
+    objects_column: str = ""
+    stores_images: bool = False
+    detection: DetectionLayout = field(default_factory=lambda: DetectionLayout(first_label=1))
+    layout: Layout = field(default_factory=TableLayout, kw_only=True)
 
+    staged_root: ClassVar[str] = STAGED_IMAGES
     source_flag: ClassVar[str] = "--table"
     images_field: ClassVar[str] = "image_root"
 
@@ -63,22 +83,30 @@ class TableConfig(DataSetConfig):
         """Refuse options that do not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
-        layout = replace(self.layout, with_image=bool(self.image_column))
+        layout = self.layout
+        if isinstance(layout, TableLayout) and self.objects_column:
+            if named := (*layout.label_columns, *layout.types, *layout.sequence_columns):
+                raise ValueError(
+                    "objects_column must come without label_column, types and sequence, got"
+                    f" {self.objects_column!r} and {named[0]!r}: leave one of them out"
+                )
+            layout = self.detection
+        elif isinstance(layout, TableLayout):
+            layout = replace(layout, with_image=bool(self.image_column))
         object.__setattr__(self, "layout", layout)
-        if self.image_root and not self.image_column:
-            raise ValueError(
-                f"image_root must come with image_column, got {[*self.image_root.values()]}"
-                " alone: name the column"
-            )
-        plain = self.check is Check.HEADER and self.conversion == NO_CONVERSION
-        if not plain and not self.image_column:
-            raise ValueError("check and image options need --image_column: add it, or omit them")
         check_splits_named("image_root", self.image_root, "--table", self.given)
         if self.max_cell_bytes < 1:
             raise ValueError(
                 f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
             )
         super().__post_init__()
+        if not self._may_be_parquet:
+            self.refuse_unused()
+
+    @property
+    def _may_be_parquet(self) -> bool:
+        """Whether some table may be Parquet, so that only its schema shows the columns."""
+        return any(format_of(uri) in ("", PARQUET) for uris in self.tables.values() for uri in uris)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -86,9 +114,9 @@ class TableConfig(DataSetConfig):
         return tuple(self.tables)
 
     @property
-    def split_fields(self) -> None:
-        """None: only the tables show the fields that `split_by` and `group_by` may name."""
-        return None
+    def stages(self) -> bool:
+        """Whether images are copied out of the tables."""
+        return self.stores_images
 
     @property
     def table_files(self) -> Mapping[str, Sequence[str]]:
@@ -109,6 +137,8 @@ class TableConfig(DataSetConfig):
         """URI per root name of the samples' blobs."""
         if not self.image_column:
             return {}
+        if self.stores_images:
+            return {STAGED_IMAGES: self.staging.uri}
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
         folders |= {name.rpartition("/")[0]: uri for name, (uri, _) in self.table_folders.items()}
         for_all = self.image_root.get("", "")
@@ -119,7 +149,8 @@ class TableConfig(DataSetConfig):
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of every folder that is listed: its listing identifies the source."""
-        return {**self.roots, **{name: uri for name, (uri, _) in self.table_folders.items()}}
+        folders = {name: uri for name, (uri, _) in self.table_folders.items()}
+        return folders if self.stores_images else {**self.roots, **folders}
 
     @property
     def globs(self) -> dict[str, str]:
@@ -139,23 +170,88 @@ class TableConfig(DataSetConfig):
                 " name the column, or give from the first day on a folder or glob"
             )
 
+    def completed(self) -> Self:
+        """Return a copy with the columns of images, classes and objects that a schema names.
+
+        Raises:
+            ValueError: when several columns could be meant, or options do not fit the columns.
+        """
+        if not self._may_be_parquet:
+            return super().completed()
+        features = first_features(self.table_files, self.table_folders, self.access)
+        image, objects, layout = self.image_column, self.objects_column, self.layout
+        image = image or _only("image_column", features.images)
+        stores = image in features.binary
+        if stores and isinstance(layout, TableLayout):
+            classes = layout.label_columns
+            if not (classes or layout.types or layout.sequence_columns):
+                objects = objects or _only("objects_column", features.objects)
+            if not (classes or objects) and len(named := features.class_columns) == 1:
+                layout = replace(layout, label_columns=tuple(named))
+        changes: dict[str, Any] = {"image_column": image, "objects_column": objects}
+        config = replace(self, **changes, stores_images=stores, layout=layout)
+        config.refuse_unused()
+        return super(TableConfig, config).completed()
+
+    def refuse_unused(self) -> None:
+        """Refuse options that have no effect on the columns that there are.
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        if self.image_column == "" and (self.check, self.conversion) != (
+            Check.HEADER,
+            NO_CONVERSION,
+        ):
+            raise ValueError("check and image options need --image_column: add it, or omit them")
+        layout, mismatch, stores = self.layout, self.detection.on_size_mismatch, self.stores_images
+        first, roots = getattr(layout, "first_label", 0), " ".join(self.image_root.values())
+        has_classes = bool(self.objects_column or getattr(layout, "label_columns", True))
+        named = bool(self.image_column) and not stores
+        changed = "" if mismatch is SizeMismatch.AUTO else mismatch.value
+        dropped = "" if self.drop_budget is None else str(self.drop_budget)
+        for option, value, needed, is_there in (
+            ("image_root", roots, "image_column of names", named),
+            ("objects_column", self.objects_column, "images in cells of Parquet", stores),
+            ("max_dropped", dropped, "objects_column", bool(self.objects_column)),
+            ("on_size_mismatch", changed, "objects_column", bool(self.objects_column)),
+            ("label_file", self.label_file, "label_column", has_classes),
+            ("first_label", first, "label_column", has_classes),
+        ):
+            if value and not is_there:
+                what = f"{option} must come with {needed}, got {value}"
+                raise ValueError(f"{what}: name the column, or leave {option} out")
+        if self.plan and stores and (self.conversion.changes or self.conversion.turns):
+            raise ValueError(
+                f"plan must come without image options for images in Parquet, got {self.plan}:"
+                " leave them out, since only a run unpacks these images"
+            )
+
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
-        plan = PlanTables(self.table_files, self.table_folders, self.access, self.in_order)
+        piece_bytes = _PIECE_BYTES if self.stores_images else 0
+        plan = PlanTables(
+            self.table_files, self.table_folders, self.access, self.in_order, piece_bytes
+        )
         pieces, tallies = root | "PlanTables" >> plan
+        layout = self.layout
         reader = TableReader(
             self.splitting,
             self.access,
             self.image_column,
             self.roots,
-            self.layout.label_columns,
+            layout.label_columns if isinstance(layout, TableLayout) else (),
             self.key_column,
-            self.layout.sequence_columns,
+            layout.sequence_columns if isinstance(layout, TableLayout) else (),
             self.max_cell_bytes,
+            self.objects_column,
+            self.stores_images,
+            None if self.plan else self.staging,
+            self.label_file,
         )
         listing = None
         read = pieces | "ReadTable" >> self.read_samples(reader)
-        if self.image_column:
+        if self.image_column and not self.stores_images:
             listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
         return read._replace(listing=listing, tallies=tallies)
 
@@ -163,12 +259,22 @@ class TableConfig(DataSetConfig):
         """Return the options that decide bytes or membership, for the plan."""
         options = super().options()
         options |= {"image_column": self.image_column, "key_column": self.key_column}
+        if self.stores_images:
+            options |= {"images": "in cells", "objects_column": self.objects_column}
         if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
             options["max_cell_bytes"] = str(self.max_cell_bytes)
         if self.key_column:
             return options
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
         return options | keys_option({s: "" if s in alone else "file:row" for s in self.tables})
+
+
+def _only(option: str, columns: Sequence[str]) -> str:
+    """Return the only one of the columns that an option could name; empty if there is none."""
+    if len(columns) > 1:
+        what = f"one of {', '.join(columns)}"
+        raise ValueError(f"{option} must name {what}, got none: name the one to write")
+    return next(iter(columns), "")
 
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:
@@ -197,7 +303,8 @@ def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
     group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
-    group.text("--image_column", "column that names each row's image", "COLUMN")
+    image = "column that names or holds each row's image (default: by the schema of Parquet)"
+    group.text("--image_column", image, "COLUMN")
     below = "folder of images or data set, per split or for all (default: the table's folder)"
     group.several("--image_root", below, "[SPLIT=]DIR")
     keys = "column of unique keys, texts or whole numbers (default: row numbers)"
@@ -207,30 +314,30 @@ def add_flags(parser: FlagParser) -> None:
     largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
     group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
+    objects = "column of boxes and classes; makes records of the layout detection (default: by the"
+    group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
+    add_size_flag(group)
     classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)
-    add_class_flags(parser)
+    add_class_flags(parser, "default 0; with objects 1")
+    add_drop_flag(parser, rare=True)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the configuration that are the source's own.
-
-    Raises:
-        ValueError: when flags number classes, but no column has classes.
-    """
-    for name in ("label_file", "first_label"):
-        if getattr(flags, name) is not None and not flags.label_column:
-            raise ValueError(
-                f"{name} must come with label_column, got {getattr(flags, name)}: name the column"
-            )
+    """Return the fields of the configuration that are the source's own."""
     return {
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
         "image_column": flags.image_column or "",
         "image_root": parse_per_split("image_root", flags.image_root),
         "key_column": flags.key_column or "",
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
+        "objects_column": flags.objects_column or "",
+        "detection": DetectionLayout(
+            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
+            first_label=first_label_of(flags, 1),
+        ),
         "layout": TableLayout(
             types=parse_types(flags.types),
             label_columns=tuple(flags.label_column),

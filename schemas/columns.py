@@ -48,7 +48,8 @@ _FRACTIONS = re.compile(r"(?:-?(?:0|[1-9][0-9]*)\.[0-9]*(?:[eE][+-]?[0-9]+)?\n)+
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+PARQUET = "parquet"
+FORMATS = (".csv", ".tsv", ".jsonl", f".{PARQUET}")
 """Extensions of table files, in lower case. A format's name is its extension without the dot."""
 
 _DOT = re.compile(r"\.")

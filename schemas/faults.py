@@ -49,7 +49,7 @@ EXIT_DAMAGE = 7
 
 _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     (Scope.SAMPLE, 0): {
-        "E-IMG-MISSING": "no file below the image root has this name",
+        "E-IMG-MISSING": "no file below the image root has this name, or the row has no image",
         "E-IMG-NOT-A-FILE": "the image is a directory, FIFO, socket or device",
         "E-IMG-EMPTY": "the file has no bytes",
         "E-IMG-TOO-LARGE": "the file is larger than the limit",
@@ -59,7 +59,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-IMG-DAMAGED": "the image cannot be decoded",
         "E-IMG-SIZE": "width and height differ from the annotation file's",
         "E-SRC-TWICE": "several files of one root have the sample's name",
-        "E-SRC-LABEL": "the sample has no class, or a number that the label file lacks",
+        "E-SRC-LABEL": "the sample has no class, or a number without a name",
         "E-ROW-CSV": "the row has stray quotes, or another number of cells than the header",
         "E-ROW-JSON": "the line is not a JSON object",
         "E-ROW-TEXT": "the row is not UTF-8",

@@ -19,6 +19,9 @@ ORDER_BYTES = 16
 
 _PACK = msgspec.msgpack.Encoder()
 
+STAGED_IMAGES = "/staged"
+"""Name of the root of images that were copied out of tables; no split has an empty name."""
+
 _PANOPTIC_SUFFIX = "/panoptic"
 _RECORDS = "/records/"
 
@@ -32,11 +35,12 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         name: path relative to the root, `/`-separated, such as `000000000030.jpg`.
         size_bytes: size from the listing; -1 before the listing is joined.
         pin: text that changes with the file: its mtime in ns, or the store's generation.
-        crc32c: CRC-32C of the file's bytes, if the listing gives one.
+        crc32c: CRC-32C of the file's bytes, if the listing gives one; of a staged image, its
+            own.
         offset: first byte of the blob in the file, or in the compressed member.
         length: size of the blob in bytes; -1 for the whole file.
         member: name of the archive's member that holds the blob, in a `.tar` file or compressed in
-            an `.npz` file; empty for none.
+            an `.npz` file; of a staged image, its name in the table; else empty.
     """
 
     root: str
@@ -54,19 +58,26 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.size_bytes if self.length < 0 else self.length
 
     @property
-    def is_in_tar(self) -> bool:
-        """Whether it is a member of a tar file."""
-        return self.member != "" and self.name.endswith(TAR)
+    def is_staged(self) -> bool:
+        """Whether it is an image out of a table. The data set never names its staged file."""
+        return self.root == STAGED_IMAGES
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is an image within another file: in a tar file, or out of a table."""
+        return self.member != "" and (self.is_staged or self.name.endswith(TAR))
 
     @property
     def image_file(self) -> tuple[str, int]:
         """Name and size of the image's file: of the member in a tar file."""
-        return (self.member, self.length) if self.is_in_tar else (self.name, self.size_bytes)
+        return (self.member, self.length) if self.is_member else (self.name, self.size_bytes)
 
     @property
     def file_name(self) -> str:
         """Name of the file, and of the member in a tar file, for messages."""
-        return f"{self.name}:{self.member}" if self.is_in_tar else self.name
+        if self.is_staged:
+            return self.member
+        return f"{self.name}:{self.member}" if self.is_member else self.name
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -145,7 +156,9 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
             if _RECORDS in blob.root:  # its fields have the record's checksum
                 continue
             content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
-            if blob.length >= 0:
+            if blob.is_staged:
+                content = blob.member, blob.length, blob.crc32c
+            elif blob.length >= 0:
                 content += blob.offset, blob.length, blob.member
             blobs.append(content)
         position = sample.position if with_position else -1

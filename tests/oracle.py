@@ -120,6 +120,9 @@ CASES: Mapping[str, Case] = {
         table.run,
         "--table MADE/rows.parquet --image_column image --image_root DATA/coco_val/images",
     ),
+    "table of Parquet, images and boxes in cells": Case(
+        table.run, "--table MADE/boxes.parquet --key_column id --num_shards 2"
+    ),
     "sidecar of LabelMe": Case(sidecar.run, f"{_SIDE} --features boxes,polygons"),
     "sidecar of LabelMe, masks": Case(sidecar.run, f"{_SIDE} --features boxes,masks", codecs=True),
     "sidecar, fields": Case(
@@ -228,11 +231,12 @@ def make_boxes(made: Path) -> None:
     shutil.copytree(DATA / "coco_val/images", made / "yolo/images")
     names = json.dumps([*classes.values()])
     (made / "yolo/data.yaml").write_text(f"train: images\nnames: {names}\n")
+    stored, names = [], [*classes.values()]
     rows = ["ImageID,LabelName,XMin,XMax,YMin,YMax,IsOccluded,IsGroupOf"]
     for image in spec["images"]:
         stem = image["file_name"].removesuffix(".jpg")
         size = image["width"], image["height"]
-        objects, lines = [], []
+        objects, lines, cells = [], [], []
         for annotation in spec["annotations"]:
             if annotation["image_id"] != image["id"]:
                 continue
@@ -248,11 +252,20 @@ def make_boxes(made: Path) -> None:
             )
             fractions = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
             lines.append(" ".join(map(str, (numbers[annotation["category_id"]], *fractions))))
+            category = numbers[annotation["category_id"]]
+            cells.append({"bbox": annotation["bbox"], "iscrowd": crowd, "category": category})
             rows.append(f"{stem},/m/{name},{left},{right},{top},{bottom},0,{crowd}")
         known = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>"
         voc_file = f"<annotation>{known}{''.join(objects)}</annotation>"
         (made / f"voc/{stem}.xml").write_text(voc_file)
         (labels / f"{stem}.txt").write_text("\n".join([*lines, ""]))
+        data = (DATA / "coco_val/images" / image["file_name"]).read_bytes()
+        stored.append({"id": image["id"], "image": {"bytes": data}, "objects": cells})
+    members = {"bbox": {}, "category": {"names": names, "_type": "ClassLabel"}}
+    features = {"image": {"_type": "Image"}, "objects": {"feature": members, "_type": "List"}}
+    known = json.dumps({"info": {"features": features}})
+    stored_table = pa.Table.from_pylist(stored).replace_schema_metadata({"huggingface": known})
+    pq.write_table(stored_table, made / "boxes.parquet")
     (made / "boxes.csv").write_text("\n".join([*rows, ""]))
     described = [f"/m/{name},{name}" for name in classes.values()]
     (made / "classes.csv").write_text("\n".join([*described, ""]))

@@ -304,7 +304,12 @@ REFUSED = [
         (f"a.csv {given}", "check and image options need --image_column: add it, or omit them")
         for given in ("--check decode", "--resize 100", "--orientation upright", "--color gray")
     ),
-    ("a.csv --image_root x", "image_root must come with image_column, got ['x'] alone: name the"),
+    ("a.csv --image_root x", "image_root must come with image_column of names, got x: name the"),
+    (
+        "a.csv --objects_column o",
+        "objects_column must come with images in cells of Parquet, got o:",
+    ),
+    ("a.csv --max_dropped 1", "max_dropped must come with objects_column, got 1: name the column"),
     (
         "a.csv --image_column f --image_root val=x",
         "image_root must name splits of --table, got ['val']: give ['train']",

@@ -148,7 +148,7 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
         if len(row.sources) != len(blobs):
             raise conflict(f"index of {shard.name}", f"has other sources for key {row.key!r}")
         for source, blob in zip(row.sources, blobs, strict=True):
-            if source.pin == blob.pin:
+            if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
             root = roots[blob.root]
             with contextlib.suppress(FrameError):  # the record that holds it is damaged
@@ -283,7 +283,11 @@ class GrowingShard:
             row = copied.at(sample.key, self._bytes, size)
         else:
             sources = [
-                Source(*blob.image_file, blob.pin, image.source_sha256 or image.sha256)
+                Source(
+                    *blob.image_file,
+                    "" if blob.is_staged else blob.pin,
+                    image.source_sha256 or image.sha256,
+                )
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
             facts = record_facts(built.features, self._roles, images)

@@ -167,7 +167,7 @@ def _check_source(sample: Sample, source: tuple[str, int]) -> None:
     what, (name, size) = "", sample.blobs[0].image_file if sample.blobs else ("", 0)
     if name != source[0]:
         what = f"its file is {name!r}, but {source[0]!r} in an earlier data set"
-    elif sample.blobs and sample.blobs[0].is_in_tar and size != source[1]:  # others may change
+    elif sample.blobs and sample.blobs[0].is_member and size != source[1]:  # others may change
         what = f"{name!r} has {size} bytes, but {source[1]} in an earlier data set"
     if what:
         where = f"sample {sample.key} of {sample.split}"

@@ -138,7 +138,8 @@ class GroupedLayout(PictureLayout):
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size, exact to some ten bytes per object."""
-        files_bytes = sum(len(blob.name) + blob.size_bytes for blob in sample.blobs)
+        files = [blob.image_file for blob in sample.blobs]
+        files_bytes = sum(len(name) + size for name, size in files)
         objects_bytes = self.bytes_per_object * len(sample.annotation_ids)
         return self.bytes_beside_objects + files_bytes + objects_bytes
 

@@ -230,7 +230,7 @@ class PictureLayout(Layout):
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's size without its annotations."""
-        return sum(blob.size_bytes for blob in sample.blobs)
+        return sum(blob.read_bytes for blob in sample.blobs)
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels

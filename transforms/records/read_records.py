@@ -30,7 +30,7 @@ from beam_tfrec.schemas.manifest import (
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, NOT_IN_KEYS, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
@@ -39,7 +39,7 @@ from beam_tfrec.transforms.records.describe_records import (
     row_of,
     text_in,
 )
-from beam_tfrec.transforms.records.stage_records import RecordStager, Staging
+from beam_tfrec.transforms.records.stage_records import STAGED_RECORD
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
@@ -49,6 +49,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
+from beam_tfrec.transforms.storage.staging import Stager, Staging
 from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
@@ -254,7 +255,7 @@ class RecordReader:
             return
         by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
-        stager = RecordStager(self.staging) if opened.compression and self.staging else None
+        stager = Stager(self.staging) if opened.compression and self.staging else None
         number = 0
         try:
             for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
@@ -262,7 +263,8 @@ class RecordReader:
                 known = by_offset.pop(found.offset, None)
                 item = self._read(file, found, known, notes)
                 if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
-                    yield from stager.add(item, found.data or b"")
+                    framed = frame_record([found.data or b""])
+                    yield from stager.add(item, STAGED_RECORD, framed)
                 else:
                     yield item
         except zlib.error as error:

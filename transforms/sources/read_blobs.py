@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
+import google_crc32c
+
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.schemas.tensors import HEAD_BYTES
@@ -104,9 +106,12 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
     """
     listed = Entry(blob.name, blob.size_bytes, blob.pin, blob.crc32c)
     span = None if blob.length < 0 else (blob.offset, blob.offset + blob.length)
-    if blob.member and span is not None and not blob.is_in_tar:
+    if blob.member and span is not None and not blob.is_member:
         return UNPACKED.bytes_of(storage, listed, blob.member, span)
-    return storage.read(blob.name, listed, span)
+    data = storage.read(blob.name, listed, span)
+    if blob.is_staged and google_crc32c.value(data) != blob.crc32c:
+        raise storage.changed(blob.name, f"other bytes at {blob.offset} than were staged")
+    return data
 
 
 def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:

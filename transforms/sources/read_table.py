@@ -5,15 +5,18 @@ makes the samples of a piece. `table_rows.py` parses the rows.
 """
 
 import functools
+import itertools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apache_beam as beam
+import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import blob_name
 from beam_tfrec.schemas.columns import (
     BIG_INT,
+    PARQUET,
     Cell,
     ColumnNotes,
     format_of,
@@ -23,9 +26,19 @@ from beam_tfrec.schemas.columns import (
 )
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.fields import fields_of_row, labels_of
+from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.hugging_face import (
+    NO_FEATURES,
+    RowFault,
+    StoredFeatures,
+    StoredImage,
+    class_of,
+    open_image,
+    open_objects,
+)
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
@@ -42,8 +55,10 @@ from beam_tfrec.transforms.sources.table_rows import (
     TableFile,
     divide_file,
     open_table,
+    read_features,
 )
-from beam_tfrec.transforms.storage import Access, find_uri, is_local, split_uri
+from beam_tfrec.transforms.storage import Access, find_uri, is_local, open_storage, split_uri
+from beam_tfrec.transforms.storage.staging import Stager, Staging
 
 STAGE = "read_table"
 
@@ -68,6 +83,10 @@ class TableReader:
         key_column: column with the rows' keys; empty to use row numbers.
         sequence_columns: columns with lists of steps; steps may be lists.
         max_cell_bytes: limit of a cell's size; rows with larger cells are rejected.
+        objects_column: column of Parquet with each image's objects; empty for none.
+        stores_images: whether the image column of Parquet holds the images' bytes.
+        staging: place for these images; None to write none, for a plan.
+        label_file: URI of the file that numbers the classes; empty if the schema may do so.
     """
 
     splitting: Splitting
@@ -78,6 +97,10 @@ class TableReader:
     key_column: str = ""
     sequence_columns: tuple[str, ...] = ()
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
+    objects_column: str = ""
+    stores_images: bool = False
+    staging: Staging | None = None
+    label_file: str = ""
 
     def __call__(self, file: TableFile) -> Iterator[Item]:
         """Yield a sample or a reject for every row, then notes about the columns.
@@ -90,7 +113,8 @@ class TableReader:
             split = self.splitting.split_of_other(file.split, file.entry.name)
             yield SplitSource(split, listed=1, skipped={"not_called_a_table": 1})
             return
-        table = open_table(file, self.access, self.max_cell_bytes)
+        whole = {self.image_column, self.objects_column} - {""} if self.stores_images else ()
+        table = open_table(file, self.access, self.max_cell_bytes, whole)
         wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
         missing = wanted.union(self.label_columns).difference(table.columns, {""})
         if table.columns and missing:
@@ -98,48 +122,105 @@ class TableReader:
             remedy = f"name one of {', '.join(table.columns[:20])}"
             raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
         notes: dict[str, _SplitNotes] = {}
+        stager = Stager(self.staging) if self.stores_images and self.staging else None
         for row in table.rows:
-            yield self._read_row(row, file, table, notes)
+            for item, image in self._read_row(row, file, table, notes):
+                if image is not None and stager and isinstance(item, Sample):
+                    yield from stager.add(item, item.blobs[0], [image.data])
+                else:
+                    yield item
+        if stager:
+            yield from stager.flush()
+        labels = self._labels_of(table.features)
         for split, (columns, names) in notes.items():
             facts, rows = columns.facts(), columns.rows
-            yield SplitSource(split, class_names=sorted(names), columns=facts, rows=rows)
+            others = [] if labels else sorted(names)
+            yield SplitSource(split, labels=labels, class_names=others, columns=facts, rows=rows)
 
     def _read_row(
         self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, _SplitNotes]
-    ) -> Sample | Rejected:
-        """Return the sample or the reject of a row, and add the row's values to the notes."""
+    ) -> Iterator[tuple[Item, StoredImage | None]]:
+        """Yield the sample of a row with its stored image, or rejects; add to the notes."""
         number, _, cells = row
         # A rejected row without a key must not get another row's key, since --exclude uses keys.
         prefix = f"{file.entry.name}:" if self.key_column else file.prefix
         key, split = f"{prefix}{number}", file.split if self.splitting.is_given else ""
-        code = "E-ROW-KEY"
+        code, image, side = "E-ROW-KEY", None, None
+        lost: tuple[int | str, ...] = ()
         try:
             if isinstance(cells, BadRow):
-                code = cells.code
-                raise ValueError(cells.detail)
+                raise RowFault(*cells)
             if self.key_column:
                 key = self._key_of(cells)
             split = split or self._drawn_split(cells, key, file, row)
+            if self.objects_column:
+                path = table.features.class_path(self.objects_column)
+                side = open_objects(cells, self.objects_column, path, table.features)
+                lost = *side.sample.annotation_ids, *(bad.annotation_id for bad in side.bad)
             code = "E-ROW-PATH"
-            blobs = self._blobs_of(cells, file.split)
-            code = "E-ROW-TYPE"
-            for name in self._used_up:
-                cells.pop(name, None)
-            kept, kinds = cells, _NO_KINDS
-            if not table.has_text_cells:
-                kept, kinds = _typed(cells, self.sequence_columns)
-            names = labels_of(kept, self.label_columns)
+            blobs: tuple[Blob, ...]
+            if self.stores_images:
+                image = open_image(cells.get(self.image_column), self.image_column)
+                blobs = (image.blob(f"{file.entry.name}:{number}"),)
+            else:
+                blobs = self._blobs_of(cells, file.split)
+            if side is None:
+                of_row = self._cells_of(cells, table)
         except ValueError as error:
+            code = error.code if isinstance(error, RowFault) else code
             split = split or self.splitting.split_of_other(file.split, key)
             detail = f"{file.entry.name} {_place_of(row)}: {error}"
-            return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
+            yield _rejected(code, split, key, detail, lost), None
+            return
+        position = file.place << _ROW_BITS | number
         if split not in notes:
             columns = {*table.columns} - self._used_up
             notes[split] = ColumnNotes(columns, has_texts=table.has_text_cells), set()
-        fields, payload = fields_of_row(kept, self.sequence_columns)
-        notes[split][0].add(kept, kinds, is_large=bool(payload))
-        notes[split][1].update(names)
-        return Sample(split, key, file.place << _ROW_BITS | number, blobs, fields, payload=payload)
+        if side is None:
+            kept, kinds, names = of_row
+            fields, payload = fields_of_row(kept, self.sequence_columns)
+            notes[split][0].add(kept, kinds, is_large=bool(payload))
+            notes[split][1].update(names)
+            yield Sample(split, key, position, blobs, fields, payload=payload), image
+            return
+        notes[split][1].update(side.note.class_names)
+        yield msgspec.structs.replace(side.note, split=split, class_names=[]), None
+        for bad in side.bad:
+            detail, ids = f"{file.entry.name} {_place_of(row)}: {bad.detail}", (bad.annotation_id,)
+            yield _rejected(bad.code, split, key, detail, ids), None
+        yield (
+            msgspec.structs.replace(
+                side.sample, split=split, key=key, position=position, blobs=blobs
+            ),
+            image,
+        )
+
+    def _cells_of(
+        self, cells: dict[str, Cell], table: OpenTable
+    ) -> tuple[dict[str, Cell], Mapping[str, int], tuple[str, ...]]:
+        """Return the cells of a row that become features, their kinds, and its classes.
+
+        Raises:
+            RowFault: when a cell has a type that no feature has, or a number without a class.
+        """
+        for name in self.label_columns:
+            if classes := table.features.classes.get(name):
+                cells[name] = class_of(cells.get(name), classes)
+        for name in self._used_up:
+            cells.pop(name, None)
+        kept, kinds = cells, _NO_KINDS
+        if not table.has_text_cells:
+            kept, kinds = _typed(cells, self.sequence_columns)
+        return kept, kinds, labels_of(kept, self.label_columns)
+
+    def _labels_of(self, features: StoredFeatures) -> list[Label]:
+        """Return the classes that the schema numbers; none if something else numbers them."""
+        paths = self.label_columns
+        if self.objects_column:
+            paths = (features.class_path(self.objects_column),)
+        if self.label_file or len(paths) != 1:
+            return []
+        return [Label(*of) for of in enumerate(features.classes.get(paths[0], ()))]
 
     @functools.cached_property
     def _used_up(self) -> frozenset[str]:
@@ -236,6 +317,32 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
 
 
+def first_features(
+    files: Mapping[str, Sequence[str]], folders: Mapping[str, tuple[str, str]], access: Access
+) -> StoredFeatures:
+    """Return what the schema of the first Parquet file says, by split and name.
+
+    Args:
+        files: URIs of tables that the user named one by one, by split.
+        folders: URI and glob of each folder, by root name.
+        access: credentials and limits for stores.
+
+    Raises:
+        RuntimeError: `E-ARG` when a file does not exist, `E-TAB-FORMAT` when it is not Parquet.
+    """
+    given = (file for named in sorted(files.items()) for file in find_tables(named, access))
+    listed = (
+        file
+        for root, (uri, _) in sorted(folders.items())
+        for entry in sorted(open_storage(uri, access).list(), key=lambda entry: entry.name)
+        for file in pick_table(ListedFile(root, entry), folders)
+    )
+    for file in itertools.chain(given, listed):
+        if file.format == PARQUET:
+            return read_features(file, access)
+    return NO_FEATURES
+
+
 def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
     """Return whether a listed file is read as a table."""
     return any(file.format for file in pick_table(listed, folders))
@@ -251,7 +358,7 @@ def _typed(
         try:
             kind = kind_of_value(cell, may_nest=name in sequence_columns)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"column {name!r} holds {error}") from None
+            raise RowFault("E-ROW-TYPE", f"column {name!r} holds {error}") from None
         kinds[name] = kind
         if cell is not None:
             kept[name] = _without_big(cell) if kind & BIG_INT else cell
@@ -263,6 +370,11 @@ def _without_big(cell: Cell) -> Cell:
     if isinstance(cell, list):
         return [_without_big(value) for value in cell]
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
+
+
+def _rejected(code: str, split: str, key: str, detail: str, ids: tuple[int | str, ...]) -> Rejected:
+    facts = {"code": code, "split": split, "key": key, "detail": detail}
+    return Rejected(stage=STAGE, annotation_ids=ids, **facts)
 
 
 def _place_of(row: Row) -> str:
@@ -283,12 +395,14 @@ class PlanTables(beam.PTransform):
         folders: URI and glob of each folder, by root name.
         access: credentials and limits for stores.
         in_order: whether files need positions, for input order.
+        piece_bytes: see `divide_file`.
     """
 
     files: Mapping[str, Sequence[str]]
     folders: Mapping[str, tuple[str, str]]
     access: Access
     in_order: bool = False
+    piece_bytes: int = 0
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find files, and divide each one."""
@@ -306,7 +420,7 @@ class PlanTables(beam.PTransform):
             tallies = listed.tallies
             picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
-        pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access)
+        pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
         if not is_in_process(root.pipeline):
             pieces |= "Spread" >> beam.Reshuffle()
         return SourcePieces(pieces, tallies)

@@ -10,13 +10,14 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.columns import Cell
+from beam_tfrec.schemas.columns import PARQUET, Cell
 from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
@@ -24,6 +25,7 @@ from beam_tfrec.transforms.storage import (
     join_uri,
     open_storage,
     open_stored,
+    open_unbuffered,
 )
 
 PIECE_BYTES = 8 << 20
@@ -44,7 +46,7 @@ csv.field_size_limit(sys.maxsize)  # `max_cell_bytes` is the limit here
 
 
 class TableFile(msgspec.Struct, frozen=True, array_like=True):
-    """A table's file, or a row group of a Parquet file.
+    """A table's file, or neighbouring row groups of a Parquet file.
 
     Attributes:
         split: split that the user gave the file for.
@@ -53,8 +55,9 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
         format: `csv`, `tsv`, `jsonl` or `parquet`; empty for a file that is only counted.
         prefix: text before the row number in rows' keys; empty for the only file of a split.
         place: index of the file among the split's files, or in the listing, sorted by name.
-        row_group: number of the row group; -1 for a whole file.
-        first_row: number of the row group's first row in the file.
+        row_group: number of the first row group; -1 for a whole file.
+        first_row: number of the first row in the file.
+        row_groups: number of row groups.
     """
 
     split: str
@@ -65,6 +68,7 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
     place: int = 0
     row_group: int = -1
     first_row: int = 0
+    row_groups: int = 1
 
     @property
     def where(self) -> str:
@@ -94,49 +98,76 @@ class OpenTable(NamedTuple):
         columns: names of a CSV or TSV file's columns, in order; empty for other formats.
         has_text_cells: whether all cells are text without a type, as in CSV.
         rows: all rows, in order; iteration reads some megabytes at a time.
+        features: what a Parquet file's schema says of its columns.
     """
 
     columns: tuple[str, ...]
     has_text_cells: bool
     rows: Iterator[Row]
+    features: StoredFeatures = NO_FEATURES
 
 
-def divide_file(file: TableFile, access: Access) -> Iterator[TableFile]:
+def read_features(file: TableFile, access: Access) -> StoredFeatures:
+    """Return what a Parquet file's schema says of its columns.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when the file is not Parquet.
+    """
+    return features_of(_open_parquet(file, open_storage(file.root, access)).schema_arrow)
+
+
+def divide_file(file: TableFile, access: Access, piece_bytes: int = 0) -> Iterator[TableFile]:
     """Yield the row groups of a Parquet file in order, or a file of another format as it is.
+
+    Args:
+        file: a whole file.
+        access: credentials and limits for stores.
+        piece_bytes: least size of a piece; small neighbouring row groups are one piece.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is not Parquet; `E-TAB-HEADER` when columns have
             no names or equal names.
     """
-    if file.format != "parquet":
+    if file.format != PARQUET:
         yield file
         return
     parquet = _open_parquet(file, open_storage(file.root, access))
     _check_names(parquet.schema_arrow.names, file.where)
-    rows = 0
+    first = rows = rows_before = held_bytes = 0
     for group in range(parquet.metadata.num_row_groups):
-        yield msgspec.structs.replace(file, row_group=group, first_row=rows)
-        rows += parquet.metadata.row_group(group).num_rows
+        found = parquet.metadata.row_group(group)
+        rows, held_bytes = rows + found.num_rows, held_bytes + found.total_byte_size
+        if held_bytes >= piece_bytes or group + 1 == parquet.metadata.num_row_groups:
+            yield msgspec.structs.replace(
+                file, row_group=first, first_row=rows_before, row_groups=group + 1 - first
+            )
+            first, rows_before, held_bytes = group + 1, rows, 0
 
 
 def open_table(
-    file: TableFile, access: Access, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
+    file: TableFile,
+    access: Access,
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES,
+    whole: Collection[str] = (),
 ) -> OpenTable:
     """Open a piece of a table for reading.
 
     Args:
-        file: file, or row group of a Parquet file.
+        file: file, or row groups of a Parquet file.
         access: credentials and limits for stores.
         max_cell_bytes: limit of a cell in Parquet, and of a row in other formats. A larger one is
             a `BadRow`.
+        whole: columns of Parquet whose cells stay objects; images are read piece by piece.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the content does not match the extension, or cannot be
             split into rows; `E-TAB-HEADER` when columns have no names or equal names.
     """
     storage = open_storage(file.root, access)
-    if file.format == "parquet":
-        return OpenTable((), False, _parquet_rows(file, storage, max_cell_bytes))
+    if file.format == PARQUET:
+        parquet = _open_parquet(file, storage, PIECE_BYTES if whole else 0)
+        rows = _parquet_rows(parquet, file, max_cell_bytes, whole)
+        return OpenTable((), False, rows, features_of(parquet.schema_arrow))
     lines = lines_of(open_stored(storage, file.entry, PIECE_BYTES), max_cell_bytes)
     if file.format == "jsonl":
         return OpenTable((), False, _json_rows(lines, max_cell_bytes))
@@ -229,15 +260,15 @@ def _count_keys(value: Any) -> int:
     return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
-def _flat(cells: dict[str, Any]) -> dict[str, Cell] | BadRow:
-    """Return a row's cells, with members of objects as columns `object.member`."""
+def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | BadRow:
+    """Return a row's cells, with members of objects not in `whole` as columns `object.member`."""
     if not any(type(value) is dict for value in cells.values()):
         return cells
     flat: dict[str, Any] = {}
     waiting = [*reversed(cells.items())]
     while waiting:
         name, value = waiting.pop()
-        if type(value) is dict:
+        if type(value) is dict and name not in whole:
             members = reversed(value.items())
             waiting.extend((f"{name}.{member}", inside) for member, inside in members)
         elif name in flat:
@@ -327,40 +358,48 @@ def _parquet_faults(file: TableFile) -> Iterator[None]:
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
 
 
-def _open_parquet(file: TableFile, storage: Storage) -> Any:
-    """Return pyarrow's `ParquetFile`."""
+def _open_parquet(file: TableFile, storage: Storage, buffer_bytes: int = 0) -> Any:
+    """Return pyarrow's `ParquetFile`, which reads a row group's column at once, or in pieces."""
     import pyarrow.parquet
 
-    stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
+    stored: IO[bytes] = open_unbuffered(storage, file.entry)
+    if not buffer_bytes:
+        stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
     with _parquet_faults(file):
-        return pyarrow.parquet.ParquetFile(stored)
+        return pyarrow.parquet.ParquetFile(
+            stored, buffer_size=buffer_bytes, pre_buffer=not buffer_bytes
+        )
 
 
-def _parquet_rows(file: TableFile, storage: Storage, max_bytes: int) -> Iterator[Row]:
-    """Yield the rows of a row group.
+def _parquet_rows(
+    parquet: Any, file: TableFile, max_bytes: int, whole: Collection[str]
+) -> Iterator[Row]:
+    """Yield the rows of row groups.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is damaged.
     """
-    parquet = _open_parquet(file, storage)
-    group = parquet.metadata.row_group(file.row_group)
-    rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    numbers = range(file.row_group, file.row_group + file.row_groups)
+    groups = [parquet.metadata.row_group(number) for number in numbers]
+    rows = min(PIECE_BYTES * of.num_rows // max(of.total_byte_size, 1) for of in groups)
     batches = parquet.iter_batches(
-        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[file.row_group], use_threads=False
+        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[*numbers], use_threads=False
     )
     number = itertools.count(file.first_row)
     with _parquet_faults(file):
         for batch in batches:
             limit = max_bytes if batch.nbytes > max_bytes else sys.maxsize
             for cells in _cells_of(batch):
-                yield next(number), 0, _parquet_row(cells, limit)
+                yield next(number), 0, _parquet_row(cells, limit, whole)
 
 
-def _parquet_row(cells: dict[str, Any] | Exception, max_bytes: int) -> dict[str, Cell] | BadRow:
+def _parquet_row(
+    cells: dict[str, Any] | Exception, max_bytes: int, whole: Collection[str]
+) -> dict[str, Cell] | BadRow:
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
         return BadRow(code, f"a value that cannot be read: {cells}")
-    flat = _flat(cells)
+    flat = _flat(cells, whole)
     if isinstance(flat, BadRow):
         return flat
     if max_bytes < sys.maxsize and max(map(_cell_bytes, flat.values())) > max_bytes:
@@ -372,7 +411,8 @@ def _cell_bytes(value: Any) -> int:
     """Return the approximate size of a cell in bytes."""
     if isinstance(value, str | bytes):
         return len(value if isinstance(value, bytes) else value.encode())
-    return sum(map(_cell_bytes, value)) if isinstance(value, list) else 8
+    members = value.values() if isinstance(value, dict) else value
+    return sum(map(_cell_bytes, members)) if isinstance(value, list | dict) else 8
 
 
 def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:

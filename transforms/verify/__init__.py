@@ -242,8 +242,9 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
         raise ValueError(what)
     for split, uris in config.sources.items():
         manifest = find_manifest(roots[0], config.access, Report())
-        if manifest and manifest.layout == "arrays":
-            what = "items of arrays, which are parts of files"
+        in_cells = manifest is not None and "images" in manifest.plan.options
+        if manifest and (in_cells or manifest.layout == "arrays"):
+            what = f"{'cells of tables' if in_cells else 'items of arrays'}, parts of files"
             raise ValueError(f"sources must be whole files, got {what}: leave --sources out")
         if manifest and split not in ("", *manifest.splits):
             names = ", ".join(sorted(manifest.splits))

@@ -1,0 +1,369 @@
+"""Parquet files as Hugging Face's `datasets` writes them: images in cells, classes, objects."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_tfrec.pipelines import coco, table
+from beam_tfrec.transforms.sources.hugging_face import StoredFeatures, features_of
+from tests.coco_command import (
+    committed_by,
+    digests,
+    examples,
+    finish,
+    rejected_of,
+    run_pipeline,
+    shard_paths,
+    start_command,
+    value,
+)
+from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.gcs_stand_in import GcsStandIn
+
+COCO = TEST_DATA / "coco_val"
+PHOTOS = sorted((TEST_DATA / "classes").glob("*/*.jpg"))
+CLASSES = ["hat", "pants", "dress", "shoe"]  # neither sorted nor all used
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+NUMBERS = {"dtype": "int64", "_type": "Value"}
+NAMED = {"names": CLASSES, "_type": "ClassLabel"}
+JPG = jpeg_bytes()
+Rows = Sequence[Mapping[str, Any]]
+
+
+def write(
+    path: Path, rows: Rows, types: Mapping[str, pa.DataType], features: Any, group: int = 100
+) -> Path:
+    """Write rows with the metadata of `datasets`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.dumps({"info": {"features": features}})
+    schema = pa.schema(types, metadata={"huggingface": known} if features else None)
+    pq.write_table(pa.Table.from_pylist([*rows], schema=schema), path, row_group_size=group)
+    return path
+
+
+def photo_rows(photos: Sequence[Path] = PHOTOS) -> Rows:
+    return [
+        {
+            "id": PHOTOS.index(photo),
+            "image": {"bytes": photo.read_bytes(), "path": photo.name},
+            "label": CLASSES.index(photo.parent.name),
+        }
+        for photo in photos
+    ]
+
+
+PHOTO_TYPES = {"id": pa.int64(), "image": IMAGE, "label": pa.int64()}
+PHOTO_FEATURES = {"id": NUMBERS, "image": {"_type": "Image"}, "label": NAMED}
+
+
+def write_photos(path: Path, rows: Rows | None = None, group: int = 4) -> Path:
+    return write(path, rows or photo_rows(), PHOTO_TYPES, PHOTO_FEATURES, group)
+
+
+def coco_rows() -> tuple[Rows, list[str]]:
+    """Return COCO's photos and boxes as rows with lists of objects, and the class names."""
+    spec = json.loads((COCO / "annotations/instances.json").read_text())
+    numbers = {of["id"]: place for place, of in enumerate(spec["categories"])}
+    rows = [
+        {
+            "image_id": image["id"],
+            "image": {
+                "bytes": (COCO / "images" / image["file_name"]).read_bytes(),
+                "path": image["file_name"],
+            },
+            "width": image["width"],
+            "height": image["height"],
+            "objects": [
+                {name: one[name] for name in ("id", "area", "bbox", "iscrowd")}
+                | {"category": numbers[one["category_id"]]}
+                for one in spec["annotations"]
+                if one["image_id"] == image["id"]
+            ],
+        }
+        for image in spec["images"]
+    ]
+    return rows, [of["name"] for of in spec["categories"]]
+
+
+OBJECT_TYPES = {
+    "id": pa.int64(),
+    "area": pa.float64(),
+    "bbox": pa.list_(pa.float64()),
+    "iscrowd": pa.int64(),
+    "category": pa.int64(),
+}
+
+
+def write_objects(path: Path, rows: Rows, names: Sequence[str], form: str) -> Path:
+    """Write rows in one of the forms that versions of `datasets` give to lists of objects."""
+    members: dict[str, Any] = dict.fromkeys(OBJECT_TYPES, NUMBERS)
+    members["bbox"] = {"feature": NUMBERS, "length": 4, "_type": "Sequence"}
+    members["category"] = {"names": names, "_type": "ClassLabel"}
+    stored = pa.list_(pa.struct(OBJECT_TYPES))
+    feature: Any = {"feature": members, "_type": "List"}
+    if form == "[]":
+        feature = [members]
+    elif form != "List":
+        fixed = {**OBJECT_TYPES, "bbox": pa.list_(pa.float64(), 4)}
+        stored = pa.struct({name: pa.list_(of) for name, of in fixed.items()})
+        feature["_type"] = "Sequence"
+        rows = [
+            {**row, "objects": {m: [of[m] for of in row["objects"]] for m in OBJECT_TYPES}}
+            for row in rows
+        ]
+    if form == "dict":
+        feature = {name: {"feature": of, "_type": "List"} for name, of in members.items()}
+    numbers = dict.fromkeys(("image_id", "width", "height"), pa.int64())
+    types = numbers | {"image": IMAGE, "objects": stored}
+    features = dict.fromkeys(numbers, NUMBERS) | {"image": {"_type": "Image"}, "objects": feature}
+    return write(path, rows, types, features, 7)
+
+
+@pytest.mark.parametrize("form", ["Sequence", "List", "dict", "[]"])
+def test_boxes_are_those_of_coco(form: str, tmp_path: Path) -> None:
+    rows, names = coco_rows()
+    path = write_objects(tmp_path / "in/t.parquet", rows, names, form)
+    flags = ("--key_column", "image_id", "--num_shards", 3)
+    manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
+    sources = ("--images", COCO / "images", "--annotations", COCO / "annotations/instances.json")
+    flags = ("--category_ids", "contiguous", "--features", "boxes", "--num_shards", 3)
+    wanted = committed_by(coco.run, tmp_path / "wanted", *sources, *flags)
+    assert digests(tmp_path / "out", "*.tfrec") == digests(tmp_path / "wanted", "*.tfrec")
+    fates = [of["splits"]["train"]["annotations"] for of in (manifest, wanted)]
+    assert fates[0] == fates[1]
+    assert not (tmp_path / "out/_staged").exists()
+
+
+@pytest.mark.parametrize("stored", ["files", "binary"])
+def test_classes_and_images_are_those_of_files(stored: str, tmp_path: Path) -> None:
+    """Images in cells give the records of images in files."""
+    images, rows = tmp_path / "images", photo_rows()
+    images.mkdir()
+    lines = ["id,image,label"]
+    for row, photo in zip(rows, PHOTOS, strict=True):
+        name = photo.name if stored == "files" else f"t.parquet:{row['id']}"
+        (images / name).symlink_to(photo)
+        lines.append(f"{row['id']},{name},{photo.parent.name}")
+    (images / "t.csv").write_text("\n".join([*lines, ""]))
+    (tmp_path / "labels.txt").write_text("\n".join(CLASSES))
+    flags: tuple[object, ...] = ("--resize", "max:64", "--reencode", "png", "--num_shards", 2)
+    named = ("--image_column", "image", "--label_column", "label")
+    named = (*named, "--label_file", str(tmp_path / "labels.txt"))
+    committed_by(table.run, tmp_path / "wanted", "--table", images / "t.csv", *named, *flags)
+    path = tmp_path / "in/t.parquet"
+    if stored == "files":
+        write_photos(path, group=3)
+    else:  # bytes without a name or metadata
+        bare = [
+            {**row, "image": row["image"]["bytes"], "label": CLASSES[row["label"]]} for row in rows
+        ]
+        write(path, bare, PHOTO_TYPES | {"image": pa.binary(), "label": pa.string()}, None)
+        flags = (*named, *flags)
+    manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
+    assert digests(tmp_path / "out", "*.tfrec", "label_map.pbtxt") == digests(
+        tmp_path / "wanted", "*.tfrec", "label_map.pbtxt"
+    )
+    assert [label["name"] for label in manifest["plan"]["labels"]] == CLASSES
+
+
+BAD_PHOTOS: Sequence[tuple[Any, Any, str, str]] = [
+    (None, 0, "E-IMG-MISSING", "column 'image' has no image"),
+    ({}, 0, "E-IMG-MISSING", "column 'image' has no image"),
+    (
+        {"path": "/a/b.jpg"},
+        0,
+        "E-IMG-MISSING",
+        "column 'image' has the path '/a/b.jpg' without the",
+    ),
+    ({"bytes": b""}, 0, "E-IMG-EMPTY", "0 bytes"),
+    ({"bytes": JPG + bytes(20_000)}, 0, "E-ROW-TOO-LARGE", "a cell has more than 20000 bytes"),
+    ({"bytes": JPG}, -1, "E-SRC-LABEL", "class -1 is not one of the 4 that the schema names"),
+    ({"bytes": JPG}, 4, "E-SRC-LABEL", "class 4 is not one of the 4 that the schema names"),
+    ({"bytes": JPG}, None, "E-SRC-LABEL", "column 'label' names no class"),
+    ({"bytes": JPG[:-9], "path": "cut.jpg"}, 0, "E-IMG-TRUNCATED", ""),
+    ({"bytes": b"no image at all", "path": "x.jpg"}, 0, "E-IMG-TYPE", ""),
+]
+
+
+def test_each_bad_row_is_one_reject(tmp_path: Path) -> None:
+    rows = [
+        {"id": number, "image": image, "label": label}
+        for number, (image, label, _, _) in enumerate(BAD_PHOTOS)
+    ]
+    rows += [{"id": 99, "image": {"bytes": JPG}, "label": 3}]
+    path = write_photos(tmp_path / "in/t.parquet", rows)
+    flags = ("--max_cell_bytes", 20_000, "--max_rejected", len(BAD_PHOTOS))
+    committed_by(table.run, tmp_path / "out", "--table", path, *flags)
+    found = {int(line["key"]): line for line in rejected_of(tmp_path / "out")}
+    for number, (image, _, code, detail) in enumerate(BAD_PHOTOS):
+        line = found.pop(number)
+        assert (line["code"], detail in line["detail"]) == (code, True), line
+        if line["stage"] == "write_shards":
+            name = (image or {}).get("path") or f"t.parquet:{number}"
+            assert line["file_name"] == name
+    assert not found
+    (kept,) = examples(tmp_path / "out")
+    assert value(kept, "image/filename") == [f"t.parquet:{len(BAD_PHOTOS)}".encode()]
+    again = ("--exclude", tmp_path / "out/rejected.jsonl", *flags[:2])
+    manifest = committed_by(table.run, tmp_path / "again", "--table", path, *again)
+    assert manifest["splits"]["train"]["excluded"] == len(BAD_PHOTOS)
+
+
+BAD_OBJECTS: Sequence[tuple[dict[str, Any], str]] = [
+    ({"bbox": [900, 900, 5, 5]}, "E-BOX-OUTSIDE"),
+    ({"bbox": [1, 1, 0, 5]}, "E-BOX-EMPTY"),
+    ({"bbox": [1, 1, float("nan"), 5]}, "E-BOX-SHAPE"),
+    ({"bbox": None}, "E-BOX-SHAPE"),
+    ({"bbox": [1, 1, 5]}, "E-BOX-SHAPE"),
+    ({"category": 7}, "E-ANN-CATEGORY"),
+    ({"category": None}, "E-ANN-CATEGORY"),
+]
+
+
+def test_each_bad_object_is_dropped(tmp_path: Path) -> None:
+    good = {"id": 50, "area": None, "bbox": [1, 1, 5, 5], "iscrowd": None, "category": 1}
+    objects = [{**good, "id": n} | of for n, (of, _) in enumerate(BAD_OBJECTS)]
+    image = {"bytes": JPG, "path": "a.jpg"}
+    row = {"image_id": 7, "image": image, "width": None, "height": None}
+    rows = [
+        {**row, "objects": [good, *objects]},
+        {**row, "image_id": 8, "objects": [{**good, "id": n} for n in (51, 52)], "image": None},
+    ]
+    path = write_objects(tmp_path / "in/t.parquet", rows, ["cat", "dog"], "List")
+    flags = ("--max_dropped", "100%", "--max_rejected", 1, "--key_column", "image_id")
+    manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
+    found = {line["annotation_ids"][0]: line["code"] for line in rejected_of(tmp_path / "out")}
+    assert found == {**{n: code for n, (_, code) in enumerate(BAD_OBJECTS)}, 51: "E-IMG-MISSING"}
+    fate = manifest["splits"]["train"]["annotations"]
+    assert (fate["listed"], fate["written"], fate["lost"]) == (len(BAD_OBJECTS) + 3, 1, 2)
+    (kept,) = examples(tmp_path / "out")
+    assert value(kept, "image/object/class/text") == [b"dog"]
+    assert value(kept, "image/object/area") == [25.0]
+
+
+FAULTS = [
+    ("in/cut.parquet", "E-TAB-FORMAT in/cut.parquet: cannot be read as Parquet", 3),
+    ("in/page.parquet", "E-TAB-FORMAT in/page.parquet: cannot be read as Parquet", 3),
+    ("in/twice.parquet --key_column id", "E-SET-DUPLICATE ", 3),
+    ("in/two.parquet", "E-ARG command line: image_column must name one of a, b, got none", 2),
+    ("in/t.parquet --image_root in", "E-ARG command line: image_root must come with image_col", 2),
+    ("in/t.parquet --max_dropped 5", "E-ARG command line: max_dropped must come with objects_c", 2),
+    (
+        "in/t.parquet --objects_column label --label_column label",
+        "E-ARG command line: objects_c",
+        2,
+    ),
+    (
+        "in/t.parquet --plan --resize 9",
+        "E-ARG command line: plan must come without image options",
+        2,
+    ),
+    (
+        "in/t.parquet --label_file in/short.txt",
+        "E-ANN-LABELS in/short.txt: it lacks the sources'",
+        3,
+    ),
+    ("in/t.parquet in/other.parquet", "E-ANN-LABELS train: category 0 'hat' contradicts", 3),
+]
+
+
+@pytest.mark.parametrize(("flags", "fault", "code"), FAULTS)
+def test_faults_of_files_and_flags(
+    flags: str, fault: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = write_photos(Path("in/t.parquet")).read_bytes()
+    Path("in/cut.parquet").write_bytes(whole[:-100])
+    Path("in/page.parquet").write_bytes(whole[:9] + bytes(2000) + whole[2009:])
+    write_photos(Path("in/twice.parquet"), [{**row, "id": 1} for row in photo_rows()[:2]])
+    both = {"a": {"_type": "Image"}, "b": {"_type": "Image"}}
+    write(Path("in/two.parquet"), [], dict.fromkeys("ab", IMAGE), both)
+    features = PHOTO_FEATURES | {"label": {"names": ["x", "y", "z"], "_type": "ClassLabel"}}
+    write(Path("in/other.parquet"), photo_rows(), PHOTO_TYPES, features)
+    Path("in/short.txt").write_text("hat\npants\n")
+    ended = run_pipeline(table.run, "--table", *flags.split(), "--output", "out")
+    assert ended.fault.startswith(fault)
+    assert ended.code == code
+
+
+def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
+    rows = [
+        {"id": n, "image": {"bytes": jpeg_bytes(color=n) + bytes(9000), "path": None}, "label": 0}
+        for n in range(200)
+    ]
+    path = write_photos(tmp_path / "in/t.parquet", rows, group=10)
+    flags = ("--table", path, "--num_shards", 60, "--no_report", "--workers", 1)
+    committed_by(table.run, tmp_path / "whole", *flags)
+    out = tmp_path / "out"
+    process = start_command("table", *flags, "--output", out)
+    while process.poll() is None and len(shard_paths(out)) < 3:
+        pass
+    process.kill()
+    finish(process)
+    assert len(shard_paths(out)) < 60
+    assert [*out.glob("_staged/*/*")]
+    path.touch()
+    with mock.patch.dict(os.environ, BEAM_TFREC_LOG="DEBUG"):
+        ended = run_pipeline(table.run, *flags, "--output", out)
+    assert (ended.code, "kept train-" in ended.err) == (0, True), ended.err
+    assert digests(out, "*.tfrec", "manifest.json") == digests(
+        tmp_path / "whole", "*.tfrec", "manifest.json"
+    )
+    assert not (out / "_staged").exists()
+    ended = run_pipeline(table.run, *flags, "--output", out)
+    assert ended.out.startswith("already complete: ")
+
+
+def test_splits_days_buckets_and_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A glob of a bucket gives the bytes of a folder; a later day adds its rows only."""
+    rows = photo_rows()
+    days = {"a": rows[:5], "b": rows[5:]}
+    near = tmp_path / "in"
+    for name, of_day in days.items():
+        write_photos(near / f"{name}.parquet", of_day, group=2)
+    flags = ("--key_column", "id", "--order", "input", "--split_by", "hash")
+    flags = (*flags, "--splits", "train=2,val=1", "--group_by", "label")
+    ended = run_pipeline(
+        table.run, "--table", near, "--output", tmp_path / "near", *flags, "--plan"
+    )
+    assert (ended.code, "nothing was written" in ended.out) == (0, True)
+    assert not (tmp_path / "near").exists()
+    manifest = committed_by(table.run, tmp_path / "near", "--table", near, *flags)
+    assert sum(split["records"] for split in manifest["splits"].values()) == len(rows)
+    with GcsStandIn() as gcs:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        for path in near.iterdir():
+            gcs.put("b", f"in/{path.name}", path.read_bytes())
+        far = ("--table", "gs://b/in/*.parquet", "--output", "gs://b/out", *flags)
+        ended = run_pipeline(table.run, *far)
+        assert ended.code == 0, ended.err
+        made = gcs.objects("b")
+    assert not [name for name in made if "_staged" in name]
+    shards = {name: data for name, data in made.items() if name.endswith(".tfrec")}
+    wanted = shard_paths(tmp_path / "near")
+    assert shards == {f"out/{path.name}": path.read_bytes() for path in wanted}
+
+    first, later = near / "a.parquet", (near / "a.parquet", near / "b.parquet")
+    committed_by(table.run, tmp_path / "one", "--table", first, "--key_column", "id")
+    since = ("--key_column", "id", "--since", tmp_path / "one")
+    manifest = committed_by(table.run, tmp_path / "two", "--table", *later, *since)
+    assert (manifest["splits"]["train"]["earlier"], manifest["splits"]["train"]["records"]) == (
+        5,
+        len(rows) - 5,
+    )
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "{", "[]", '{"info": {"features": {"a": 7, "b": {"names": 1, "_type": []}}}}']
+)
+def test_other_metadata_is_ignored(metadata: str) -> None:
+    types = {"a": IMAGE, "b": pa.int64(), "c": pa.large_binary(), "d": pa.list_(pa.binary())}
+    schema = pa.schema(types, metadata={"huggingface": metadata})
+    assert features_of(schema)._replace(columns=()) == StoredFeatures(frozenset("ac"))

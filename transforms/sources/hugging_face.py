@@ -1,0 +1,235 @@
+"""Images, classes and objects in Parquet files as Hugging Face's `datasets` writes them.
+
+A cell of an image column holds the image file's bytes. The schema's metadata names the features:
+which columns are images, the names of classes by number, and columns of objects.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from beam_tfrec.schemas.annotations.coco_file import CocoInstance
+from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.columns import Cell, text_of
+from beam_tfrec.schemas.fields import BadAnnotation
+from beam_tfrec.schemas.samples import STAGED_IMAGES, Blob
+from beam_tfrec.transforms.sources.list_blobs import listing_fault
+from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_objects
+from beam_tfrec.transforms.storage import Entry
+
+_METADATA = b"huggingface"
+_LISTS = ("List", "LargeList", "Sequence")
+_TEXT, _BYTES = "(?:large_)?string(?:_view)?", "(?:large_)?binary(?:_view)?"
+_HOLDS_BYTES = re.compile(rf"{_BYTES}|struct<(?:path: {_TEXT}, )?bytes: {_BYTES}(?:, path: .*)?>")
+_BOX = "bbox"
+
+
+class StoredFeatures(NamedTuple):
+    """What the schema of a Parquet file says of its columns.
+
+    Attributes:
+        binary: columns of bytes, or of structs of bytes and a path.
+        images: columns of images.
+        objects: columns of objects with boxes.
+        classes: names of the classes by number, by column or `column.member`.
+        columns: names of all columns.
+    """
+
+    binary: frozenset[str] = frozenset()
+    images: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    classes: Mapping[str, Sequence[str]] = {}
+    columns: Sequence[str] = ()
+
+    @property
+    def class_columns(self) -> list[str]:
+        """Columns whose cells are the numbers of classes."""
+        return [path for path in self.classes if path in self.columns]
+
+    def class_path(self, objects_column: str) -> str:
+        """Return the path of the classes of a column of objects.
+
+        >>> StoredFeatures(classes={"objects.label": ["cat"]}).class_path("objects")
+        'objects.label'
+        """
+        usual = f"{objects_column}.category"
+        named = [path for path in self.classes if path.startswith(f"{objects_column}.")]
+        return min(named) if named and usual not in named else usual
+
+
+NO_FEATURES = StoredFeatures()
+
+
+class RowFault(ValueError):
+    """The fault of a row, with a code of scope SAMPLE."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        """Store the code and the description."""
+        super().__init__(detail)
+        self.code = code
+
+
+class StoredImage(NamedTuple):
+    """The bytes of an image file in a cell, and its name; the name may be empty."""
+
+    data: bytes
+    path: str
+
+    def blob(self, name: str) -> Blob:
+        """Return the future blob of the staged image; `name` is for an image without a name."""
+        crc32c, member = google_crc32c.value(self.data), self.path or name
+        size = len(self.data)
+        return Blob(STAGED_IMAGES, "", crc32c=crc32c, length=size, member=member)
+
+
+def features_of(schema: Any) -> StoredFeatures:
+    """Return the features that a `pyarrow.Schema` tells. Metadata of another form is ignored."""
+    binary = frozenset(field.name for field in schema if _HOLDS_BYTES.fullmatch(str(field.type)))
+    try:
+        known = msgspec.json.decode((schema.metadata or {}).get(_METADATA, b"{}"))
+        features = known["info"]["features"]
+        columns = {name: _inner(features[name]) for name in schema.names if name in features}
+    except (ValueError, KeyError, TypeError):
+        return StoredFeatures(binary)
+    nested = {name: of for name, of in columns.items() if not isinstance(of.get("_type"), str)}
+    paths = dict(columns)
+    for name, members in nested.items():
+        paths |= {f"{name}.{member}": _inner(of) for member, of in members.items()}
+    return StoredFeatures(
+        binary,
+        tuple(name for name, of in columns.items() if of.get("_type") == "Image"),
+        tuple(name for name, members in nested.items() if _BOX in members),
+        {path: names for path, of in paths.items() if (names := _class_names(of))},
+        schema.names,
+    )
+
+
+def _inner(feature: Any) -> dict[str, Any]:
+    """Return the feature of a list's items, or of a value that is no list."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:  # written by old versions
+            feature = feature[0]
+        elif isinstance(feature, dict) and feature.get("_type") in _LISTS:
+            feature = feature.get("feature")
+        else:
+            return feature if isinstance(feature, dict) else {}
+
+
+def _class_names(feature: Mapping[str, Any]) -> Sequence[str]:
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    is_list = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    return names if names and is_list else ()
+
+
+def open_image(cell: Cell, column: str) -> StoredImage:
+    """Return the image of a cell.
+
+    Raises:
+        RowFault: when there is none, or it is empty or too large.
+    """
+    data, path = cell, ""
+    if isinstance(cell, dict):
+        data, path = cell.get("bytes"), cell.get("path") or ""
+    elif isinstance(cell, str):
+        data, path = None, cell
+    if not isinstance(data, bytes):
+        what = f"column {column!r} has no image"
+        if path:
+            what = f"column {column!r} has the path {path!r} without the image's bytes: write the"
+            what += " file again with datasets.table.embed_table_storage, or by push_to_hub"
+        raise RowFault("E-IMG-MISSING", what)
+    code, detail = listing_fault(Entry(path, len(data), ""))
+    if code:
+        raise RowFault(code, detail)
+    return StoredImage(data, path)
+
+
+def class_of(value: Cell, names: Sequence[str]) -> Cell:
+    """Return the name of a cell's class, or of each class of a list.
+
+    >>> class_of(1, ["cat", "dog"]), class_of([0], ["cat"]), class_of("cat", [])
+    ('dog', ['cat'], 'cat')
+
+    Raises:
+        RowFault: when a number has no name.
+    """
+    if isinstance(value, list):
+        return [class_of(member, names) for member in value]
+    if names and isinstance(value, int) and value not in range(len(names)):
+        raise RowFault(
+            "E-SRC-LABEL", f"class {value} is not one of the {len(names)} that the schema names"
+        )
+    return names[value] if names and isinstance(value, int) else value
+
+
+def open_objects(
+    cells: Mapping[str, Cell], column: str, class_path: str, features: StoredFeatures
+) -> SideSample:
+    """Return the objects of a row.
+
+    Boxes are COCO's: x, y, width and height in px. The members `id`, `area` and `iscrowd` may be
+    missing, and so may the columns `width` and `height` of the image.
+
+    Args:
+        cells: cells of the row, by column.
+        column: column of objects: a list of objects, or an object of lists.
+        class_path: the column and its member of classes.
+        features: what the schema says; without names of classes, cells hold the names.
+
+    Raises:
+        RowFault: when the column does not hold objects.
+    """
+    found = _objects_in(cells.get(column) or [], column)
+    ids: list[Any] = [of.get("id") for of in found]
+    if not all(isinstance(one, int) for one in ids) or len({*ids}) < len(ids):
+        ids = [*range(len(found))]
+    names = features.classes.get(class_path, ())
+    member = class_path.removeprefix(f"{column}.")
+    entries, bad = list[CocoInstance](), list[BadAnnotation]()
+    for number, of in sorted(zip(ids, found, strict=True), key=operator.itemgetter(0)):
+        try:
+            category = class_of(of.get(member), names)
+            if category is None or isinstance(category, list | dict):
+                raise RowFault("E-SRC-LABEL", f"{class_path} has no class")
+        except RowFault as error:
+            bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
+            continue
+        area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
+        entries.append(
+            CocoInstance(
+                id=number,
+                image_id=0,
+                category_id=text_of(category),
+                bbox=msgspec.Raw(msgspec.json.encode(of.get(_BOX))),
+                area=area if isinstance(area, int | float) and math.isfinite(area) else None,
+                iscrowd=crowd if isinstance(crowd, int) else 0,
+            )
+        )
+    sides = (cells.get(side) for side in ("width", "height"))
+    width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
+    opened = read_objects(b"", lambda _: SideFile(width, height, entries, bad))
+    assert isinstance(opened, SideSample)
+    return opened
+
+
+def _objects_in(cell: Cell, column: str) -> list[dict[str, Any]]:
+    """Return the objects of a cell, each with its members.
+
+    Raises:
+        RowFault: when the cell is neither a list of objects nor an object of equally long lists.
+    """
+    if isinstance(cell, dict):
+        lists = {name: value for name, value in cell.items() if value is not None}
+        lengths = {len(value) if isinstance(value, list) else -1 for value in lists.values()}
+        if len(lengths) < 2 and -1 not in lengths:
+            of_objects = zip(*lists.values(), strict=True)
+            return [dict(zip(lists, of_object, strict=True)) for of_object in of_objects]
+    elif isinstance(cell, list) and all(isinstance(of_object, dict) for of_object in cell):
+        return cell
+    what = f"column {column!r} is neither a list of objects nor an object of equally long lists"
+    raise RowFault("E-ROW-TYPE", what)
