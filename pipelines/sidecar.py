@@ -107,7 +107,7 @@ class SideConfig(DataSetConfig):
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of every folder that is listed: its listing identifies the source."""
-        return {**self.images, **self.annotation_roots}
+        return {**self.roots, **self.annotation_roots}
 
     @property
     def globs(self) -> dict[str, str]:
@@ -135,7 +135,12 @@ class SideConfig(DataSetConfig):
             files = (files, named) | "FilesAndNames" >> beam.Flatten()
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
         reader = SideReader(
-            self.splitting, self.read, self.allow_unannotated, field, self.skip_imageless
+            self.splitting,
+            self.read,
+            self.allow_unannotated,
+            field,
+            self.skip_imageless,
+            names.masks,
         )
         read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)

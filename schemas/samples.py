@@ -20,6 +20,7 @@ ORDER_BYTES = 16
 _PACK = msgspec.msgpack.Encoder()
 
 _PANOPTIC_SUFFIX = "/panoptic"
+_ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks"
 _RECORDS = "/records/"
 
 
@@ -185,6 +186,16 @@ def panoptic_root(split: str) -> str:
 def is_panoptic_root(root: str) -> bool:
     """Return whether a root's name is one that `panoptic_root` makes."""
     return root.endswith(_PANOPTIC_SUFFIX)
+
+
+def mask_root(split: str, kind: str) -> str:
+    """Return the name of a split's root of PNGs of PNGs: `semantic` or `object_masks`."""
+    return f"{split}/{kind}"
+
+
+def is_id_root(root: str) -> bool:
+    """Return whether the images of a root hold ids, not colours: panoptic images and masks."""
+    return root.endswith(_ID_SUFFIXES)
 
 
 def records_root(split: str, number: int) -> str:

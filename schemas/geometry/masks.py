@@ -182,6 +182,22 @@ def read_places(
     return places, has_unlisted_pixels, len(segments) - int(seen[1:].sum())
 
 
+def read_numbers(png: bytes, size_px: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the numbers of a PNG's pixels: places in its palette, or values of 8-bit gray.
+
+    Args:
+        png: bytes of the PNG.
+        size_px: width and height by its header.
+
+    Raises:
+        OSError: when the PNG's pixels are damaged.
+    """
+    from PIL import PngImagePlugin
+
+    image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(size_px[::-1])
+
+
 def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
     """Return the values of each segment in three masks, or a fault if a segment has no value.
 

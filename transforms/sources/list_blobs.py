@@ -103,6 +103,15 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
     return msgspec.structs.replace(sample, blobs=blobs)
 
 
+def pin_all(sample: Sample, entries: Iterable[Entry | None]) -> Sample | Rejected:
+    """Pin all blobs of a sample to the listed entries in their order, or reject it at the first."""
+    pinned: Sample | Rejected = sample
+    for place, entry in enumerate(entries):
+        if isinstance(pinned, Sample):
+            pinned = pin_sample(pinned, entry, place)
+    return pinned
+
+
 def listing_digest(entries: Iterable[Entry]) -> int:
     """Return a digest of a listing; equal digests mean that the files have not changed.
 
