@@ -19,6 +19,7 @@ from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_openimages import (
     BOXES,
     LABELS,
+    ROTATION,
     JoinRows,
     OpenImagesReader,
 )
@@ -35,12 +36,14 @@ class OpenImagesConfig(DataSetConfig):
         images: URI of the folder of images per split.
         boxes: URI of the table of boxes per split.
         image_labels: URI of the table of image-level labels per split that has one.
+        rotation: URI of the list of images with their rotation per split that has one.
         allow_unannotated: an image without rows is a sample without objects.
     """
 
     images: Mapping[str, str]
     boxes: Mapping[str, str]
     image_labels: Mapping[str, str] = field(default_factory=dict)
+    rotation: Mapping[str, str] = field(default_factory=dict)
     allow_unannotated: bool = False
     layout: Layout = field(
         default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
@@ -58,6 +61,11 @@ class OpenImagesConfig(DataSetConfig):
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
         check_splits_named("image_labels", self.image_labels, "--images", self.images)
+        check_splits_named("rotation", self.rotation, "--images", self.images)
+        if self.rotation and not self.conversion.turns:
+            raise ValueError(
+                "rotation must come with orientation upright, got keep: add --orientation upright"
+            )
 
     @property
     def roots(self) -> Mapping[str, str]:
@@ -67,7 +75,7 @@ class OpenImagesConfig(DataSetConfig):
     @property
     def tables(self) -> list[tuple[str, str, str]]:
         """Split, kind and URI of each table."""
-        kinds = {BOXES: self.boxes, LABELS: self.image_labels}
+        kinds = {BOXES: self.boxes, LABELS: self.image_labels, ROTATION: self.rotation}
         return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
 
     @property
@@ -103,6 +111,8 @@ def add_flags(parser: FlagParser) -> None:
     group.add("--classes", classes, dest="label_file", metavar="CSV", required=True)
     labels = "table of image-level labels per split, with their confidences"
     group.several("--image_labels", labels, "[SPLIT=]CSV")
+    rotation = "list of images per split, with the rotation of each, for --orientation upright"
+    group.several("--rotation", rotation, "[SPLIT=]CSV", rare=True)
     unannotated = "keep images without a row (default: reject them)"
     group.switch("--allow_unannotated", unannotated, rare=True)
     add_drop_flag(parser)
@@ -110,7 +120,7 @@ def add_flags(parser: FlagParser) -> None:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    sources = ("images", "boxes", "image_labels")
+    sources = ("images", "boxes", "image_labels", "rotation")
     per_split = {name: parse_per_split(name, getattr(flags, name), flags.split) for name in sources}
     return {**per_split, "allow_unannotated": flags.allow_unannotated}
 

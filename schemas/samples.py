@@ -38,6 +38,8 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         length: size of the blob in bytes; -1 for the whole file.
         member: name of the archive's member that holds the blob, in a `.tar` file or compressed in
             an `.npz` file; empty for none.
+        orientation: EXIF orientation of an image that its source knows, whatever its file says; 0
+            if only the file says it.
     """
 
     root: str
@@ -48,6 +50,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int = 0
     length: int = -1
     member: str = ""
+    orientation: int = 0
 
     @property
     def read_bytes(self) -> int:
@@ -148,6 +151,8 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
             content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
             if blob.length >= 0:
                 content += blob.offset, blob.length, blob.member
+            if blob.orientation:
+                content += (blob.orientation,)
             blobs.append(content)
         position = sample.position if with_position else -1
         parts = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from beam_tfrec.pipelines import coco, openimages
@@ -18,6 +19,7 @@ from tests.coco_command import (
     write_coco,
 )
 from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.turned_images import as_stored, every_pixel_another, oriented, png_of
 
 FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")
 BOXES = ",".join(("ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax", *FLAGS))
@@ -156,6 +158,65 @@ def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_pat
     assert manifest["splits"]["train"]["annotations"]["written"] == 6
 
 
+@pytest.mark.parametrize(
+    ("rotation", "exif", "turns"),
+    [
+        ("0", 1, 0),
+        ("90.0", 1, 1),  # counter-clockwise, as numpy turns
+        ("180", 1, 2),
+        ("270", 1, 3),
+        ("90", 6, 1),  # the list is right, not the file
+        ("0", 6, 0),
+        ("nan", 6, 3),
+        ("", 1, 0),
+        (None, 6, 3),
+        ("45", 6, 3),
+    ],
+)
+def test_images_and_boxes_are_turned_as_the_list_says(
+    rotation: str | None, exif: int, turns: int, tmp_path: Path
+) -> None:
+    sides_px, pixels = (8, 6), every_pixel_another(8, 6)
+    flags = write_sources(tmp_path, [box("a", "/m/01yrx,1,0.25,0.5,0,0.5,,,,,")], ["a.png"])
+    (tmp_path / "images/a.png").write_bytes(oriented(png_of(pixels), exif))
+    rows = ["gone,validation,90", *([] if rotation is None else [f"a,validation,{rotation}"])]
+    turned = write_table(tmp_path / "list.csv", rows, "ImageID,Subset,Rotation")
+    flags += [
+        "--rotation",
+        turned,
+        "--orientation",
+        "upright",
+        "--max_dropped",
+        int(rotation == "45"),
+    ]
+    manifest = committed_by(openimages.run, tmp_path / "out", *flags)
+    (record,) = examples(tmp_path / "out")
+    np.testing.assert_array_equal(
+        as_stored(value(record, "image/encoded")[0]), np.rot90(pixels, turns)
+    )
+    xmin, xmax, ymin, ymax = (
+        value(record, f"{OBJECT}/bbox/{edge}")[0] for edge in ("xmin", "xmax", "ymin", "ymax")
+    )
+    width, height = sides_px if turns % 2 == 0 else sides_px[::-1]
+    shown = np.rot90(pixels, turns)[
+        round(ymin * height) : round(ymax * height), round(xmin * width) : round(xmax * width)
+    ]
+    assert sorted(shown.flat) == sorted(pixels[0:3, 2:4].flat)
+    assert (value(record, "image/width"), value(record, "image/height")) == ([width], [height])
+    detail = "Rotation is '45', not 0, 90, 180 or 270, or unlike an earlier row"
+    expected = [("E-ANN-ROW", "a", ["rotation:3"], detail)] * (rotation == "45")
+    assert rejects(tmp_path / "out") == expected
+    repairs = {"image_turned": 1, "boxes_turned": 1} if turns else {}
+    assert manifest["splits"]["train"]["repairs"] == repairs
+    if rotation == "180":  # the list is a source
+        write_table(turned, [*rows, "a,validation,0"], "ImageID,Subset,Rotation")
+        again = run_pipeline(openimages.run, *flags, "--output", tmp_path / "out")
+        assert (again.code, "1 E-ANN-ROW" in again.err) == (4, True)
+        write_table(turned, ["a,validation,90"], "ImageID,Subset,Rotation")
+        again = run_pipeline(openimages.run, *flags, "--output", tmp_path / "out")
+        assert again.ended == (5, "E-OUT-PLAN")
+
+
 def test_every_row_is_in_a_record_or_a_reject(tmp_path: Path) -> None:
     bad = {
         "/m/x,1,0,1,0,1,0,0,0,0,0": (
@@ -234,6 +295,7 @@ def test_tables_that_cannot_be_used_end_the_run(
         ),
         ("--boxes b.csv --classes c.txt", "classes must be a .csv file, got 'c.txt'"),
         ("--boxes b.csv", "required: --classes"),
+        ("--boxes b.csv --classes c.csv --rotation r.csv", "rotation must come with orientation"),
     ],
 )
 def test_flags_must_fit_together(flags: str, said: str, tmp_path: Path) -> None:

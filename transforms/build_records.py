@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from msgspec import structs
+
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
 from beam_tfrec.schemas.features import BoxForm, Kind, Roles
@@ -168,6 +170,8 @@ def check_all(
 
 
 def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
+    if blob.orientation:
+        info = structs.replace(info, orientation=blob.orientation)
     return EncodedImage(blob.image_file[0], data, hashlib.sha256(data).hexdigest(), info)
 
 

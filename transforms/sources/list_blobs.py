@@ -98,7 +98,8 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
     code, detail = listing_fault(entry)
     if entry is None or code:
         return sample.reject(_STAGE, code, detail, blob_index)
-    pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
+    pins = entry.size_bytes, entry.pin, entry.crc32c
+    pinned = Blob(blob.root, blob.name, *pins, orientation=blob.orientation)
     blobs = (*sample.blobs[:blob_index], pinned, *sample.blobs[blob_index + 1 :])
     return msgspec.structs.replace(sample, blobs=blobs)
 

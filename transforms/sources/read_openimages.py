@@ -41,7 +41,7 @@ from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_s
 from beam_tfrec.transforms.sources.table_rows import BadRow, TableFile, open_table
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
-BOXES, LABELS = "boxes", "image_labels"
+BOXES, LABELS, ROTATION = "boxes", "image_labels", "rotation"
 """Kinds of tables."""
 
 _FLAG_COLUMNS = {
@@ -56,11 +56,15 @@ _FLAG_COLUMNS = {
 _NEEDED = {
     BOXES: ("LabelName", "XMin", "XMax", "YMin", "YMax"),
     LABELS: ("LabelName", "Confidence"),
+    ROTATION: ("Rotation",),
 }
-_COLUMNS = {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS), LABELS: _NEEDED[LABELS]}
+_COLUMNS = _NEEDED | {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS)}
 _NUM_OF_BOX = len(_NEEDED[BOXES])
 _IMAGE_ID = "ImageID"
 _FLAGS = {"1": 1, "0": 0, "-1": -1, "": -1}  # -1 means not known
+
+_ORIENTATIONS = {"": 0, "nan": 0, "0": 1, "90": 8, "180": 3, "270": 6}
+"""EXIF orientation that turns an image as Rotation says, counter-clockwise; 0 if not known."""
 
 _Row = tuple[str, int, list[str]]
 """A row: the kind of its table, its line, and its cells in the order of `_COLUMNS`.
@@ -173,6 +177,8 @@ class OpenImagesReader:
 
     def _items(self, image_id: str, images: list[ListedFile], rows: list[_Row]) -> Iterator[Item]:
         """Yield the sample of an image and its dropped rows, or rejects, without their split."""
+        turns = [row for row in rows if row[0] == ROTATION and image_id]
+        rows = [row for row in rows if row not in turns]
         ids = tuple(_id_of(row) for row in rows)
         names = sorted(file.entry.name for file in images)
         if not image_id:
@@ -188,15 +194,26 @@ class OpenImagesReader:
         elif images and not rows and not self.allow_unannotated:
             yield _rejected("E-ANN-MISSING", "no row names it", image_id, *names)
         elif images:
-            yield from self._sample(image_id, images[0], rows)
+            yield from self._sample(image_id, images[0], rows, turns)
 
-    def _sample(self, image_id: str, image: ListedFile, rows: list[_Row]) -> Iterator[Item]:
+    def _sample(
+        self, image_id: str, image: ListedFile, rows: list[_Row], turns: list[_Row]
+    ) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped rows, and a note on what it holds."""
         objects: list[ObjectFields] = []
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
         ids: list[int | str] = []
         name, found, seen = image.entry.name, {BOXES}, set[tuple[str, ...]]()
+        orientation = 0
+        for row in turns:
+            (cell,) = row[2]
+            turn = _ORIENTATIONS.get(cell.removesuffix(".0"))
+            if turn is None or orientation not in (0, turn):
+                detail = f"Rotation is {cell!r}, not 0, 90, 180 or 270, or unlike an earlier row"
+                yield _rejected("E-ANN-ROW", detail, image_id, name, _id_of(row))
+            else:
+                orientation = turn
         for row in rows:
             kind, _, cells = row
             opened = self._open(kind, cells)
@@ -217,7 +234,7 @@ class OpenImagesReader:
                 found |= known
         fields = AttributedFields(*STORED_FRACTIONS, objects, image_id=image_id)
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
-        blobs = (Blob(image.root, name),)
+        blobs = (Blob(image.root, name, orientation=orientation),)
         sample = Sample("", image_id, image.position, blobs, pack(fields), tuple(ids))
         yield pin_sample(sample, image.entry)
         yield SplitSource("", found=sorted(found))
