@@ -20,7 +20,8 @@ ORDER_BYTES = 16
 _PACK = msgspec.msgpack.Encoder()
 
 _PANOPTIC_SUFFIX = "/panoptic"
-_ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks"
+_SIZED = "/instance_masks"
+_ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks", _SIZED
 _RECORDS = "/records/"
 
 
@@ -194,13 +195,23 @@ def is_panoptic_root(root: str) -> bool:
 
 
 def mask_root(split: str, kind: str) -> str:
-    """Return the name of a split's root of PNGs of PNGs: `semantic` or `object_masks`."""
+    """Return the name of a split's root of PNGs.
+
+    Args:
+        split: name of the split.
+        kind: `semantic`, `object_masks` or `instance_masks`.
+    """
     return f"{split}/{kind}"
 
 
 def is_id_root(root: str) -> bool:
     """Return whether the images of a root hold ids, not colours: panoptic images and masks."""
     return root.endswith(_ID_SUFFIXES)
+
+
+def has_own_sizes(root: str) -> bool:
+    """Return whether the PNGs of a root differ in size from their photos, as `instance_masks`."""
+    return root.endswith(_SIZED)
 
 
 def records_root(split: str, number: int) -> str:

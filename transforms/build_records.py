@@ -14,7 +14,7 @@ from beam_tfrec.schemas.features import BoxForm, Kind, Roles
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from beam_tfrec.schemas.manifest import JobPlan
-from beam_tfrec.schemas.samples import Blob, Sample, is_id_root
+from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
@@ -190,8 +190,8 @@ def convert_all(
 ) -> list[EncodedImage] | Unfit:
     """Turn and convert a sample's images as configured, or return the first fault.
 
-    A panoptic image or a PNG of masks gets the same changes as its photo. An image that is decoded
-    for this must pass `Check.DECODE`.
+    A panoptic image or a PNG of masks gets the same changes as its photo; the layout scales one of
+    another size. An image that is decoded for this must pass `Check.DECODE`.
 
     Args:
         sample: sample of the images.
@@ -206,7 +206,9 @@ def convert_all(
 
     converted: list[EncodedImage] = []
     for blob_index, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
-        if is_id_root(blob.root):
+        if has_own_sizes(blob.root):
+            result: EncodedImage | Unfit = image
+        elif is_id_root(blob.root):
             result = _or_unfit(convert_along, image, converted[0])
         else:
             result = _or_unfit(convert_image, image, conversion)

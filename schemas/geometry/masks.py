@@ -107,6 +107,23 @@ def scaled_mask_of(
     return mask
 
 
+def sampled_mask_of(mask: Mask, size_px: tuple[int, int], crop: Crop | None = None) -> Mask:
+    """Return a mask of another size: each pixel is the nearest one.
+
+    Args:
+        mask: mask of the original image, in any size.
+        size_px: width and height of the result.
+        crop: part of the original image that the result shows; None for all of it.
+
+    >>> sampled_mask_of(np.array([[0, 1], [1, 1]], np.uint8), (4, 1), (0, 0, 1, 0.5)).tolist()
+    [[0, 0, 1, 1]]
+    """
+    left, top, right, bottom = crop or (0.0, 0.0, 1.0, 1.0)
+    rows = _old_pixels(size_px[1], mask.shape[0], top, bottom)
+    sampled: Mask = mask[rows[:, None], _old_pixels(size_px[0], mask.shape[1], left, right)]
+    return sampled
+
+
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return pixels (height, width) as a PNG. Its bytes depend only on pixels and `png_codec()`.
 
@@ -183,7 +200,7 @@ def read_places(
 
 
 def read_numbers(png: bytes, size_px: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the numbers of a PNG's pixels: places in its palette, or values of 8-bit gray.
+    """Return the numbers of a PNG's pixels: places in its palette, or gray of 8 bits.
 
     Args:
         png: bytes of the PNG.
@@ -192,9 +209,10 @@ def read_numbers(png: bytes, size_px: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         OSError: when the PNG's pixels are damaged.
     """
-    from PIL import PngImagePlugin
+    from PIL import Image, PngImagePlugin
 
-    image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
+    image: Image.Image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
+    image = image if image.mode == "P" else image.convert("L")  # from bits, 16 bits or colours
     return np.frombuffer(image.tobytes(), np.uint8).reshape(size_px[::-1])
 
 

@@ -170,18 +170,27 @@ def _mask_values(picture: Picture) -> Values:
     return {"image/object/mask": [_mask_png(found, picture) for found in segmentations]}
 
 
-def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
+def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) -> bytes:
     # Imported here and below: the module imports numpy, which takes a tenth of a second.
-    from beam_tfrec.schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
+    from beam_tfrec.schemas.geometry.masks import (
+        encode_gray_png,
+        mask_of,
+        sampled_mask_of,
+        scaled_mask_of,
+    )
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
-    if frame_size_px == size_px and frame.orientation == 1 and frame.crop is None:
+    is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
+    if is_same and pixels is None:
         return encode_gray_png(mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
-    mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+    if pixels is None:
+        mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+    else:
+        mask = sampled_mask_of(pixels, size_px, crop_of_frame)
     return encode_gray_png(turn_array(mask, inverse))
 
 
@@ -275,11 +284,17 @@ def _read_ids(
     orientation = orientation_to_photo(png, picture.image, kinds, place)
     if isinstance(orientation, Unfit):
         return orientation
+    found = _read_pixels(png, place, read)
+    return found if isinstance(found, Unfit) else (orientation, found)
+
+
+def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any | Unfit:
+    """Return what is read of a PNG, or why it cannot be read. See `_read_ids` for arguments."""
     pixels = png.info.width_px * png.info.height_px
     if pixels > MAX_PANOPTIC_PX:
         return Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", place)
     try:
-        return orientation, read(png.data, png.info.size_px)
+        return read(png.data, png.info.size_px)
     except OSError as error:
         if error.errno is not None:  # a fault of the machine, not of the file
             raise
@@ -338,6 +353,24 @@ def _number_values(picture: Picture, of_objects: bool = False) -> Values | Unfit
     return {"image/object/mask": [encode_gray_png(mask.view("uint8")) for mask in masks]}
 
 
+def _instance_values(picture: Picture) -> Values | Unfit:
+    """Return the mask of each object. Its attribute `mask` is the place of its PNG, if any."""
+    from beam_tfrec.schemas.geometry.masks import read_numbers
+
+    masks = []
+    for found in picture.objects:
+        pixels, place = None, int(found.attributes.get("mask", 0))
+        if place:
+            pixels = _read_pixels(picture.more_images[place - 1], place, read_numbers)
+            if isinstance(pixels, Unfit):
+                return pixels
+            pixels = (pixels > 0).view("uint8")
+        else:
+            picture.repairs.append("mask_empty")
+        masks.append(_mask_png(Segmentation(), picture, pixels))
+    return {"image/object/mask": masks}
+
+
 _CLASSES = "image/segmentation/class"
 _NUMBERED = "8-bit gray PNG of the image's size: the number of each pixel in the source"
 _SEMANTIC = (
@@ -348,5 +381,6 @@ _of_objects = functools.partial(_number_values, of_objects=True)
 OF_PNGS = (
     FeatureGroup("semantic", _SEMANTIC, _number_values, "semantic"),
     FeatureGroup("object_masks", _MASKS, _of_objects, "object_masks", needs_boxes=True),
+    FeatureGroup("instance_masks", _MASKS, _instance_values, "instance_masks", needs_boxes=True),
 )
-"""Groups for PNGs of a whole image, such as Pascal VOC's: classes, and numbered objects."""
+"""Groups for PNGs: Pascal VOC's of classes and numbered objects, Open Images' of an object each."""
