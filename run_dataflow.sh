@@ -211,7 +211,7 @@ refuse_ours() { # --FLAG
 note_path() { # --FLAG VALUE: remember the buckets of the job; refuse local paths
   local flag=$1 path=$2
   case $flag in
-    --images | --annotations | --panoptic_images | --table | --boxes | --image_labels | --low | --high | --arrays | --shards | --records)
+    --images | --annotations | --panoptic_images | --segmentation | --table | --boxes | --image_labels | --rotation | --masks | --mask_images | --low | --high | --arrays | --shards | --records)
       [[ ! $path =~ ^[a-z][a-z0-9_]*= ]] || path=${path#*=}
       ;;
     --exclude | --since | --data | --folder | --output | --label_file | --image_root | --image_sets | --keys | --drop_keys) ;;

@@ -72,11 +72,6 @@ class CocoConfig(DataSetConfig):
             )
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.images)
-
-    @property
     def roots(self) -> dict[str, str]:
         """URI per root name of the samples' blobs."""
         panoptic = {panoptic_root(split): uri for split, uri in self.panoptic_images.items()}

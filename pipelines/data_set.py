@@ -13,7 +13,7 @@ import apache_beam as beam
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
-from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
+from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
@@ -124,7 +124,7 @@ class DataSetConfig(DataSetJob):
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
-        return tuple(self.roots)
+        return tuple(root for root in self.roots if not is_id_root(root))
 
     @property
     def splits(self) -> tuple[str, ...]:

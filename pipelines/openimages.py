@@ -13,12 +13,16 @@ from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, chec
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, parse_per_split
 from beam_tfrec.pipelines.run import Command
+from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
+from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_openimages import (
     BOXES,
     LABELS,
+    MASKS,
+    ROTATION,
     JoinRows,
     OpenImagesReader,
 )
@@ -35,12 +39,18 @@ class OpenImagesConfig(DataSetConfig):
         images: URI of the folder of images per split.
         boxes: URI of the table of boxes per split.
         image_labels: URI of the table of image-level labels per split that has one.
+        rotation: URI of the list of images with their rotation per split that has one.
+        masks: URI of the table of masks per split that has one.
+        mask_images: URI of the folder of their PNGs per such split.
         allow_unannotated: an image without rows is a sample without objects.
     """
 
     images: Mapping[str, str]
     boxes: Mapping[str, str]
     image_labels: Mapping[str, str] = field(default_factory=dict)
+    rotation: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, str] = field(default_factory=dict)
+    mask_images: Mapping[str, str] = field(default_factory=dict)
     allow_unannotated: bool = False
     layout: Layout = field(
         default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
@@ -58,16 +68,26 @@ class OpenImagesConfig(DataSetConfig):
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
         check_splits_named("image_labels", self.image_labels, "--images", self.images)
+        check_splits_named("rotation", self.rotation, "--images", self.images)
+        if self.masks or self.mask_images:
+            check_splits_named("masks", self.masks, "--images", self.images)
+            check_same_splits(masks=self.masks, mask_images=self.mask_images)
+        if self.rotation and not self.conversion.turns:
+            raise ValueError(
+                "rotation must come with orientation upright, got keep: add --orientation upright"
+            )
 
     @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
-        return self.images
+        pngs = {mask_root(s, "instance_masks"): uri for s, uri in self.mask_images.items()}
+        return {**self.images, **pngs}
 
     @property
     def tables(self) -> list[tuple[str, str, str]]:
         """Split, kind and URI of each table."""
         kinds = {BOXES: self.boxes, LABELS: self.image_labels}
+        kinds |= {ROTATION: self.rotation, MASKS: self.masks}
         return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
 
     @property
@@ -88,7 +108,8 @@ class OpenImagesConfig(DataSetConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         unannotated = "keep" if self.allow_unannotated else "reject"
-        return super().options() | {"unannotated": unannotated}
+        masks = {"masks": png_codec()} if self.masks else {}
+        return super().options() | {"unannotated": unannotated} | masks
 
 
 def add_flags(parser: FlagParser) -> None:
@@ -103,6 +124,12 @@ def add_flags(parser: FlagParser) -> None:
     group.add("--classes", classes, dest="label_file", metavar="CSV", required=True)
     labels = "table of image-level labels per split, with their confidences"
     group.several("--image_labels", labels, "[SPLIT=]CSV")
+    rotation = "list of images per split, with the rotation of each, for --orientation upright"
+    group.several("--rotation", rotation, "[SPLIT=]CSV", rare=True)
+    masks = "table of masks per split, such as train-annotations-object-segmentation.csv"
+    group.several("--masks", masks, "[SPLIT=]CSV", rare=True)
+    pngs = "folder per split with the PNGs that --masks names, at any depth"
+    group.several("--mask_images", pngs, "[SPLIT=]DIR", rare=True)
     unannotated = "keep images without a row (default: reject them)"
     group.switch("--allow_unannotated", unannotated, rare=True)
     add_drop_flag(parser)
@@ -110,7 +137,7 @@ def add_flags(parser: FlagParser) -> None:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    sources = ("images", "boxes", "image_labels")
+    sources = ("images", "boxes", "image_labels", "rotation", "masks", "mask_images")
     per_split = {name: parse_per_split(name, getattr(flags, name), flags.split) for name in sources}
     return {**per_split, "allow_unannotated": flags.allow_unannotated}
 

@@ -44,7 +44,7 @@ from beam_tfrec.transforms.sources.read_sidecar import (
 )
 
 AUTO, FLAT = "auto", "flat"
-_FEATURES = ("boxes", "masks", "polygons")
+FEATURES = ("boxes", "masks", "polygons")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class SideConfig(DataSetConfig):
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of every folder that is listed: its listing identifies the source."""
-        return {**self.images, **self.annotation_roots}
+        return {**self.roots, **self.annotation_roots}
 
     @property
     def globs(self) -> dict[str, str]:
@@ -135,7 +135,12 @@ class SideConfig(DataSetConfig):
             files = (files, named) | "FilesAndNames" >> beam.Flatten()
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
         reader = SideReader(
-            self.splitting, self.read, self.allow_unannotated, field, self.skip_imageless
+            self.splitting,
+            self.read,
+            self.allow_unannotated,
+            field,
+            self.skip_imageless,
+            names.masks,
         )
         read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)
@@ -177,9 +182,7 @@ class SidecarConfig(SideConfig):
         """The parser of a JSON file."""
         if isinstance(self.layout, TableLayout):
             return functools.partial(read_values, types=self.layout.types)
-        parse = functools.partial(parse_side_file, format=self.format)
-        segmentations = self.layout.reads_segmentations
-        return functools.partial(read_objects, parse=parse, segmentations=segmentations)
+        return reader_of_objects(self.layout, self.format)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -189,6 +192,14 @@ class SidecarConfig(SideConfig):
             "format": FLAT if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
         }
+
+
+def reader_of_objects(
+    layout: Layout, format: SideFormat | None
+) -> Callable[[bytes | None], SideSample | Fault]:
+    """Return the parser of a JSON file's objects; it looks at each file if no format is given."""
+    parse = functools.partial(parse_side_file, format=format)
+    return functools.partial(read_objects, parse=parse, segmentations=layout.reads_segmentations)
 
 
 def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
@@ -220,7 +231,7 @@ def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGr
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    features = f"{', '.join(_FEATURES)} (default boxes)"
+    features = f"{', '.join(FEATURES)} (default boxes)"
     group, records = add_side_flags(parser, "JSON", features)
     group.choice(
         "--format",
@@ -252,7 +263,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
             )
         unused = ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch")
         return fields_layout_of(flags, unused)
-    return detection_of(flags, _FEATURES)
+    return detection_of(flags, FEATURES)
 
 
 def detection_of(flags: argparse.Namespace, known: Collection[str]) -> DetectionLayout:
@@ -288,16 +299,21 @@ def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableL
     Raises:
         ValueError: when such a flag is given, or a path has an empty key.
     """
-    for name in unused:
-        if (given := getattr(flags, name)) is not None:
-            got = getattr(given, "value", given)
-            raise ValueError(f"{name} must come without fields, got {got}: leave it out")
+    refuse_flags(flags, unused, "without fields")
     types = parse_types(flags.fields)
     if empty := [path for path in types if not all(path.split("."))]:
         raise ValueError(
             f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty key"
         )
     return TableLayout(types, with_image=True)
+
+
+def refuse_flags(flags: argparse.Namespace, names: Sequence[str], comes: str) -> None:
+    """Refuse given flags that have no effect, with words such as `without fields`."""
+    for name in names:
+        if (given := getattr(flags, name)) not in (None, []):
+            got = getattr(given, "value", given)
+            raise ValueError(f"{name} must come {comes}, got {got}: leave it out")
 
 
 def side_fields(flags: argparse.Namespace) -> dict[str, Any]:

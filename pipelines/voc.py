@@ -6,23 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.data_set import check_same_splits
 from beam_tfrec.pipelines.flags import parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of, side_fields
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
 from beam_tfrec.schemas.columns import root_and_pattern
-from beam_tfrec.transforms.sources.read_sidecar import (
-    NameList,
-    SideNames,
-    SideSample,
-    read_objects,
-)
+from beam_tfrec.schemas.geometry.masks import png_codec
+from beam_tfrec.schemas.samples import mask_root
+from beam_tfrec.transforms.sources.read_sidecar import NameList, SideNames, SideSample, read_objects
 from beam_tfrec.transforms.storage import join_uri
 
-_FEATURES = ("boxes", "difficult", "truncated", "occluded", "pose")
+_MASKS = "semantic", "object_masks"
+_FEATURES = ("boxes", "difficult", "truncated", "occluded", "pose", *_MASKS)
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,38 @@ class VocConfig(SideConfig):
     Attributes:
         offset_px: number that is subtracted from `xmin` and `ymin`.
         image_sets: URI of the list of the images' names, by split; none to read all images.
+        segmentation: URIs of the folders of PNGs per split: of classes, and perhaps of objects.
     """
 
     offset_px: int = 1
     image_sets: Mapping[str, str] = field(default_factory=dict)
+    segmentation: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not fit together."""
+        if self.segmentation:
+            check_same_splits(images=self.images, segmentation=self.segmentation)
+        if {*map(len, self.segmentation.values())} not in (set(), {1}, {2}):
+            raise ValueError(
+                "segmentation must be one or two folders, and as many for each split, got"
+                f" {dict(self.segmentation)}: give that of classes, then that of objects"
+            )
+        super().__post_init__()
+
+    @property
+    def roots(self) -> Mapping[str, str]:
+        """URI per root name of the samples' blobs."""
+        pngs = {
+            mask_root(split, kind): uri
+            for split, uris in self.segmentation.items()
+            for kind, uri in zip(self.masks, uris, strict=True)
+        }
+        return {**self.images, **pngs}
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Kinds of PNGs that each image has."""
+        return _MASKS[: max(map(len, self.segmentation.values()), default=0)]
 
     @property
     def files(self) -> Sequence[str]:
@@ -50,7 +77,7 @@ class VocConfig(SideConfig):
             split: NameList(uri, parse_image_set, self.access)
             for split, uri in self.image_sets.items()
         }
-        return SideNames(globs, suffix=".xml", lists=lists)
+        return SideNames(globs, suffix=".xml", lists=lists, masks=self.masks)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:
@@ -61,16 +88,19 @@ class VocConfig(SideConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         lists = ",".join(sorted(self.image_sets))
-        return {**super().options(), "voc_offset": str(self.offset_px), "image_sets": lists}
+        own = {"voc_offset": str(self.offset_px), "image_sets": lists}
+        if self.masks:
+            own["segmentation"] = f"{' '.join(self.masks)}, by {png_codec()}"
+        return super().options() | own
 
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source."""
     group, _ = add_side_flags(parser, "XML", f"{', '.join(_FEATURES)} (default: all there are)")
-    lists = (
-        "folder of a list of images for each of --splits, such as train.txt (default: all images)"
-    )
+    lists = "folder of a list of images for each of --splits, as train.txt (default: all images)"
     group.text("--image_sets", lists, "DIR")
+    masks = "folders of PNGs per split: SegmentationClass, or it and SegmentationObject"
+    group.several("--segmentation", masks, "[SPLIT=]DIR", rare=True)
     offset = "number to subtract from xmin and ymin: 1 for VOC's pixels, 0 for edges from 0"
     group.choice("--voc_offset", offset, ["0", "1"], "1")
 
@@ -81,33 +111,29 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: when `image_sets` has no splits, or folders name splits too.
     """
+    pngs = parse_several_per_split("segmentation", flags.segmentation, bare=flags.split)
     layout = detection_of(flags, _FEATURES)
     fields = {**side_fields(flags), "offset_px": int(flags.voc_offset), "layout": layout}
+    fields["segmentation"] = pngs
     if not flags.image_sets:
         return fields
+    folders = [*fields["images"], *fields["annotations"], *pngs]
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
-    folders = [*fields["images"], *fields["annotations"]]
-    if not splits or shares or folders != [flags.split] * 2:
+    if not splits or shares or {*folders} != {flags.split}:
         raise ValueError(
             f"image_sets must come with splits, and with folders without SPLIT=, got splits"
             f" {flags.splits!r} and folders of {' and '.join(folders)}: give such as --splits"
             " train,val"
         )
     flags.splits = None  # they are given by the lists, not by a field of samples
-    (images,), (annotations,) = fields["images"].values(), fields["annotations"].values()
-    return fields | {
-        "images": dict.fromkeys(splits, images),
-        "annotations": dict.fromkeys(splits, annotations),
-        "image_sets": {split: join_uri(flags.image_sets, f"{split}.txt") for split in splits},
-    }
+    for name in ("images", "annotations", "segmentation"):
+        fields[name] = {split: uri for uri in fields[name].values() for split in splits}
+    lists = {split: join_uri(flags.image_sets, f"{split}.txt") for split in splits}
+    return fields | {"image_sets": lists}
 
 
 COMMAND = Command(
-    "voc",
-    VocConfig,
-    add_flags,
-    fields_of,
-    "--images JPEGImages --annotations Annotations",
+    "voc", VocConfig, add_flags, fields_of, "--images JPEGImages --annotations Annotations"
 )
 
 run = COMMAND.run  # `cli.run_command` calls it by name

@@ -12,14 +12,23 @@ import apache_beam as beam
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources
+from beam_tfrec.pipelines.flags import add_drop_flag, add_size_flag, add_sources
 from beam_tfrec.pipelines.folder import add_layout_flags
 from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.pipelines.sidecar import fields_layout_of
+from beam_tfrec.pipelines.sidecar import (
+    AUTO,
+    FEATURES,
+    detection_of,
+    fields_layout_of,
+    reader_of_objects,
+    refuse_flags,
+)
+from beam_tfrec.schemas.annotations.side_files import SideFormat
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import ClassificationLayout
+from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import TAR
 from beam_tfrec.transforms.sources.list_blobs import PlanFiles
@@ -36,10 +45,13 @@ class WebdatasetConfig(DataSetConfig):
 
     Attributes:
         shards: URIs of tar files and of folders of them, per split; with globs or braces.
-        layout: a `TableLayout` for fields of the members, else a layout of classes.
+        format: format of the objects in .json members; None to detect it for each.
+        layout: a `TableLayout` for fields of the members, a `DetectionLayout` for objects, else a
+            layout of classes.
     """
 
     shards: Mapping[str, Sequence[str]]
+    format: SideFormat | None = None
     layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--shards"
@@ -79,11 +91,19 @@ class WebdatasetConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from headers of tar files."""
         types = self.layout.types if isinstance(self.layout, TableLayout) else None
-        reader = TarReader(self.splitting, self.sources, self.access, types, self.label_file)
+        has_objects = isinstance(self.layout, DetectionLayout)
+        read = reader_of_objects(self.layout, self.format) if has_objects else None
+        reader = TarReader(self.splitting, self.sources, self.access, types, self.label_file, read)
         plan = functools.partial(plan_tars, sources=self.sources)
         planned = root | "PlanTars" >> PlanFiles(self.roots, plan, self.access)
         read = planned.pieces | "ReadTars" >> self.read_samples(reader)
         return read._replace(tallies=planned.tallies)
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        format = {"format": self.format.value if self.format else AUTO}
+        is_read = isinstance(self.layout, DetectionLayout)
+        return super().options() | (format if is_read else {})
 
 
 def expand_braces(uri: str) -> list[str]:
@@ -122,15 +142,34 @@ def add_flags(parser: FlagParser) -> None:
         " txt=bytes,a.b=int64: int64, float or bytes; add [] for lists (default: write .cls)",
         "PATH=TYPE,...",
     )
+    objects = "write the objects of .json: LabelMe's, SA-1B's, or auto to look at each"
+    group.choice("--format", objects, [AUTO, *(known.value for known in SideFormat)], rare=True)
+    parts = f"with --format, parts of objects: {', '.join(FEATURES)} (default boxes)"
+    group.text("--features", parts, "NAME,NAME", rare=True)
+    add_size_flag(group)
+    add_drop_flag(parser)
+
+
+def layout_of(flags: argparse.Namespace) -> Layout:
+    """Return the layout that the flags ask for.
+
+    Raises:
+        ValueError: when flags exclude each other.
+    """
+    if flags.format:
+        refuse_flags(flags, ("layout", "dtype", "fields"), "without format")
+        return detection_of(flags, FEATURES)
+    refuse_flags(flags, ("features", "on_size_mismatch", "max_dropped"), "with format")
+    unused = ("layout", "dtype", "label_file", "first_label")
+    return fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    unused = ("layout", "dtype", "label_file", "first_label")
-    layout = fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
     return {
         "shards": parse_several_per_split("shards", flags.shards, bare=flags.split),
-        "layout": layout,
+        "format": None if flags.format in (None, AUTO) else SideFormat(flags.format),
+        "layout": layout_of(flags),
     }
 
 

@@ -86,6 +86,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-BOX-OUTSIDE": "the box lies wholly outside the image",
         "E-SEG-SHAPE": "the segmentation is neither polygons nor an RLE",
         "E-SEG-EMPTY": "no pixel of the panoptic PNG shows any of its segments",
+        "E-SEG-MISSING": "the mask has no PNG, or no box of its class and place",
         "E-RLE-SIZE": "the RLE's size is not the image's",
         "E-RLE-SUM": "the RLE's counts do not sum to its pixels",
         "E-RLE-CHARS": "the compressed RLE cannot be decoded",

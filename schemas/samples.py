@@ -23,6 +23,8 @@ STAGED_IMAGES = "/staged"
 """Name of the root of images that were copied out of tables; no split has an empty name."""
 
 _PANOPTIC_SUFFIX = "/panoptic"
+_SIZED = "/instance_masks"
+_ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks", _SIZED
 _RECORDS = "/records/"
 
 
@@ -41,6 +43,8 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         length: size of the blob in bytes; -1 for the whole file.
         member: name of the archive's member that holds the blob, in a `.tar` file or compressed in
             an `.npz` file; of a staged image, its name in the table; else empty.
+        orientation: EXIF orientation of an image that its source knows, whatever its file says; 0
+            if only the file says it.
     """
 
     root: str
@@ -51,6 +55,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int = 0
     length: int = -1
     member: str = ""
+    orientation: int = 0
 
     @property
     def read_bytes(self) -> int:
@@ -160,6 +165,8 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
                 content = blob.member, blob.length, blob.crc32c
             elif blob.length >= 0:
                 content += blob.offset, blob.length, blob.member
+            if blob.orientation:
+                content += (blob.orientation,)
             blobs.append(content)
         position = sample.position if with_position else -1
         parts = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
@@ -198,6 +205,26 @@ def panoptic_root(split: str) -> str:
 def is_panoptic_root(root: str) -> bool:
     """Return whether a root's name is one that `panoptic_root` makes."""
     return root.endswith(_PANOPTIC_SUFFIX)
+
+
+def mask_root(split: str, kind: str) -> str:
+    """Return the name of a split's root of PNGs.
+
+    Args:
+        split: name of the split.
+        kind: `semantic`, `object_masks` or `instance_masks`.
+    """
+    return f"{split}/{kind}"
+
+
+def is_id_root(root: str) -> bool:
+    """Return whether the images of a root hold ids, not colours: panoptic images and masks."""
+    return root.endswith(_ID_SUFFIXES)
+
+
+def has_own_sizes(root: str) -> bool:
+    """Return whether the PNGs of a root differ in size from their photos, as `instance_masks`."""
+    return root.endswith(_SIZED)
 
 
 def records_root(split: str, number: int) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from beam_tfrec.pipelines import coco, openimages
 from tests.coco_command import (
@@ -18,6 +20,7 @@ from tests.coco_command import (
     write_coco,
 )
 from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.turned_images import as_stored, every_pixel_another, oriented, png_of, saved
 
 FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")
 BOXES = ",".join(("ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax", *FLAGS))
@@ -156,6 +159,167 @@ def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_pat
     assert manifest["splits"]["train"]["annotations"]["written"] == 6
 
 
+@pytest.mark.parametrize(
+    ("rotation", "exif", "turns"),
+    [
+        ("0", 1, 0),
+        ("90.0", 1, 1),  # counter-clockwise, as numpy turns
+        ("180", 1, 2),
+        ("270", 1, 3),
+        ("90", 6, 1),  # the list is right, not the file
+        ("0", 6, 0),
+        ("nan", 6, 3),
+        ("", 1, 0),
+        (None, 6, 3),
+        ("45", 6, 3),
+    ],
+)
+def test_images_and_boxes_are_turned_as_the_list_says(
+    rotation: str | None, exif: int, turns: int, tmp_path: Path
+) -> None:
+    sides_px, pixels = (8, 6), every_pixel_another(8, 6)
+    flags = write_sources(tmp_path, [box("a", "/m/01yrx,1,0.25,0.5,0,0.5,,,,,")], ["a.png"])
+    (tmp_path / "images/a.png").write_bytes(oriented(png_of(pixels), exif))
+    rows = ["gone,validation,90", *([] if rotation is None else [f"a,validation,{rotation}"])]
+    turned = write_table(tmp_path / "list.csv", rows, "ImageID,Subset,Rotation")
+    flags += [
+        "--rotation",
+        turned,
+        "--orientation",
+        "upright",
+        "--max_dropped",
+        int(rotation == "45"),
+    ]
+    manifest = committed_by(openimages.run, tmp_path / "out", *flags)
+    (record,) = examples(tmp_path / "out")
+    np.testing.assert_array_equal(
+        as_stored(value(record, "image/encoded")[0]), np.rot90(pixels, turns)
+    )
+    xmin, xmax, ymin, ymax = (
+        value(record, f"{OBJECT}/bbox/{edge}")[0] for edge in ("xmin", "xmax", "ymin", "ymax")
+    )
+    width, height = sides_px if turns % 2 == 0 else sides_px[::-1]
+    shown = np.rot90(pixels, turns)[
+        round(ymin * height) : round(ymax * height), round(xmin * width) : round(xmax * width)
+    ]
+    assert sorted(shown.flat) == sorted(pixels[0:3, 2:4].flat)
+    assert (value(record, "image/width"), value(record, "image/height")) == ([width], [height])
+    detail = "Rotation is '45', not 0, 90, 180 or 270, or unlike an earlier row"
+    expected = [("E-ANN-ROW", "a", ["rotation:3"], detail)] * (rotation == "45")
+    assert rejects(tmp_path / "out") == expected
+    repairs = {"image_turned": 1, "boxes_turned": 1} if turns else {}
+    assert manifest["splits"]["train"]["repairs"] == repairs
+    if rotation == "180":  # the list is a source
+        write_table(turned, [*rows, "a,validation,0"], "ImageID,Subset,Rotation")
+        again = run_pipeline(openimages.run, *flags, "--output", tmp_path / "out")
+        assert (again.code, "1 E-ANN-ROW" in again.err) == (4, True)
+        write_table(turned, ["a,validation,90"], "ImageID,Subset,Rotation")
+        again = run_pipeline(openimages.run, *flags, "--output", tmp_path / "out")
+        assert again.ended == (5, "E-OUT-PLAN")
+
+
+def mask_row(name: str, edges: str, label: str = "/m/01yrx") -> str:
+    image_id, _, box_id = name.removesuffix(".png").rsplit("_", 2)
+    return f"{name},{image_id},{label},{box_id},{edges},0.9,0.5 0.5 1"
+
+
+def write_masks(folder: Path, rows: Iterable[str], pngs: Mapping[str, bytes]) -> list[object]:
+    header = "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks"
+    for name, png in pngs.items():
+        (folder / "masks/train-masks-0").mkdir(parents=True, exist_ok=True)
+        (folder / "masks/train-masks-0" / name).write_bytes(png)
+    table = write_table(folder / "masks.csv", rows, header)
+    return ["--masks", table, "--mask_images", folder / "masks"]
+
+
+def as_bits(mask: np.ndarray) -> bytes:
+    return saved(Image.fromarray(mask.astype(np.uint8) * 255).convert("1"), "PNG")
+
+
+QUARTER = np.kron(
+    np.array([[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1]]), np.ones((16, 16), int)
+)  # 64 x 48
+
+
+@pytest.mark.parametrize(
+    ("flags", "turns", "part"),
+    [
+        ((), 0, np.s_[:, :]),
+        (("--orientation", "upright"), -1, np.s_[:, :]),
+        (("--orientation", "upright", "--rotation"), 2, np.s_[:, :]),
+        (("--resize", "24x24", "--resize_mode", "fill"), 0, np.s_[::2, 8:56:2]),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 4])
+def test_masks_are_those_of_the_nearest_boxes(
+    step: int, flags: tuple, turns: int, part: Any, tmp_path: Path
+) -> None:
+    """Masks may be smaller than the photo, which is to be turned clockwise by its EXIF."""
+    boxes = [
+        "/m/01yrx,1,0.25,1,0,1,,,,,",
+        "/m/01yrx,1,0.255,0.995,0,1,,,,,",
+        "/m/0bt9lr,1,0.25,1,0,1,,,,,",
+    ]
+    sources = write_sources(
+        tmp_path, [box("a_b", rest) for rest in boxes], ["a_b.jpg", "other.jpg"]
+    )
+    (tmp_path / "images/a_b.jpg").write_bytes(oriented(jpeg_bytes(), 6))
+    names = [f"a_b_m0_{n}.png" for n in range(2)]
+    pngs = {
+        names[0]: as_bits(QUARTER[::step, ::step]),
+        names[1]: png_of((1 - QUARTER[::step, ::step]).astype(np.uint8)),
+    }
+    rows = [mask_row(names[0], "0.2551,0.9951,0,1"), mask_row(names[1], "0.25001,1,0,1")]
+    sources += [*write_masks(tmp_path, rows, pngs), "--allow_unannotated", *flags]
+    if "--rotation" in flags:
+        sources.append(write_table(tmp_path / "list.csv", ["a_b,180"], "ImageID,Rotation"))
+    manifest = committed_by(openimages.run, tmp_path / "out", *sources)
+    found = features(tmp_path / "out", f"{OBJECT}/mask", f"{OBJECT}/class/text")
+    assert found["other"] == [[], []]
+    assert found["a_b"][1] == [b"/m/01yrx", b"/m/01yrx", b"/m/0bt9lr"]
+    for png, mask in zip(found["a_b"][0], (1 - QUARTER, QUARTER, QUARTER * 0), strict=True):
+        np.testing.assert_array_equal(as_stored(png), np.rot90(mask, turns)[part])
+    assert manifest["splits"]["train"]["repairs"]["mask_empty"] == 1
+    assert manifest["splits"]["train"]["annotations"]["listed"] == 3
+
+
+def test_masks_without_a_box_or_a_file_are_dropped(tmp_path: Path) -> None:
+    flags = write_sources(tmp_path, [box("a"), box("b"), box("gone")], ["a.jpg", "b.jpg"])
+    png = as_bits(QUARTER)
+    names = [
+        "a_m_1.png",
+        "a_m_2.png",
+        "a_m_3.png",
+        "a_m_4.png",
+        "b_m_1.png",
+        "gone_m_1.png",
+        "c_m_1.png",
+    ]
+    here = "0.25,0.5,0,1"
+    rows = [mask_row(name, here) for name in names]
+    rows[1:4] = [
+        mask_row(names[1], "0.25,0.52,0,1"),
+        mask_row(names[2], here, "/m/0bt9lr"),
+        mask_row(names[3], "0,x,0,1"),
+    ]
+    pngs = dict.fromkeys(names, png) | {"b_m_1.png": b"", "a_readme.txt": b""}
+    rows += [mask_row("a_m_5.png", here), mask_row("a_m_1.png", here)]
+    flags += [*write_masks(tmp_path, rows, pngs), "--max_rejected", 2, "--max_dropped", 5]
+    manifest = committed_by(openimages.run, tmp_path / "out", *flags)
+    no_box = "no box of {} is where the mask's box is"
+    assert sorted(rejects(tmp_path / "out"), key=str) == [
+        ("E-ANN-ROW", "a", ["masks:5"], "could not convert string to float: 'x'"),
+        ("E-IMG-EMPTY", "b", [3], "0 bytes"),
+        ("E-IMG-MISSING", "gone", [4], "no such image"),
+        ("E-SEG-MISSING", "a", ["masks:10"], no_box.format("/m/01yrx")),
+        ("E-SEG-MISSING", "a", ["masks:3"], no_box.format("/m/01yrx")),
+        ("E-SEG-MISSING", "a", ["masks:4"], no_box.format("/m/0bt9lr")),
+        ("E-SEG-MISSING", "a", ["masks:9"], "a_m_5.png is not in the folder of masks"),
+    ]
+    assert "skipped" not in manifest["splits"]["train"]
+    assert manifest["splits"]["train"]["annotations"]["written"] == 1
+
+
 def test_every_row_is_in_a_record_or_a_reject(tmp_path: Path) -> None:
     bad = {
         "/m/x,1,0,1,0,1,0,0,0,0,0": (
@@ -234,6 +398,8 @@ def test_tables_that_cannot_be_used_end_the_run(
         ),
         ("--boxes b.csv --classes c.txt", "classes must be a .csv file, got 'c.txt'"),
         ("--boxes b.csv", "required: --classes"),
+        ("--boxes b.csv --classes c.csv --rotation r.csv", "rotation must come with orientation"),
+        ("--boxes b.csv --classes c.csv --masks m.csv", "masks and mask_images must name the same"),
     ],
 )
 def test_flags_must_fit_together(flags: str, said: str, tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Pascal VOC's XML files: parsing, lists of images, and the command end to end."""
 
+import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from PIL import Image
 
 from beam_tfrec.pipelines import coco, voc
 from beam_tfrec.schemas.annotations.side_files import SideFile
@@ -19,9 +23,10 @@ from tests.coco_command import (
     shard_paths,
     value,
 )
-from tests.conftest import TEST_DATA
+from tests.conftest import TEST_DATA, jpeg_bytes
 from tests.side_folders import coco_instances, of_image, sources, voc_object, write_side_files
 from tests.side_folders import voc as voc_xml
+from tests.turned_images import oriented, png_of, saved
 
 # The shape of VOC 2012's files, with what its objects may have.
 REAL = b"""<annotation>
@@ -230,6 +235,114 @@ def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     assert ended.fault.startswith(f"E-ARG {sets}/cat_train.txt: its line '000000  1' has a number")
 
 
+def palette_png(numbers: np.ndarray) -> bytes:
+    """Return a PNG as VOC has them: places in a palette."""
+    height, width = numbers.shape
+    image = Image.frombytes("P", (width, height), numbers.astype(np.uint8).tobytes())
+    image.putpalette([*range(256)] * 3)
+    return saved(image, "PNG")
+
+
+def pixels(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        assert (image.format, image.mode) == ("PNG", "L")
+        return np.asarray(image)
+
+
+# Blocks of 8 x 8 px: a border of 255, class 12 twice, and class 8; 64 x 48 px in all.
+NUMBERED = np.kron(
+    np.array([[0, 1, 1, 255, 2, 2, 0, 0]] * 3 + [[0, 0, 3, 3, 3, 3, 3, 0]] * 3),
+    np.ones((8, 8), int),
+)
+CLASSED = np.choose(NUMBERED % 251, [0, 12, 8, 12, 255])
+ENCODED, OF_OBJECTS = "image/segmentation/class/encoded", "image/object/mask"
+
+
+def write_masks(
+    folder: Path, files: Mapping[str, tuple[bytes | None, bytes | None]]
+) -> list[object]:
+    """Write PNGs of classes and of objects by the names of their images, and return the flag."""
+    folders = [folder / "SegmentationClass", folder / "SegmentationObject"]
+    for name, pngs in files.items():
+        for root, png in zip(folders, pngs, strict=True):
+            root.mkdir(exist_ok=True)
+            if png is not None:
+                (root / f"{name}.png").write_bytes(png)
+    return ["--segmentation", *folders]
+
+
+def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
+    """Objects have the masks of their places in the file; the second has no box."""
+    objects = voc_object(), "<object><name>a</name></object>", voc_object("dog"), voc_object("owl")
+    names = ("1", "bare", "rgb", "lost", "size", "pixels")
+    files = {name: voc_xml(*objects) for name in names} | {"bare": voc_xml()}
+    good = palette_png(CLASSED), palette_png(NUMBERED)
+    small, rgb = palette_png(CLASSED[::2, ::2]), png_of(np.zeros((48, 64, 3), np.uint8))
+    pngs = dict.fromkeys(("1", "bare", "alone"), good) | {"rgb": (rgb, good[1])}
+    pngs |= {"lost": (good[0], None), "size": (good[0], small), "pixels": (good[0], b"no PNG")}
+    flags = [*sources(write_side_files(tmp_path, files, ".xml")), *write_masks(tmp_path, pngs)]
+    (tmp_path / "SegmentationObject/readme.txt").write_text("")
+    manifest = committed_by(
+        voc.run, tmp_path / "out", *flags, "--max_rejected", 5, "--max_dropped", 6
+    )
+    found = [
+        (one["code"], one["key"], one["file_name"], one["detail"])
+        for one in rejected_of(tmp_path / "out")
+    ]
+    assert sorted(one for one in found if one[0] != "E-BOX-SHAPE") == [
+        ("E-IMG-MISSING", "alone", "alone", "a PNG of masks has its name"),
+        ("E-IMG-MISSING", "lost.jpg", "lost.png", "not in the listing"),
+        ("E-IMG-SIZE", "size.jpg", "size.png", "32 x 24, its photo is 64 x 48"),
+        ("E-IMG-TYPE", "pixels.jpg", "pixels.png", "text"),
+        (
+            "E-IMG-TYPE",
+            "rgb.jpg",
+            "rgb.png",
+            "masks must be PNGs with a palette, or of gray with 8 bits",
+        ),
+    ]
+    records = {value(e, "image/filename")[0]: e for e in examples(tmp_path / "out")}
+    assert sorted(records) == [b"1.jpg", b"bare.jpg"]
+    for record in records.values():
+        np.testing.assert_array_equal(pixels(*value(record, ENCODED)), CLASSED)
+        assert value(record, "image/segmentation/class/format") == [b"png"]
+    assert value(records[b"bare.jpg"], OF_OBJECTS) == []
+    assert value(records[b"1.jpg"], "image/object/class/text") == [b"cat", b"dog", b"owl"]
+    masks = [pixels(png) for png in value(records[b"1.jpg"], OF_OBJECTS)]
+    np.testing.assert_array_equal(masks, [NUMBERED == 1, NUMBERED == 3, NUMBERED == 4])
+    assert manifest["splits"]["train"]["repairs"] == {"mask_empty": 1}
+    chosen = [*flags[:-1], "--features", "boxes,semantic", "--max_rejected", 4, "--max_dropped", 8]
+    manifest = committed_by(voc.run, tmp_path / "classes", *chosen)
+    keys = {feature["key"] for feature in manifest["features"]}
+    assert ENCODED in keys and OF_OBJECTS not in keys
+    assert manifest["splits"]["train"]["records"] == 5
+
+
+@pytest.mark.parametrize("drawn_upright", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "turns", "part"),
+    [
+        ((), 0, np.s_[:, :]),
+        (("--orientation", "upright"), -1, np.s_[:, :]),
+        (("--orientation", "upright", "--resize", "24x32"), -1, np.s_[::2, ::2]),
+        (("--resize", "24x24", "--resize_mode", "fill"), 0, np.s_[::2, 8:56:2]),
+    ],
+)
+def test_masks_follow_the_image(
+    flags: tuple[str, ...], turns: int, part: Any, drawn_upright: bool, tmp_path: Path
+) -> None:
+    """The photo is to be turned clockwise; masks are drawn as it is stored, or as it is viewed."""
+    images, annotations = write_side_files(tmp_path, {"1": voc_xml(voc_object())}, ".xml")
+    (images / "1.jpg").write_bytes(oriented(jpeg_bytes(), 6))
+    pngs = [palette_png(np.rot90(n, -1) if drawn_upright else n) for n in (CLASSED, NUMBERED)]
+    masks = write_masks(tmp_path, {"1": (pngs[0], pngs[1])})
+    committed_by(voc.run, tmp_path / "out", *sources((images, annotations)), *masks, *flags)
+    (record,) = examples(tmp_path / "out")
+    classed, numbered = (np.rot90(n, turns)[part] for n in (CLASSED, NUMBERED))
+    np.testing.assert_array_equal(pixels(*value(record, ENCODED)), classed)
+    np.testing.assert_array_equal(pixels(*value(record, OF_OBJECTS)), numbered == 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [
@@ -241,8 +354,10 @@ def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
         (["--image_sets", "sets", "--splits", "train=1,val=1"], "image_sets must come with splits"),
         (
             ["--features", "masks"],
-            "features must be of boxes, difficult, truncated, occluded, pose",
+            "features must be of boxes, difficult, truncated, occluded, pose, semantic",
         ),
+        (["--segmentation", "a", "b", "c"], "segmentation must be one or two folders"),
+        (["--segmentation", "val=a"], "images and segmentation must name the same splits"),
         (["--split_by", "folder", "--splits", "a,b"], "split_by must name a field"),
     ],
 )

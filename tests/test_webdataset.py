@@ -15,12 +15,15 @@ from beam_tfrec.transforms.sources.read_tar import walk_members
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
+from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 PHOTOS = sorted((TEST_DATA / "classes").glob("*/*.jpg"))
 CLASSES = sorted({photo.parent.name for photo in PHOTOS})
 FIELDS = ("--fields", "caption=bytes,size.width=int64,tags=bytes[]")
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 Members = Iterable[tuple[str, bytes]]
+RLE = {"size": [48, 64], "counts": [100, 40, 48 * 64 - 140]}
+SA1B = sa1b({"id": 1, "bbox": [2, 4, 1, 40], "area": 40, "segmentation": RLE}, width=64, height=48)
 
 
 def tar_bytes(members: Members, form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -111,6 +114,50 @@ def test_fields_are_those_of_sidecar(tmp_path: Path) -> None:
     folders = ("--images", TEST_DATA / "classes", "--annotations", tmp_path / "json")
     committed_by(sidecar.run, tmp_path / "wanted", *folders, *FIELDS)
     assert records_of(tmp_path / "out") == records_of(tmp_path / "wanted")
+
+
+@pytest.mark.parametrize(
+    ("flags", "good", "bad"),
+    [
+        (("--format", "auto", "--features", "boxes,masks"), SA1B, SA1B | {"annotations": [{}]}),
+        (("--format", "labelme", "--first_label", 0), labelme(shape()), labelme({})),
+    ],
+)
+def test_objects_are_those_of_sidecar(
+    flags: tuple, good: dict[str, Any], bad: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also what is dropped and rejected."""
+    files = {photo.stem: good for photo in PHOTOS} | {"bad": bad, "broken": b"{"}
+    images, annotations = write_side_files(tmp_path, files)
+    paths = sorted(
+        [*images.iterdir(), *annotations.iterdir()], key=lambda path: (path.stem, path.name)
+    )
+    shards = write_tar(tmp_path / "in/t.tar", ((path.name, path.read_bytes()) for path in paths))
+    flags = (*flags, "--max_rejected", 1, "--max_dropped", 1)
+    manifests = [
+        committed_by(webdataset.run, tmp_path / "out", "--shards", shards, *flags),
+        committed_by(sidecar.run, tmp_path / "wanted", *sources((images, annotations)), *flags),
+    ]
+    found, wanted = records_of(tmp_path / "out"), records_of(tmp_path / "wanted")
+    for features in (*found.values(), *wanted.values()):
+        del features.feature["image/source_id"]
+    assert found == wanted
+    assert len(found) == len(PHOTOS) + 1
+    fates = [manifest["splits"]["train"]["annotations"] for manifest in manifests]
+    assert fates[0] == fates[1] and sum(fates[0]["dropped"].values()) == 1
+    rejects = [
+        sorted(
+            (
+                one["code"],
+                one["key"].removesuffix(".jpg"),
+                one["detail"].removeprefix("broken.json: "),
+            )
+            for one in rejected_of(tmp_path / name)
+        )
+        for name in ("out", "wanted")
+    ]
+    assert rejects[0] == rejects[1]
+    assert rejected_of(tmp_path / "out")[0]["file_name"] == "t.tar:bad.jpg"
 
 
 def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
@@ -275,6 +322,11 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("IN/*.zip", "E-ARG IN: has no such .tar file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: is compressed;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
+        (
+            "IN --fields a=int64 --format auto",
+            "E-ARG command line: fields must come without format",
+        ),
+        ("IN --features boxes", "E-ARG command line: features must come with format, got boxes"),
         ("IN/1.tar IN/1/2.tar", "E-SET-DUPLICATE "),
         ("IN/cut", "E-SRC-DAMAGED IN/cut/3.tar: cannot be read from byte 1"),
     ],

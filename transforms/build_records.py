@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from msgspec import structs
+
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
 from beam_tfrec.schemas.features import BoxForm, Kind, Roles
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from beam_tfrec.schemas.manifest import JobPlan
-from beam_tfrec.schemas.samples import Blob, Sample, is_panoptic_root
+from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import tensor_shape
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
@@ -159,7 +161,7 @@ def check_all(
     """
     images: list[EncodedImage] = []
     for blob_index, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
-        takes_foreign = conversion.takes_foreign and not is_panoptic_root(blob.root)
+        takes_foreign = conversion.takes_foreign and not is_id_root(blob.root)
         info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, Unfit):
             return info._replace(place=blob_index)
@@ -168,6 +170,8 @@ def check_all(
 
 
 def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
+    if blob.orientation:
+        info = structs.replace(info, orientation=blob.orientation)
     return EncodedImage(blob.image_file[0], data, hashlib.sha256(data).hexdigest(), info)
 
 
@@ -186,8 +190,8 @@ def convert_all(
 ) -> list[EncodedImage] | Unfit:
     """Turn and convert a sample's images as configured, or return the first fault.
 
-    A panoptic image gets the same changes as its photo. An image that is decoded for this must
-    pass `Check.DECODE`.
+    A panoptic image or a PNG of masks gets the same changes as its photo; the layout scales one of
+    another size. An image that is decoded for this must pass `Check.DECODE`.
 
     Args:
         sample: sample of the images.
@@ -202,7 +206,9 @@ def convert_all(
 
     converted: list[EncodedImage] = []
     for blob_index, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
-        if is_panoptic_root(blob.root):
+        if has_own_sizes(blob.root):
+            result: EncodedImage | Unfit = image
+        elif is_id_root(blob.root):
             result = _or_unfit(convert_along, image, converted[0])
         else:
             result = _or_unfit(convert_image, image, conversion)

@@ -107,6 +107,23 @@ def scaled_mask_of(
     return mask
 
 
+def sampled_mask_of(mask: Mask, size_px: tuple[int, int], crop: Crop | None = None) -> Mask:
+    """Return a mask of another size: each pixel is the nearest one.
+
+    Args:
+        mask: mask of the original image, in any size.
+        size_px: width and height of the result.
+        crop: part of the original image that the result shows; None for all of it.
+
+    >>> sampled_mask_of(np.array([[0, 1], [1, 1]], np.uint8), (4, 1), (0, 0, 1, 0.5)).tolist()
+    [[0, 0, 1, 1]]
+    """
+    left, top, right, bottom = crop or (0.0, 0.0, 1.0, 1.0)
+    rows = _old_pixels(size_px[1], mask.shape[0], top, bottom)
+    sampled: Mask = mask[rows[:, None], _old_pixels(size_px[0], mask.shape[1], left, right)]
+    return sampled
+
+
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return pixels (height, width) as a PNG. Its bytes depend only on pixels and `png_codec()`.
 
@@ -180,6 +197,23 @@ def read_places(
         seen[found] = True
         has_unlisted_pixels |= bool(values[found == 0].any())
     return places, has_unlisted_pixels, len(segments) - int(seen[1:].sum())
+
+
+def read_numbers(png: bytes, size_px: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the numbers of a PNG's pixels: places in its palette, or gray of 8 bits.
+
+    Args:
+        png: bytes of the PNG.
+        size_px: width and height by its header.
+
+    Raises:
+        OSError: when the PNG's pixels are damaged.
+    """
+    from PIL import Image, PngImagePlugin
+
+    image: Image.Image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
+    image = image if image.mode == "P" else image.convert("L")  # from bits, 16 bits or colours
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(size_px[::-1])
 
 
 def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:

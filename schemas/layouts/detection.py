@@ -14,6 +14,7 @@ from beam_tfrec.schemas.features import Feature, Kind, class_label, floats, imag
 from beam_tfrec.schemas.layouts import AttributeValues, Values
 from beam_tfrec.schemas.layouts.groups import (
     MASKS,
+    OF_PNGS,
     PANOPTIC,
     POLYGONS,
     FeatureGroup,
@@ -204,7 +205,7 @@ class DetectionLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, name
     image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
-    groups: ClassVar[tuple[FeatureGroup, ...]] = (*GROUPS, *ATTRIBUTES, IMAGE_LABELS)
+    groups: ClassVar[tuple[FeatureGroup, ...]] = (*GROUPS, *ATTRIBUTES, IMAGE_LABELS, *OF_PNGS)
 
     @property
     def reads_segmentations(self) -> bool:

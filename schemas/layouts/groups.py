@@ -1,20 +1,21 @@
 """Groups of features that `--features` names, and the base of layouts made of such groups."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import version
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, floats, int64
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, floats, int64, text
 from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, Segmentation
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.samples import Sample
 
-_OWN_FILES = ("boxes", "captions", "panoptic")  # contents with annotation files of their own
+# Contents with files of their own.
+_OWN_FILES = ("boxes", "captions", "panoptic", "semantic", "object_masks")
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,14 @@ class GroupedLayout(PictureLayout):
                     f" {','.join(asked)!r}: add boxes"
                 )
 
-    @cached_property
+    @functools.cached_property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
         of_groups = (feature for group in self.chosen for feature in group.features)
         sequences = tuple(group.sequence for group in self.chosen if group.sequence)
         return FeatureSpec(self.name, (*self.image.features, *of_groups), sequences)
 
-    @cached_property
+    @functools.cached_property
     def chosen(self) -> list[FeatureGroup]:
         """The groups that are written."""
         return [group for group in self.groups if group.name in self.names]
@@ -170,18 +171,27 @@ def _mask_values(picture: Picture) -> Values:
     return {"image/object/mask": [_mask_png(found, picture) for found in segmentations]}
 
 
-def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
+def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) -> bytes:
     # Imported here and below: the module imports numpy, which takes a tenth of a second.
-    from beam_tfrec.schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
+    from beam_tfrec.schemas.geometry.masks import (
+        encode_gray_png,
+        mask_of,
+        sampled_mask_of,
+        scaled_mask_of,
+    )
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
-    if frame_size_px == size_px and frame.orientation == 1 and frame.crop is None:
+    is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
+    if is_same and pixels is None:
         return encode_gray_png(mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
-    mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+    if pixels is None:
+        mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+    else:
+        mask = sampled_mask_of(pixels, size_px, crop_of_frame)
     return encode_gray_png(turn_array(mask, inverse))
 
 
@@ -220,8 +230,11 @@ _DOCS = {
 _PANOPTIC = tuple(
     Feature(key, Kind.BYTES, True, f"{_ONE_OR_NONE}: {doc}") for key, doc in _DOCS.items()
 )
-RGB_OF_8_BITS = bytes([8, 2])
+RGB_8_BITS = (bytes([8, 2]),)
 """Bit depth and colour type in a PNG's header, at bytes 24 and 25."""
+
+NUMBERS_8_BITS = (bytes([8, 0]), *(bytes([bits, 3]) for bits in (1, 2, 4, 8)))
+"""The same of PNGs with a number for each pixel: gray of 8 bits, or places in a palette."""
 
 PLACE = 1
 """Index of the panoptic image in `Sample.blobs`."""
@@ -235,21 +248,14 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     png, segments = picture.panoptic_image, picture.fields.segments
     if png is None or segments is None:
         return {key: [] for key in _DOCS}
-    orientation = orientation_to_photo(png, picture.image)
-    if isinstance(orientation, Unfit):
-        return orientation
-    pixels = png.info.width_px * png.info.height_px
-    if pixels > MAX_PANOPTIC_PX:
-        return Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", PLACE)
     values = paint_values(segments)
     if isinstance(values, str):
         return Unfit("E-EX-FAILED", f"panoptic: {values}", PLACE)
-    try:
-        places, has_unlisted_pixels, num_empty = read_places(png.data, png.info.size_px, segments)
-    except OSError as error:
-        if error.errno is not None:  # a fault of the machine, not of the file
-            raise
-        return Unfit("E-IMG-DAMAGED", f"panoptic pixels: {error}", PLACE)
+    read = functools.partial(read_places, segments=segments)
+    found = _read_ids(picture, PLACE, RGB_8_BITS, read)
+    if isinstance(found, Unfit):
+        return found
+    orientation, (places, has_unlisted_pixels, num_empty) = found
     if segments and num_empty == len(segments):
         detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
@@ -264,23 +270,118 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     }
 
 
-def orientation_to_photo(png: EncodedImage, photo: EncodedImage) -> int | Unfit:
+def _read_ids(
+    picture: Picture, place: int, kinds: Sequence[bytes], read: Callable[..., Any]
+) -> tuple[int, Any] | Unfit:
+    """Return what is read of an image of ids, and the orientation that turns it to the photo.
+
+    Args:
+        picture: the picture.
+        place: index of the image in `Sample.blobs`.
+        kinds: bit depths and colour types that the PNG may have.
+        read: function of the PNG's bytes and size.
+    """
+    png = picture.more_images[place - 1]
+    orientation = orientation_to_photo(png, picture.image, kinds, place)
+    if isinstance(orientation, Unfit):
+        return orientation
+    found = _read_pixels(png, place, read)
+    return found if isinstance(found, Unfit) else (orientation, found)
+
+
+def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any | Unfit:
+    """Return what is read of a PNG, or why it cannot be read. See `_read_ids` for arguments."""
+    pixels = png.info.width_px * png.info.height_px
+    if pixels > MAX_PANOPTIC_PX:
+        return Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", place)
+    try:
+        return read(png.data, png.info.size_px)
+    except OSError as error:
+        if error.errno is not None:  # a fault of the machine, not of the file
+            raise
+        return Unfit("E-IMG-DAMAGED", f"pixels of {png.name}: {error}", place)
+
+
+def orientation_to_photo(
+    png: EncodedImage, photo: EncodedImage, kinds: Sequence[bytes] = RGB_8_BITS, place: int = PLACE
+) -> int | Unfit:
     """Return the orientation that turns a panoptic image so that it fits the written photo.
 
     It is 1 except in one case: the panoptic image was drawn on the upright picture, and the photo
     is written as stored. If the photo was turned, a panoptic image drawn on the stored picture was
     turned with it. A panoptic image that is not an 8-bit RGB PNG, or has another size, cannot be
-    matched with the photo: the sample gets no Example.
+    matched with the photo: the sample gets no Example. The same holds for PNGs of masks.
+
+    Args:
+        png: the panoptic image.
+        photo: the photo.
+        kinds: bit depths and colour types that the PNG may have.
+        place: index of the PNG in `Sample.blobs`.
     """
-    if png.info.format != "png" or png.data[24:26] != RGB_OF_8_BITS:
-        return Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each", PLACE)
+    if png.info.format != "png" or png.data[24:26] not in kinds:
+        wanted = "a panoptic image must be a PNG of RGB, 8 bits each"
+        if kinds != RGB_8_BITS:
+            wanted = "masks must be PNGs with a palette, or of gray with 8 bits"
+        return Unfit("E-IMG-TYPE", wanted, place)
     size, written = png.whole_size_px, photo.whole_size_px
     if size == written:
         return 1
     if size == turn_size(written, photo.info.orientation):
         return inverse_orientation(photo.info.orientation)
     detail = f"{size[0]} x {size[1]}, its photo is {written[0]} x {written[1]}"
-    return Unfit("E-IMG-SIZE", detail, PLACE)
+    return Unfit("E-IMG-SIZE", detail, place)
 
 
 PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values, found_as="panoptic")
+
+
+def _number_values(picture: Picture, of_objects: bool = False) -> Values | Unfit:
+    """Return the number of each pixel, or the mask of each object.
+
+    Sources with such PNGs count objects from 0, and their pixels have the next number.
+    """
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png, read_numbers
+
+    found = _read_ids(picture, 2 if of_objects else 1, NUMBERS_8_BITS, read_numbers)
+    if isinstance(found, Unfit):
+        return found
+    orientation, pixels = found
+    numbers = turn_array(pixels, orientation)
+    if not of_objects:
+        return {f"{_CLASSES}/encoded": [encode_gray_png(numbers)], f"{_CLASSES}/format": [b"png"]}
+    masks = [numbers == int(found.annotation_id) + 1 for found in picture.objects]
+    picture.repairs.extend("mask_empty" for mask in masks if not mask.any())
+    return {"image/object/mask": [encode_gray_png(mask.view("uint8")) for mask in masks]}
+
+
+def _instance_values(picture: Picture) -> Values | Unfit:
+    """Return the mask of each object. Its attribute `mask` is the place of its PNG, if any."""
+    from beam_tfrec.schemas.geometry.masks import read_numbers
+
+    masks = []
+    for found in picture.objects:
+        pixels, place = None, int(found.attributes.get("mask", 0))
+        if place:
+            pixels = _read_pixels(picture.more_images[place - 1], place, read_numbers)
+            if isinstance(pixels, Unfit):
+                return pixels
+            pixels = (pixels > 0).view("uint8")
+        else:
+            picture.repairs.append("mask_empty")
+        masks.append(_mask_png(Segmentation(), picture, pixels))
+    return {"image/object/mask": masks}
+
+
+_CLASSES = "image/segmentation/class"
+_NUMBERED = "8-bit gray PNG of the image's size: the number of each pixel in the source"
+_SEMANTIC = (
+    Feature(f"{_CLASSES}/encoded", Kind.BYTES, False, _NUMBERED),
+    text(f"{_CLASSES}/format", "png"),
+)
+_of_objects = functools.partial(_number_values, of_objects=True)
+OF_PNGS = (
+    FeatureGroup("semantic", _SEMANTIC, _number_values, "semantic"),
+    FeatureGroup("object_masks", _MASKS, _of_objects, "object_masks", needs_boxes=True),
+    FeatureGroup("instance_masks", _MASKS, _instance_values, "instance_masks", needs_boxes=True),
+)
+"""Groups for PNGs: Pascal VOC's of classes and numbered objects, Open Images' of an object each."""

@@ -118,6 +118,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         objects: objects that can be written, sorted by annotation id.
         labels: labels by category id of the annotation files, and by name.
         panoptic_image: PNG with the pixels of `fields.segments`; None without one.
+        more_images: the sample's images after the photo: the panoptic image, or PNGs of masks.
         dropped: annotations that cannot be written, with their reasons.
         repairs: names of repairs, one entry per repair; a layout may append its own.
     """
@@ -129,6 +130,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     objects: list[PictureObject]
     labels: Labels = {}
     panoptic_image: EncodedImage | None = None
+    more_images: Sequence[EncodedImage] = ()
     dropped: list[BadAnnotation] = []
     repairs: list[str] = []
 
@@ -237,12 +239,13 @@ class PictureLayout(Layout):
     ) -> Built | Unfit:
         """Return the Example's values, or why the sample gets no Example."""
         fields, image, policy = _FIELDS.decode(sample.fields), images[0], self.on_size_mismatch
-        json_size, panoptic = (fields.width_px, fields.height_px), [*images[1:], None][0]
+        json_size, more = (fields.width_px, fields.height_px), images[1:]
         frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
         if isinstance(frame, Unfit):
             return frame
         repairs = [*frame.repairs]
-        picture = Picture(sample.key, image, frame, fields, [], labels, panoptic, [], repairs)
+        first = [*more, None][0]
+        picture = Picture(sample.key, image, frame, fields, [], labels, first, more, [], repairs)
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)

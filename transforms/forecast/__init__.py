@@ -15,7 +15,7 @@ import msgspec
 from beam_tfrec.schemas.faults import Rejected, Scope, reject_order
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.manifest import JobPlan
-from beam_tfrec.schemas.samples import Sample, is_panoptic_root
+from beam_tfrec.schemas.samples import Sample, is_id_root
 from beam_tfrec.schemas.shards import ShardPlan
 from beam_tfrec.transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
@@ -243,8 +243,8 @@ def try_records(
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
     """
     kept = [sample for outline in gathered.outlines for sample in outline.tried]
-    is_panoptic_there = any(is_panoptic_root(blob.root) for sample in kept for blob in sample.blobs)
-    if not (job.conversion.changes or job.conversion.turns or is_panoptic_there):
+    has_ids = any(is_id_root(blob.root) for sample in kept for blob in sample.blobs)
+    if not (job.conversion.changes or job.conversion.turns or has_ids):
         return Sampled(0, {}), 1.0
     samples = sorted(kept, key=lambda s: (trial_digest(s), s.split, s.key))[:MAX_TRIED]
     gate = WorkerGate(limits, far=not all(map(is_local, job.roots.values())))

@@ -38,7 +38,7 @@ from beam_tfrec.schemas.geometry.boxes import (
     unturn_box,
 )
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
-from beam_tfrec.schemas.layouts.groups import RGB_OF_8_BITS
+from beam_tfrec.schemas.layouts.groups import NUMBERS_8_BITS, RGB_8_BITS
 from beam_tfrec.transforms.images.check_images import check_image, decoding, load, open_image
 from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from beam_tfrec.transforms.images.exif import ORIENTATION, upright_exif
@@ -264,7 +264,8 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
         BadImage: The pixels are damaged.
         MemoryError, RecursionError, OSError: The machine failed, not the image.
     """
-    if image.info.format != "png" or image.data[24:26] != RGB_OF_8_BITS:
+    kind = image.data[24:26] if image.info.format == "png" else b""
+    if kind not in RGB_8_BITS + NUMBERS_8_BITS:
         return image  # the layout refuses it
     is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
     turn = photo.turned if is_as_stored else 1
@@ -275,7 +276,10 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     if turn == 1 and window is None:
         return image
     with decoding():
-        ids = _transposed(load(image.data, image.info), turn)
+        ids: Image.Image = load(image.data, image.info)
+        if ids.mode == "P":  # Pillow would write places beyond the palette with too few bits
+            ids = Image.frombytes("L", ids.size, ids.tobytes())
+        ids = _transposed(ids, turn)
         if window is not None:
             crop = window.crop and unturn_box(*window.crop, inverse_orientation(view))
             size_px, window = turn_size(photo.info.size_px, view), Window(own_px, crop)

@@ -13,7 +13,10 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile
 OTHER_SIDE = 2
 """Side of a file that is of neither kind, such as a text file among images. It is only counted."""
 
-NO_SIDE = 3
+PNG = 3
+"""Side of a PNG of masks. It belongs to the image with its name."""
+
+NO_SIDE = 4
 """Side of a name that is only in a list of names. Its group exists even without files."""
 
 
@@ -23,7 +26,8 @@ class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         source: split that the user gave the file's root for.
         name: join name, equal for files that belong together.
-        side: 0 for a file of the first root, 1 for the second; or `OTHER_SIDE`, or `NO_SIDE`.
+        side: 0 for a file of the first root, 1 for the second; or `OTHER_SIDE`, `PNG` or
+            `NO_SIDE`.
         file: the listed file.
     """
 
@@ -47,6 +51,7 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
         first: files of the first root, sorted by name.
         second: files of the second root, sorted by name.
         others: files of neither kind, sorted by name.
+        masks: PNGs of masks, at most one per root.
     """
 
     source: str
@@ -54,6 +59,7 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: list[ListedFile] = []
     second: list[ListedFile] = []
     others: list[ListedFile] = []
+    masks: list[ListedFile] = []
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -66,9 +72,10 @@ def join_files(source: str, files: Iterable[NamedFile]) -> list[JoinedFiles]:
     """Group the files of a source by join name, in the order of names."""
     joined: dict[str, JoinedFiles] = {}
     for named in sorted(files, key=lambda named: (named.name, named.file.entry.name)):
-        group = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], []))
+        group = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], [], []))
         if named.side != NO_SIDE:
-            (group.first, group.second, group.others)[named.side].append(named.file)
+            sides = group.first, group.second, group.others, group.masks
+            sides[named.side].append(named.file)
     return list(joined.values())
 
 

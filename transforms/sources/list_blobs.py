@@ -102,9 +102,19 @@ def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Samp
     code, detail = listing_fault(entry)
     if entry is None or code:
         return sample.reject(_STAGE, code, detail, blob_index)
-    pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
+    pins = entry.size_bytes, entry.pin, entry.crc32c
+    pinned = Blob(blob.root, blob.name, *pins, orientation=blob.orientation)
     blobs = (*sample.blobs[:blob_index], pinned, *sample.blobs[blob_index + 1 :])
     return msgspec.structs.replace(sample, blobs=blobs)
+
+
+def pin_all(sample: Sample, entries: Iterable[Entry | None]) -> Sample | Rejected:
+    """Pin all blobs of a sample to the listed entries in their order, or reject it at the first."""
+    pinned: Sample | Rejected = sample
+    for place, entry in enumerate(entries):
+        if isinstance(pinned, Sample):
+            pinned = pin_sample(pinned, entry, place)
+    return pinned
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:

@@ -13,6 +13,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
     is_folder,
+    pin_all,
     pin_sample,
     why_skipped,
 )
@@ -115,8 +116,7 @@ class PairReader:
             split = self._split_of(joined.source, key, key)
             blobs = tuple(Blob(file.root, file.entry.name) for file in (*low, *high))
             sample = Sample(split, key, high[0].position, blobs, b"")
-            pinned = pin_sample(sample, low[0].entry, 0)
-            yield pinned if isinstance(pinned, Rejected) else pin_sample(pinned, high[0].entry, 1)
+            yield pin_all(sample, (low[0].entry, high[0].entry))
             return
         twice = f"{len(low)} low and {len(high)} high images have its name" if low and high else ""
         for file in (*low, *high):

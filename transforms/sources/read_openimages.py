@@ -9,7 +9,7 @@ import functools
 import itertools
 import operator
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, AttributedFields, ObjectFields
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import Blob, Sample, is_id_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.shuffle.elements import (
     Batch,
@@ -34,14 +34,14 @@ from beam_tfrec.transforms.shuffle.elements import (
 from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     is_folder,
-    pin_sample,
+    pin_all,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
 from beam_tfrec.transforms.sources.table_rows import BadRow, TableFile, open_table
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
-BOXES, LABELS = "boxes", "image_labels"
+BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
 """Kinds of tables."""
 
 _FLAG_COLUMNS = {
@@ -56,11 +56,17 @@ _FLAG_COLUMNS = {
 _NEEDED = {
     BOXES: ("LabelName", "XMin", "XMax", "YMin", "YMax"),
     LABELS: ("LabelName", "Confidence"),
+    ROTATION: ("Rotation",),
+    MASKS: ("LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax", "MaskPath"),
 }
-_COLUMNS = {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS), LABELS: _NEEDED[LABELS]}
+_COLUMNS = _NEEDED | {BOXES: (*_NEEDED[BOXES], *_FLAG_COLUMNS)}
+_NEAR = 0.01  # largest distance of a mask's box and a box, as a share of the picture's side
 _NUM_OF_BOX = len(_NEEDED[BOXES])
 _IMAGE_ID = "ImageID"
 _FLAGS = {"1": 1, "0": 0, "-1": -1, "": -1}  # -1 means not known
+
+_ORIENTATIONS = {"": 0, "nan": 0, "0": 1, "90": 8, "180": 3, "270": 6}
+"""EXIF orientation that turns an image as Rotation says, counter-clockwise; 0 if not known."""
 
 _Row = tuple[str, int, list[str]]
 """A row: the kind of its table, its line, and its cells in the order of `_COLUMNS`.
@@ -125,10 +131,49 @@ def read_parts(table: tuple[str, str, str], access: Access) -> Iterator[_Part]:
 
 
 def part_of_file(file: ListedFile) -> Iterator[_Part]:
-    """Yield the part of a listed file; nothing for a folder that could be listed."""
+    """Yield the part of a listed file; nothing for a folder that could be listed.
+
+    The name of a mask is the image's id, `_`, the class, `_`, and the box's id.
+    """
     if file.entry.kind != "directory":
         stem = posixpath.splitext(posixpath.basename(file.entry.name))[0]
-        yield _Part(file.root, stem, files=[file])
+        image_id = stem.rsplit("_", 2)[0] if is_id_root(file.root) else stem
+        yield _Part(file.root.partition("/")[0], image_id, files=[file])
+
+
+def match_masks(
+    rows: Iterable[_Row], objects: Sequence[ObjectFields], files: Container[str]
+) -> Iterator[tuple[_Row, int | Fault]]:
+    """Yield each row of masks with the index of its object, or with why it has none.
+
+    Args:
+        rows: rows of an image's masks.
+        objects: the image's objects, with boxes of fractions.
+        files: names of the image's PNGs, without folders.
+    """
+    free = dict(enumerate(objects))
+    for row in rows:
+        label, *cells, path = row[2]
+        try:
+            edges = [float(cell) for cell in cells]
+        except ValueError as error:
+            yield row, ("E-ANN-ROW", str(error))
+            continue
+        found = [(_distance(edges, of), at) for at, of in free.items() if of.category_id == label]
+        distance, at = min(found, default=(1.0, -1))
+        if posixpath.basename(path) not in files:
+            yield row, ("E-SEG-MISSING", f"{path} is not in the folder of masks")
+        elif not distance <= _NEAR:
+            yield row, ("E-SEG-MISSING", f"no box of {label} is where the mask's box is")
+        else:
+            del free[at]
+            yield row, at
+
+
+def _distance(edges: Sequence[float], found: ObjectFields) -> float:
+    """Return the largest distance of the edges xmin, xmax, ymin, ymax from those of a box."""
+    x, y, width, height = found.bbox_xywh_px
+    return max(map(abs, map(operator.sub, edges, (x, x + width, y, y + height))))
 
 
 @dataclass(frozen=True)
@@ -156,14 +201,16 @@ class OpenImagesReader:
             files += part.files
             rows += part.rows
         for image_id, (files, rows) in joined.items():
-            images = []
+            images, masks = [], dict[str, ListedFile]()
             for file in files:
-                if why_skipped(file.entry.name) and not is_folder(file.entry):
+                if is_id_root(file.root):
+                    masks[posixpath.basename(file.entry.name)] = file
+                elif why_skipped(file.entry.name) and not is_folder(file.entry):
                     yield note_skipped(self.splitting, source, file.entry.name)
                 else:
                     images.append(file)
             split = self.splitting.split_for(source, image_id)
-            for item in self._items(image_id, images, sorted(rows)):
+            for item in self._items(image_id, images, sorted(rows), masks):
                 yield msgspec.structs.replace(item, split=split)
 
     @functools.cached_property
@@ -171,8 +218,16 @@ class OpenImagesReader:
         labels = read_label_file(read_uri(self.classes, self.access), 1, self.classes)
         return frozenset(label.name for label in labels)
 
-    def _items(self, image_id: str, images: list[ListedFile], rows: list[_Row]) -> Iterator[Item]:
+    def _items(
+        self,
+        image_id: str,
+        images: list[ListedFile],
+        all_rows: list[_Row],
+        masks: Mapping[str, ListedFile],
+    ) -> Iterator[Item]:
         """Yield the sample of an image and its dropped rows, or rejects, without their split."""
+        more = [row for row in all_rows if row[0] in (ROTATION, MASKS) and image_id]
+        rows = [row for row in all_rows if row not in more]
         ids = tuple(_id_of(row) for row in rows)
         names = sorted(file.entry.name for file in images)
         if not image_id:
@@ -188,15 +243,31 @@ class OpenImagesReader:
         elif images and not rows and not self.allow_unannotated:
             yield _rejected("E-ANN-MISSING", "no row names it", image_id, *names)
         elif images:
-            yield from self._sample(image_id, images[0], rows)
+            yield from self._sample(image_id, images[0], rows, more, masks)
 
-    def _sample(self, image_id: str, image: ListedFile, rows: list[_Row]) -> Iterator[Item]:
+    def _sample(
+        self,
+        image_id: str,
+        image: ListedFile,
+        rows: list[_Row],
+        more: list[_Row],
+        masks: Mapping[str, ListedFile],
+    ) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped rows, and a note on what it holds."""
         objects: list[ObjectFields] = []
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
         ids: list[int | str] = []
         name, found, seen = image.entry.name, {BOXES}, set[tuple[str, ...]]()
+        orientation = 0
+        for row in (row for row in more if row[0] == ROTATION):
+            (cell,) = row[2]
+            turn = _ORIENTATIONS.get(cell.removesuffix(".0"))
+            if turn is None or orientation not in (0, turn):
+                detail = f"Rotation is {cell!r}, not 0, 90, 180 or 270, or unlike an earlier row"
+                yield _rejected("E-ANN-ROW", detail, image_id, name, _id_of(row))
+            else:
+                orientation = turn
         for row in rows:
             kind, _, cells = row
             opened = self._open(kind, cells)
@@ -215,11 +286,20 @@ class OpenImagesReader:
                 objects.append(opened)
                 attributes.append(flags)
                 found |= known
+        files = [image]
+        for row, match in match_masks((row for row in more if row[0] == MASKS), objects, masks):
+            found.add("instance_masks")
+            if isinstance(match, tuple):
+                yield _rejected(*match, image_id, name, _id_of(row))
+            else:
+                attributes[match] = attributes[match] | {"mask": len(files)}
+                files.append(masks[posixpath.basename(row[2][-1])])
         fields = AttributedFields(*STORED_FRACTIONS, objects, image_id=image_id)
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
-        blobs = (Blob(image.root, name),)
-        sample = Sample("", image_id, image.position, blobs, pack(fields), tuple(ids))
-        yield pin_sample(sample, image.entry)
+        blobs = [Blob(file.root, file.entry.name) for file in files]
+        blobs[0] = Blob(image.root, name, orientation=orientation)
+        sample = Sample("", image_id, image.position, tuple(blobs), pack(fields), tuple(ids))
+        yield pin_all(sample, [file.entry for file in files])
         yield SplitSource("", found=sorted(found))
 
     def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Fault:

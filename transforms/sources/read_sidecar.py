@@ -32,15 +32,21 @@ from beam_tfrec.schemas.fields import (
     PictureFields,
     fields_of_row,
 )
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import NO_SIDE, OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import (
+    NO_SIDE,
+    OTHER_SIDE,
+    PNG,
+    JoinedFiles,
+    NamedFile,
+)
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     MAX_IMAGE_BYTES,
     ListedFile,
     is_folder,
-    pin_sample,
+    pin_all,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
@@ -148,6 +154,7 @@ class SideReader:
         skip_imageless: sources that skip annotation files without an image, with globs of those
             that are rejected all the same.
         join_by: field with the image's name; empty if the files' own names are compared.
+        masks: kinds of PNGs that each image needs, in the order of the sample's blobs.
     """
 
     splitting: Splitting
@@ -155,6 +162,7 @@ class SideReader:
     allow_unannotated: bool = False
     join_by: str = ""
     skip_imageless: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
 
     def __call__(self, piece: tuple[JoinedFiles, list[bytes]]) -> Iterator[Item]:
         """Yield the sample of an image and its annotation file, or rejects.
@@ -171,17 +179,18 @@ class SideReader:
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
-            yield self._rejected(source, named, "E-IMG-MISSING", "a list of images names it")
+            by = "a PNG of masks has its name" if joined.masks else "a list of images names it"
+            yield self._rejected(source, named, "E-IMG-MISSING", by)
         if len(images) == len(files) == 1:
             file, text = files.pop()
-            yield from self._items(source, images[0], self._open(file, text), text)
+            yield from self._items(joined, images[0], self._open(file, text), text)
         elif files or not self.allow_unannotated:
             missing = "no file names it" if self.join_by else "no annotation file has its name"
             why = fault if files else ("E-ANN-MISSING", missing)
             yield from (self._rejected(source, image, *why) for image in images)
         else:
             for image in images:
-                yield from self._items(source, image, self.read(None))
+                yield from self._items(joined, image, self.read(None))
         own = self.skip_imageless.get(source, ("",))
         for file, text in files:
             name = file.entry.name
@@ -192,12 +201,13 @@ class SideReader:
 
     def _items(
         self,
-        source: str,
+        joined: JoinedFiles,
         image: ListedFile,
         opened: SideSample | Fault,
         text: bytes | None = None,
     ) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
+        source, masks = joined.source, {file.root: file.entry for file in joined.masks}
         if isinstance(opened, tuple):
             yield self._rejected(source, image, *opened)
             return
@@ -207,15 +217,17 @@ class SideReader:
         else:
             fields = {name: value_at(text, name) for name in self.splitting.fields.values()}
             split = self.splitting.split_for(source, key, fields, key)
-        blobs = (Blob(image.root, key),)
+        roots = [mask_root(source, kind) for kind in self.masks]
+        blobs = (Blob(image.root, key), *(Blob(root, f"{joined.name}.png") for root in roots))
         sample = msgspec.structs.replace(
             opened.sample, split=split, key=key, position=image.position, blobs=blobs
         )
-        yield pin_sample(sample, image.entry)
+        yield pin_all(sample, [image.entry, *map(masks.get, roots)])
         for bad in opened.bad:
             ids = (bad.annotation_id,)
             yield self._rejected(source, image, bad.code, bad.detail, ids, split)
-        yield msgspec.structs.replace(opened.note, split=split)
+        found = [*opened.note.found, *self.masks]
+        yield msgspec.structs.replace(opened.note, split=split, found=found)
 
     def _imageless(
         self, source: str, file: ListedFile, text: bytes, code: str, detail: str
@@ -285,29 +297,35 @@ class NameList:
 class SideNames:
     """Computes join names: the names of images and annotation files without their extensions.
 
-    The images' root has the name of the source, the annotation files' root `{source}/annotations`.
+    The images' root has the name of the source, the annotation files' root `{source}/annotations`,
+    and roots of masks have names of `mask_root`.
 
     Attributes:
         globs: globs of annotation files' names, by source; empty for all names with the suffix.
         whole: whether to keep images' extensions, since a field has them.
         suffix: extension of annotation files, in lower case; names may have it in any case.
         lists: lists of the images to read, by source; none for all images.
+        masks: kinds of roots of PNGs of masks.
     """
 
     globs: Mapping[str, str]
     whole: bool = False
     suffix: str = ".json"
     lists: Mapping[str, NameList] = field(default_factory=dict)
+    masks: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
         """Yield a listed file with its join name; nothing for folders and unused files."""
         name = file.entry.name
-        source, _, is_annotation = file.root.partition("/")
+        source, _, kind = file.root.partition("/")
         if file.entry.kind == "directory":  # a folder that could be listed
             return
         stem = self.stem(file)
         is_listed = self.is_listed(file, stem)
-        if is_annotation:
+        if kind in self.masks:
+            if is_listed and name.endswith(".png") and not why_skipped(name):
+                yield NamedFile(source, stem, PNG, file)
+        elif kind:
             glob = self.globs[source]
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
             if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:

@@ -11,7 +11,7 @@ import operator
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -137,6 +137,7 @@ class TarReader:
         access: credentials and limits for stores.
         types: types of the fields to write, by path; None to write classes.
         label_file: URI of the file with a class's name in each line; empty for none.
+        read: parser of objects in .json members; None to write classes or fields.
     """
 
     splitting: Splitting
@@ -144,6 +145,7 @@ class TarReader:
     access: Access
     types: Mapping[str, ColumnType] | None = None
     label_file: str = ""
+    read: Callable[[bytes], SideSample | Fault] | None = None
 
     def __call__(self, file: TarFile) -> Iterator[Item]:
         """Yield a sample or a reject for each base name, then notes of classes and other members.
@@ -202,15 +204,10 @@ class TarReader:
         pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
         blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
         opened = self._open(parts, images)
+        reject = functools.partial(Rejected, stage=STAGE, key=key, file_name=blob.file_name)
         if isinstance(opened, tuple):
-            yield Rejected(
-                code=opened[0],
-                stage=STAGE,
-                split=self.splitting.split_of_other(given, key),
-                key=key,
-                file_name=blob.file_name,
-                detail=opened[1],
-            )
+            split, (code, detail) = self.splitting.split_of_other(given, key), opened
+            yield reject(code=code, split=split, detail=detail)
             return
         json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
         fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
@@ -219,7 +216,9 @@ class TarReader:
         yield msgspec.structs.replace(
             opened.sample, split=split, key=key, position=position, blobs=(blob,)
         )
-        if self.types is None:
+        for one, code, detail in opened.bad:
+            yield reject(code=code, split=split, detail=detail, annotation_ids=(one,))
+        if self.types is None and self.read is None:
             classes.setdefault(split, set()).update(opened.note.class_names)
         else:
             yield msgspec.structs.replace(opened.note, split=split)
@@ -243,14 +242,15 @@ class TarReader:
                 cells[name] = part.text.decode()
             except UnicodeDecodeError as error:
                 return "E-ANN-FILE", f"{part.name}: not UTF-8 (byte {error.start})"
-        if self.types is None and _CLASS not in cells:
-            return "E-SRC-LABEL", "no .cls member with its base name is next to it"
-        if self.types is None:
+        if self.types is None and self.read is None:
+            if _CLASS not in cells:
+                return "E-SRC-LABEL", "no .cls member with its base name is next to it"
             return self._class_of(cells[_CLASS])
-        if _JSON not in cells and self.types.keys() - {_CLASS, _CAPTION}:
+        types = self.types or {}
+        if _JSON not in cells and (self.read or types.keys() - {_CLASS, _CAPTION}):
             return "E-ANN-MISSING", "no .json member with its base name is next to it"
         json = cells.pop(_JSON, "{}").encode()
-        return read_values(json, self.types, cells)
+        return self.read(json) if self.read else read_values(json, types, cells)
 
     def _class_of(self, text: str) -> SideSample | Fault:
         if not _NUMBER.fullmatch(text):
