@@ -119,6 +119,19 @@ def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "splits"),
+    [
+        ("train: a\nval:\ntest: [b, c]", {"train": ["a"], "test": ["b", "c"]}),
+        ("train: a\nvalidation: b", {"train": ["a"], "val": ["b"]}),
+        ("valid: b", {"val": ["b"]}),
+        ("val: a\nvalid: b", {"val": ["a"]}),
+    ],
+)
+def test_splits_have_three_names(text: str, splits: dict[str, list[str]]) -> None:
+    assert read_data_file(f"{NAMES}{text}".encode()).splits == splits
+
+
+@pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("a: [", "data must be YAML, got while parsing a flow node"),

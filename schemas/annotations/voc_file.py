@@ -47,14 +47,14 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
     entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
     attributes: dict[int | str, dict[str, int | str]] = {}
     for place, found in enumerate(root.iterfind("object")):
-        name, bbox = _text(found, "name"), _bbox(found, offset_px)
+        texts, bbox = _texts(found), _bbox(_texts(found.find("bndbox")), offset_px)
         fault = bbox if isinstance(bbox, tuple) else None
-        if fault := ("E-ANN-SHAPE", "name is empty") if not name else fault:
+        if fault := fault if texts.get("name") else ("E-ANN-SHAPE", "name is empty"):
             bad.append(BadAnnotation(place, *fault))
             continue
         raw = msgspec.Raw(msgspec.json.encode(bbox))
-        entries.append(CocoInstance(id=place, image_id=0, category_id=name, bbox=raw))
-        attributes[place] = _attributes(found, repairs)
+        entries.append(CocoInstance(id=place, image_id=0, category_id=texts["name"], bbox=raw))
+        attributes[place] = _attributes(texts, repairs)
         repairs["part_left_out"] += len(found.findall("part"))
     return SideFile(width_px, height_px, entries, bad, attributes, repairs)
 
@@ -93,6 +93,7 @@ def _parse_xml(data: bytes) -> Element:
     if len(data) > MAX_XML_BYTES:
         raise ValueError(f"{len(data)} bytes, the limit is {MAX_XML_BYTES}")
     builder, parser = TreeBuilder(), expat.ParserCreate()
+    parser.buffer_text = True  # a call for a text, not for each of its lines
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
@@ -108,51 +109,47 @@ def _refuse_doctype(name: str, *_: object) -> None:
     raise ValueError(f"a document type ({name}), which may declare entities: remove it")
 
 
-def _text(parent: Element, path: str) -> str:
-    """Return the text of a child without space around it; empty if there is none."""
-    return (parent.findtext(path) or "").strip()
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _texts(parent: Element | None) -> dict[str, str]:
+    """Return the texts of the children by name, without space around them; the first of a name."""
+    children = [] if parent is None else parent[::-1]
+    return {child.tag: (child.text or "").strip() for child in children}
 
 
 def _side_px(root: Element, name: str) -> int:
     """Return a side of the image, 0 if the file does not say."""
-    text = _text(root, f"size/{name}")
-    side = _number(text or "0")
-    if side is None or not 0 <= side <= _MAX_SIDE_PX or side != int(side):
+    text = _texts(root.find("size")).get(name, "")
+    try:
+        side = float(text or "0")
+    except ValueError:
+        side = math.nan
+    if not 0 <= side <= _MAX_SIDE_PX or side != int(side):
         raise ValueError(f"{name} must be a number of pixels, got {text!r}")
     return int(side)
 
 
-def _bbox(found: Element, offset_px: int) -> list[float] | Fault:
+def _bbox(bndbox: dict[str, str], offset_px: int) -> list[float] | Fault:
     """Return an object's box as COCO's bbox, or its fault."""
-    texts = [_text(found, f"bndbox/{corner}") for corner in _CORNERS]
-    numbers = [number for number in map(_number, texts) if number is not None]
-    if len(numbers) < len(_CORNERS):
-        given = zip(_CORNERS, texts, strict=True)
-        return "E-BOX-SHAPE", f"bndbox is {', '.join(f'{name} {text!r}' for name, text in given)}"
-    if not all(map(math.isfinite, numbers)):
+    try:
+        xmin, ymin, xmax, ymax = (float(bndbox.get(corner, "")) for corner in _CORNERS)
+    except ValueError:
+        given = ", ".join(f"{corner} {bndbox.get(corner, '')!r}" for corner in _CORNERS)
+        return "E-BOX-SHAPE", f"bndbox is {given}"
+    if not all(map(math.isfinite, (xmin, ymin, xmax, ymax))):
         return "E-BOX-NOT-FINITE", "bndbox holds a number that is not finite"
-    xmin, ymin, xmax, ymax = numbers
     left, top = xmin - offset_px, ymin - offset_px
     return [left, top, xmax - left, ymax - top]
 
 
-def _attributes(found: Element, repairs: Counter[str]) -> dict[str, int | str]:
+def _attributes(texts: dict[str, str], repairs: Counter[str]) -> dict[str, int | str]:
     """Return the attributes that an object has; count those that are neither 0 nor 1."""
     attributes: dict[str, int | str] = {}
     for name in _FLAGS:
-        if text := _text(found, name):
+        if text := texts.get(name):
             value = _VALUE_OF_FLAG.get(text.lower())
             if value is None:
                 repairs["attribute_left_out"] += 1
             else:
                 attributes[name] = value
-    if pose := _text(found, "pose"):
+    if pose := texts.get("pose"):
         attributes["pose"] = pose
     return attributes

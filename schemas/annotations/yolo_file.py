@@ -13,7 +13,8 @@ from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.fields import UPRIGHT_FRACTIONS, BadAnnotation
 from beam_tfrec.schemas.manifest import Label
 
-SPLITS = ("train", "val", "test")
+# Ultralytics reads validation as val, and others write valid; val itself wins.
+_SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
 _MAX_YAML_BYTES = 1 << 20
 _MAX_POINTS = 1000
 _FARTHEST = 10.0
@@ -53,7 +54,7 @@ def read_data_file(data: bytes) -> DataFile:
         raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
-    splits = {split: _texts(split, content[split]) for split in SPLITS if content.get(split)}
+    splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
     count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
     points = tuple(map(str, range(count)))
     labels = [Label(number, name, keypoints=points) for number, name in _names(content).items()]
