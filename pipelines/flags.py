@@ -15,7 +15,7 @@ from beam_tfrec.pipelines.cli import (
     parse_several_per_split,
 )
 from beam_tfrec.schemas.columns import ColumnType, parse_type
-from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.faults import RejectBudget, require_at_least
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
@@ -411,10 +411,8 @@ def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
     Raises:
         ValueError: when it is negative.
     """
-    first: int = default if flags.first_label is None else flags.first_label
-    if first < 0:
-        raise ValueError(f"first_label must be at least 0, got {first}: give 0 or 1")
-    return first
+    require_at_least(0, first_label=flags.first_label)
+    return default if flags.first_label is None else int(flags.first_label)
 
 
 def feature_names(text: str | None) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ from typing import SupportsIndex
 import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
     Content,
@@ -71,10 +72,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range, and options without effect."""
-        for name, example in (("batch_size", 64), ("max_objects", 100)):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}: for example {example}")
+        require_at_least(1, batch_size=self.batch_size, max_objects=self.max_objects)
+        require_at_least(0, shuffle=self.shuffle)
         if self.image_size is not None and not self.decode_images:
             raise ValueError(
                 f"image_size must come with decode_images, got {self.image_size}: leave it out"
@@ -84,8 +83,6 @@ class Reading:
                 f"image_size must be (height, width) in px, got {self.image_size}: for example"
                 " (224, 224)"
             )
-        if self.shuffle < 0:
-            raise ValueError(f"shuffle must be at least 0, got {self.shuffle}: give True or False")
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 

@@ -318,8 +318,8 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0: for example 64"),
-        ({"shuffle": -1}, "shuffle must be at least 0, got -1: give True or False"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
+        ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
         ({"image_size": 224}, "image_size must be (height, width) in px, got 224: for"),
         ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
         ({"image_size": (5, 5)}, "image_size must come with images, layout 'numbers' has none"),
@@ -328,7 +328,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
             "image_size must come with decode_images, got (5, 5): leave it out",
         ),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
-        ({"max_objects": 0}, "max_objects must be at least 1, got 0: for example 100"),
+        ({"max_objects": 0}, "max_objects must be at least 1, got 0: give a larger"),
         ({"max_objects": 3}, "max_objects must come with lists of objects, layout 'numbers' has"),
         ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
