@@ -1,6 +1,7 @@
 """Records of TFRecord files or data sets to sharded .tfrec: `beam-tfrec records --help`."""
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,11 +26,12 @@ from beam_tfrec.transforms.records.choose_records import (
     warn_of_keys,
 )
 from beam_tfrec.transforms.records.read_records import (
-    PlanRecords,
     RecordReader,
     RecordSource,
+    plan_source,
 )
 from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.list_blobs import PlanFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
@@ -126,7 +128,8 @@ class RecordsConfig(StagingConfig):
             not self.layout.is_opaque,
             None if self.plan else self.staging,
         )
-        planned = root | "PlanRecords" >> PlanRecords(reader)
+        plan = functools.partial(plan_source, reader=reader)
+        planned = root | "PlanRecords" >> PlanFiles(self.listed_roots, plan, self.access)
         read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
         if self.choice.keys:
             sources = (

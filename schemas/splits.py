@@ -21,7 +21,6 @@ USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
 """Splits that a field may name if `--splits` does not list any. Splits without samples are left
 out of the data set."""
 
-_OPTIONS = ("split_by", "splits", "group_by", "split_seed")
 _NO_FIELDS: Mapping[str, str] = {}
 
 
@@ -191,12 +190,3 @@ class Splitting:
             remedy = "give every sample one, or split without it"
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
-
-
-def splitting_in(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a plan that come from `Splitting.options`.
-
-    >>> splitting_in({"seed": "0", "split_by": "part"})
-    {'split_by': 'part'}
-    """
-    return {name: options[name] for name in _OPTIONS if name in options}
