@@ -58,9 +58,9 @@ COMMANDS = {
     "diff": "Compare two data sets record by record.",
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
-REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""Commands of earlier checkouts, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
+A_SET = "a data set (a folder or URI with a manifest.json)"
+SETS_OR_FILES = f"{A_SET}, a TFRecord file of any origin, or a folder of such files"
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
@@ -112,6 +112,10 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise ValueError(f"{message}: see --help")
+
+    def path(self, name: str, help: str, metavar: str = "PATH", **options: Any) -> None:
+        """Add an argument of a path, which has no flag; see `argparse` for options."""
+        self.add_argument(name, type=not_empty, metavar=metavar, help=help, **options)
 
     def group(self, title: str, *, exclusive: bool = False, rare: bool = False) -> "FlagGroup":
         """Return a new group of flags in the help.
@@ -295,8 +299,6 @@ def run_command(argv: Sequence[str]) -> None:
     if command == "--version":
         print(f"beam-tfrec {__version__}")
         return
-    if command in REMOVED:
-        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         close = difflib.get_close_matches(command, [*names, "--help", "--version"], n=1, cutoff=0.7)
         remedy = (

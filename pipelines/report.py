@@ -6,10 +6,10 @@ This module imports neither Beam nor TensorFlow.
 from collections.abc import Sequence
 
 from beam_tfrec.pipelines.cli import (
+    SETS_OR_FILES,
     FlagParser,
     add_reading_flags,
     main,
-    not_empty,
     reading_access,
     say,
 )
@@ -38,14 +38,7 @@ def parser() -> FlagParser:
         "Write an HTML page on data sets or any TFRecord files: counts, rejects, histograms, and"
         " pictures with boxes, masks and keypoints. It is one file without external assets.",
     )
-    found.add_argument(
-        "paths",
-        nargs="+",
-        type=not_empty,
-        metavar="PATH",
-        help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
-        " a folder of such files; files are read as a whole",
-    )
+    found.path("paths", f"{SETS_OR_FILES}; files are read as a whole", nargs="+")
     found.group("output").text(
         "--output",
         "file to write; an earlier report is replaced, any other file is kept"

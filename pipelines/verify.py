@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from beam_tfrec.pipelines.cli import (
+    SETS_OR_FILES,
     FlagParser,
     add_reading_flags,
     main,
-    not_empty,
     parse_several_per_split,
     reading_access,
     say,
@@ -33,14 +33,7 @@ def parser() -> FlagParser:
         " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
         " for each finding that names file, record, key and byte.",
     )
-    found.add_argument(
-        "paths",
-        nargs="+",
-        type=not_empty,
-        metavar="PATH",
-        help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
-        " a folder of such files",
-    )
+    found.path("paths", SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
     group.switch(
         "--deep",
