@@ -43,7 +43,7 @@ from beam_tfrec.transforms.sources.read_sidecar import (
     read_values,
 )
 
-AUTO, FLAT = "auto", "flat"
+AUTO = "auto"
 _FEATURES = ("boxes", "masks", "polygons")
 
 
@@ -186,7 +186,7 @@ class SidecarConfig(SideConfig):
         known = self.format.value if self.format else AUTO
         return {
             **super().options(),
-            "format": FLAT if isinstance(self.layout, TableLayout) else known,
+            "format": "flat" if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
         }
 
@@ -224,9 +224,8 @@ def add_flags(parser: FlagParser) -> None:
     group, records = add_side_flags(parser, "JSON", features)
     group.choice(
         "--format",
-        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto; with"
-        " --fields flat)",
-        [AUTO, *(known.value for known in SideFormat), FLAT],
+        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)",
+        [AUTO, *(known.value for known in SideFormat)],
     )
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
@@ -244,15 +243,10 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     Raises:
         ValueError: when a feature is unknown, or flags exclude each other.
     """
-    if flags.fields or flags.format == FLAT:
-        if not flags.fields or flags.format not in (None, FLAT):
-            raise ValueError(
-                f"fields must come with format flat, got format {flags.format} and fields"
-                f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
-            )
-        unused = ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch")
-        return fields_layout_of(flags, unused)
-    return detection_of(flags, _FEATURES)
+    if not flags.fields:
+        return detection_of(flags, _FEATURES)
+    unused = "features", "label_file", "first_label", "max_dropped", "on_size_mismatch", "format"
+    return fields_layout_of(flags, unused)
 
 
 def detection_of(flags: argparse.Namespace, known: Collection[str]) -> DetectionLayout:
@@ -313,7 +307,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         **side_fields(flags),
-        "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
+        "format": None if flags.format in (None, AUTO) else SideFormat(flags.format),
         "join_by": flags.join_by or "",
         "layout": layout_of(flags),
     }

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import (
-    MANIFEST_NAME,
     Label,
     Manifest,
     ShardEntry,
@@ -109,15 +108,17 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
     """Return the data sets at these paths or URIs.
 
     Raises:
-        ValueError: No path is given, a data set has no manifest, or features or labels differ.
-        RuntimeError: `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
+        ValueError: No path is given, or features or labels differ.
+        RuntimeError: `E-ARG`: a data set has no manifest.
+            `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
             `E-VER-MANIFEST`: a manifest contradicts itself.
     """
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
     if not given:
         raise ValueError("data_sets must be at least one path, got none: give an output")
-    data_sets = DataSets(given, tuple(_manifest(root, access) for root in given), access)
+    found = (read_data_set.read_finished(open_storage(root, access), "path") for root in given)
+    data_sets = DataSets(given, tuple(manifest for manifest, _ in found), access)
     _refuse_different(data_sets)
     return data_sets
 
@@ -130,16 +131,6 @@ def _absolute(root: Root) -> str:
     if not text or not is_local(text) or "://" in text:
         return text
     return os.path.join(os.getcwd(), text)  # abspath would resolve `link/..` wrongly
-
-
-def _manifest(root: str, access: Access) -> Manifest:
-    storage = open_storage(root, access)
-    if storage.stat(MANIFEST_NAME) is None:
-        raise ValueError(
-            f"data_sets must have a {MANIFEST_NAME}, {root!r} has none: give the output of a"
-            " finished run"
-        )
-    return read_data_set.read_finished(storage, "output")[0]
 
 
 def _refuse_different(data_sets: DataSets) -> None:
