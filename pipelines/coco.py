@@ -21,6 +21,7 @@ from beam_tfrec.pipelines.flags import (
     feature_names,
     parse_int,
     parse_per_split,
+    same_fields,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
@@ -180,12 +181,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),
         "rules": CocoRules(
-            string_ids=flags.string_ids,
             drop_orphans=flags.orphans == "drop",
             licenses=tuple(parse_int("licenses", part) for part in licenses),
-            skip_crowd=flags.skip_crowd,
-            min_box_px=flags.min_box_px,
-            skip_unannotated=flags.skip_unannotated,
+            **same_fields(flags, "string_ids", "skip_crowd", "min_box_px", "skip_unannotated"),
         ),
     }
 

@@ -357,7 +357,7 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         )
     if read.listing is not None:  # otherwise the reader has pinned its samples
         panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(read.listing, _all_named(tallies, skipped), panoptic, spool)
+        pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
@@ -393,10 +393,3 @@ def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
         report = beam.Map(with_report, config.output, config.access)
         manifests = manifests | "WriteReport" >> report
     return config.after_commit(manifests)
-
-
-def _all_named(listed: Tallies | None, left_out: Tallies | None) -> Tallies | None:
-    """Return the tallies of samples that never reach `PinBlobs`; None for none."""
-    if listed is None or left_out is None:
-        return left_out if listed is None else listed
-    return (listed, left_out) | "AllTallies" >> beam.Flatten()

@@ -64,11 +64,8 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     if images:
         conversion = Conversion(
             resize=None if flags.resize is None else Resize.parse(flags.resize),
-            resize_mode=flags.resize_mode,
-            reencode=flags.reencode,
-            quality=flags.quality,
-            color=flags.color,
             turns=flags.orientation == "upright",
+            **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
         fields = {"check": flags.check, "conversion": conversion}
     dropped = getattr(flags, "max_dropped", None)
@@ -89,12 +86,9 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
         "exclude": flags.exclude or "",
-        "allow_empty": flags.allow_empty,
         "limits": GateLimits(
-            shards_in_flight=flags.shards_in_flight,
             bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-            readers=flags.readers,
-            workers=flags.workers,
+            **same_fields(flags, "shards_in_flight", "readers", "workers"),
         ),
         "access": Access(
             flags.anonymous,
@@ -103,14 +97,16 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             flags.spool_dir or "",
             flags.max_reads_per_second,
         ),
-        "report": flags.report,
-        "overwrite": flags.overwrite,
-        "trust_manifest": flags.trust_manifest,
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
         "plan": flags.plan or "",
-        "quiet": flags.quiet,
+        **same_fields(flags, "allow_empty", "report", "overwrite", "trust_manifest", "quiet"),
     }
+
+
+def same_fields(flags: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of flags that are fields of the same names."""
+    return {name: getattr(flags, name) for name in names}
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:
@@ -122,11 +118,9 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
             raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
     return Sharding(
         num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
-        records_per_shard=flags.records_per_shard,
         shard_bytes=flags.shard_size and parse_size("shard_size", flags.shard_size),
-        hosts=flags.hosts,
         order={split: Order(text) for split, text in orders.items()},
-        seed=flags.seed,
+        **same_fields(flags, "records_per_shard", "hosts", "seed"),
     )
 
 

@@ -306,7 +306,7 @@ def test_each_blob_is_found_in_its_own_root(
     a, b = Blob("train", "a.jpg", 10, "pin a"), Blob("train", "b.jpg", 20, "pin b")
     with test_pipeline() as pipeline:
         named = pipeline | "Named" >> beam.Create([("train", PinTally(named=5))])
-        pinned = pin(pipeline, samples, listed, skipped_tallies=named, panoptic=True)
+        pinned = pin(pipeline, samples, listed, more_tallies=[named], panoptic=True)
         expected = [
             msgspec.structs.replace(samples[0], blobs=(a, Blob(PANOPTIC, "a.png", 1, "pin c"))),
             msgspec.structs.replace(samples[1], blobs=(b,)),

@@ -106,20 +106,20 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListBlobs`.
-        skipped_tallies: counts of samples pinned or skipped before; None without such samples.
+        more_tallies: counts of samples pinned or skipped before; None without such samples.
         panoptic: whether samples may have a panoptic image.
         spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     listing: beam.PCollection[ListedFile]
-    skipped_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+    more_tallies: Sequence[beam.PCollection[tuple[str, PinTally]] | None] = ()
     panoptic: bool = False
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
-        tallies = [] if self.skipped_tallies is None else [self.skipped_tallies]
+        tallies = [known for known in self.more_tallies if known is not None]
         for index in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
             pinned = self._pin(samples, index)
             samples = pinned.samples
