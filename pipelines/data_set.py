@@ -99,9 +99,7 @@ class DataSetConfig(DataSetJob):
         check_splits_named("num_shards", self.sharding.num_shards, source, self.splits)
         check_splits_named("order", self.sharding.order, source, self.splits)
         if self.sharding.seed and {*map(self.sharding.order_of, self.splits)} == {Order.INPUT}:
-            raise ValueError(
-                f"seed must come with a shuffled split, got {self.sharding.seed}: leave it out"
-            )
+            raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)

@@ -103,9 +103,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     if layout is TensorLayout:
         return TensorLayout(first_label, flags.dtype or "float32")
     if flags.dtype is not None:
-        raise ValueError(
-            f"dtype must come with layout tensor, got layout {flags.layout}: leave it out"
-        )
+        raise ValueError(f"dtype must come with layout tensor, got {flags.layout}: leave it out")
     return layout(first_label)
 
 

@@ -69,9 +69,7 @@ def run(argv: Sequence[str]) -> None:
     if not pages:  # only data sets that are not complete
         raise RuntimeError(found.lines()[0])
     if files and not output:
-        raise ValueError(
-            f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"
-        )
+        raise ValueError(f"output must be given for {files[0]}: add --output {REPORT_NAME}")
     if output and pages > 1:
         raise ValueError(f"output must be of one data set or of files, got {pages}: give one")
     places = [output or join_uri(root, REPORT_NAME) for root in data_sets]
@@ -108,9 +106,7 @@ def _put(uri: str, report: Report, access: Access) -> None:
     if storage.stat("") is None:
         storage.probe()
     if not storage.create(name, page):  # another process was faster
-        raise RuntimeError(
-            fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "look at it, or run again")
-        )
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "run again"))
     records = sum(split.summary.records for split in report.splits)
     notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
     pictures = counted(len(report.pictures), "picture")

@@ -103,9 +103,7 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
         yield f"{printable(flags.path)}: no records"
     if is_one and not shown:
         what = f"has no record {flags.record if flags.key is None else flags.key!r}{among}"
-        remedy = (
-            "give another --record or --key; without them, the first records and keys are shown"
-        )
+        remedy = "give another --record or --key; without them, the first records are shown"
         raise RuntimeError(fault_line("E-ARG", flags.path, what, remedy))
 
 

@@ -288,9 +288,7 @@ def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableL
             raise ValueError(f"{name} must come without fields, got {got}: leave it out")
     types = parse_types(flags.fields)
     if empty := [path for path in types if not all(path.split("."))]:
-        raise ValueError(
-            f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty key"
-        )
+        raise ValueError(f"fields must have no empty key, got {empty[0]!r}: remove it")
     return TableLayout(types, with_image=True)
 
 

@@ -122,10 +122,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
     options = engines.checked_options(argv, uris)
     if engines.makes_template(options):
-        raise ValueError(
-            "template_location must come with a pipeline that makes a data set, got verify: leave"
-            " it out"
-        )
+        raise ValueError("template_location must come without verify, got both: leave it out")
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
     if engines.is_dry_run(options):  # sends no request to a store
         everything = VerifyEverything(config, name)

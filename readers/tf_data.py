@@ -75,14 +75,9 @@ class Reading:
         require_at_least(1, batch_size=self.batch_size, max_objects=self.max_objects)
         require_at_least(0, shuffle=self.shuffle)
         if self.image_size is not None and not self.decode_images:
-            raise ValueError(
-                f"image_size must come with decode_images, got {self.image_size}: leave it out"
-            )
+            raise ValueError(f"image_size needs decode_images, got {self.image_size}: leave it out")
         if self.image_size is not None and not _is_size(self.image_size):
-            raise ValueError(
-                f"image_size must be (height, width) in px, got {self.image_size}: for example"
-                " (224, 224)"
-            )
+            raise ValueError(f"image_size must be height, width, got {self.image_size}: give both")
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
@@ -203,9 +198,7 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
     per_object = {} if reading.max_objects is None else values_per_object(data_sets)
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
-        raise ValueError(
-            f"image_size must come with images, layout {spec.name!r} has none: leave it out"
-        )
+        raise ValueError(f"image_size needs images, layout {spec.name!r} has none: leave it out")
     features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
     def parse(records: tf.Tensor) -> Tensors:

@@ -58,18 +58,13 @@ class Splitting:
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
         if self.names and self.by in (GIVEN, HASH):
-            raise ValueError(
-                f"splits without shares need split_by FIELD, got {self.by!r}: name the field, or"
-                " leave them out"
-            )
+            raise ValueError(f"splits without shares need split_by FIELD, got {self.by!r}: name it")
         if self.by != HASH and (self.group_by or self.seed):
             raise ValueError(
                 f"group_by and split_seed need split_by hash, got {self.by!r}: leave them out"
             )
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
-            raise ValueError(
-                f"split_seed must be at most 64 digits, got {self.seed}: give a smaller one"
-            )
+            raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 
     @property
     def fields(self) -> dict[str, str]:

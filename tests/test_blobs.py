@@ -168,7 +168,7 @@ def test_tallies_add_up() -> None:
             "train",
             PinTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
             "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
-            " the first lies in the folder of test: give each split its own folder",
+            " the first lies in the folder of test: give each split its own",
         ),
         (
             "train",

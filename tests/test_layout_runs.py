@@ -68,7 +68,7 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
         (["--layout", "keras", "--string_ids"], "string_ids must not be given with layout keras"),
         (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
         (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
-        (["--resize", "99999"], "resize must have sides of 1 to 65500 px, got 99999"),
+        (["--resize", "99999"], "resize must be 1 to 65500 px, got 99999"),
         (["--resize_mode", "fill"], "resize_mode must come with a box, got fill with resize None"),
         (FILL_LONGEST, "resize_mode must come with a box, got fill with resize max:9"),
         (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),

@@ -320,12 +320,12 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
-        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: for"),
-        ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
-        ({"image_size": (5, 5)}, "image_size must come with images, layout 'numbers' has none"),
+        ({"image_size": 224}, "image_size must be height, width, got 224: give"),
+        ({"image_size": (0, 5)}, "image_size must be height, width, got (0, 5)"),
+        ({"image_size": (5, 5)}, "image_size needs images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},
-            "image_size must come with decode_images, got (5, 5): leave it out",
+            "image_size needs decode_images, got (5, 5): leave it out",
         ),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: give a larger"),

@@ -51,7 +51,7 @@ REFUSED = [
     ("--since ''", "argument --since: must not be empty: see --help"),
     (
         "--since gs://b/1 'gs://b-{date}/2'",
-        "since must have {date} after the bucket, got 'gs://b-{date}/2': give the data sets",
+        "since needs {date} after the bucket, got 'gs://b-{date}/2': give names",
     ),
     ("--date 2026-11-20", "date 2026-11-20 must replace {date} in output or since, and neither"),
     ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
@@ -61,7 +61,7 @@ REFUSED = [
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
     ("--split Train", "a split must be lower-case letters, digits and _, a letter first, at"),
     ("--overwrite --trust_manifest", "overwrite and trust_manifest exclude each other, got both:"),
-    ("--order input --seed 3", "seed must come with a shuffled split, got 3: leave it out"),
+    ("--order input --seed 3", "seed needs a shuffled split, got 3: leave it out"),
     ("--order input train=shuffled", "order must be of a split, got input for none: leave it out"),
     ("--num_shards 4 train=2", "num_shards must be of a split, got 4 for none: leave it out"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),

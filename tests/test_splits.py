@@ -114,9 +114,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
     ({"by": "part", "shares": ONE}, f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}"),
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
-    ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name the field"),
+    ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
     ({"seed": 3}, "group_by and split_seed need split_by hash, got 'given': leave them out"),
-    ({"by": HASH, "shares": ONE, "seed": 10**64}, "split_seed must be at most 64 digits, got 1000"),
+    (
+        {"by": HASH, "shares": ONE, "seed": 10**64},
+        "split_seed must have at most 64 digits, got 1000",
+    ),
 ]
 
 

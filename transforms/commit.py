@@ -61,7 +61,8 @@ from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
-_OF_SOURCES = "listed repeated_annotation_ids skipped sources images images_without_samples".split()
+_OF_SOURCES = "listed", "repeated_annotation_ids", "skipped", "sources"
+_OF_IMAGES = "images", "images_without_samples"
 """Fields of a split's summary that are copied from its `SplitSource`."""
 
 
@@ -192,10 +193,9 @@ def refuse_empty(
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
         if not source.is_empty and not samples[source.split] and not may_be_empty:
-            what = (
-                f"none of {counted(source.images or source.listed, job.layout.sample_noun)} is left"
-            )
+            listed = counted(source.images or source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
+            what = f"none of {listed} is left"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
@@ -298,7 +298,7 @@ def _summarize(
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
     summary = SplitSummary(
-        **{name: getattr(source, name) for name in _OF_SOURCES},
+        **{name: getattr(source, name) for name in _OF_SOURCES + _OF_IMAGES},
         excluded=source.excluded_images,
         rejected_before_planning=sum(not reject.shard for reject in samples),
         planned=planned,

@@ -54,10 +54,7 @@ class Since:
         """Refuse `{date}` in a bucket's name, since buckets are not listed."""
         for name in self.names:
             if DATE in name and _split_pattern(name)[0].endswith(":/"):
-                raise ValueError(
-                    f"since must have {DATE} after the bucket, got {name!r}:"
-                    " give the data sets by their names"
-                )
+                raise ValueError(f"since needs {DATE} after the bucket, got {name!r}: give names")
 
 
 class EarlierSet(msgspec.Struct, frozen=True, order=True):

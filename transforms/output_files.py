@@ -101,9 +101,7 @@ def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeE
     """Return the fault of an output with files that this run has not written."""
     remedy = "give another --output, or move it away"
     if replaceable:
-        remedy = (
-            "give another --output, move it away, or run with --overwrite if an ended run left it"
-        )
+        remedy = "give another --output, move it away, or give --overwrite if a run left it"
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 

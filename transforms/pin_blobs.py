@@ -77,9 +77,7 @@ def refuse_mostly_missing(
             listed = f"listed names look like {tally.first_unreferenced!r}"
             remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
             if swapped := listed_in.get(tally.first_missing):
-                remedy = (
-                    f"the first lies in the folder of {swapped}: give each split its own folder"
-                )
+                remedy = f"the first lies in the folder of {swapped}: give each split its own"
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"

@@ -288,9 +288,7 @@ class RecordReader:
         if row is None or self.key_feature or self.splitting.fields:
             record = parse_record(found.data) if self.parses else _OPAQUE
             if record is None:
-                what = (
-                    f"{where}: {found.size} bytes of another kind (--record_type bytes copies them)"
-                )
+                what = f"{where}: {found.size} bytes of another kind (see --record_type bytes)"
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
             if self.key_feature:
                 given = text_in(record, self.key_feature)
