@@ -67,10 +67,7 @@ class CocoConfig(DataSetConfig):
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
-            raise ValueError(
-                f"string_ids must not be given with layout {self.layout.name}, whose records hold"
-                " ids as numbers: give --layout detection, or number the ids"
-            )
+            raise ValueError(f"string_ids must come without layout {self.layout.name}: number ids")
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -165,10 +162,7 @@ def add_flags(parser: FlagParser) -> None:
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
-        raise ValueError(
-            "category_ids of layout tfds must be contiguous, got original: leave it out, or give"
-            " --layout detection"
-        )
+        raise ValueError("category_ids of layout tfds must be contiguous, got original: omit it")
     bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {

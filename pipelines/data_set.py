@@ -197,17 +197,13 @@ class DataSetConfig(DataSetJob):
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
-            raise ValueError(
-                f"split_by {self.splitting.by} divides one source, got sources of"
-                f" {' and '.join(sorted(self.given))}: give one, without SPLIT="
-            )
+            raise ValueError(f"split_by divides one source, got {sorted(self.given)}: give one")
         known = self.split_fields
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
                 there = " or ".join(sorted(known)) or "none"
                 raise ValueError(
-                    f"{option} must name a field that these samples have, got {name!r}:"
-                    f" give {there}, or leave it out"
+                    f"{option} must name a field ({there}), got {name!r}: leave it out"
                 )
 
     def _check_output(self) -> None:

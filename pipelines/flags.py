@@ -136,10 +136,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
         return datetime.datetime.now(datetime.UTC).date()
     date = parse_date(flags.date)
     if not any(DATE in name for name in (flags.output, *flags.since)):
-        raise ValueError(
-            f"date {date} must replace {DATE} in output or since, and neither has it: add it, or"
-            " leave --date out"
-        )
+        raise ValueError(f"date needs {DATE} in output or since, got {date}: leave it out")
     return date
 
 
@@ -155,12 +152,9 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
         ValueError: when a split comes twice.
     """
     per_split = parse_several_per_split(name, values, bare)
-    for split, given in per_split.items():
+    for given in per_split.values():
         if len(given) > 1:
-            raise ValueError(
-                f"{name} of {split or 'all splits'} must come once,"
-                f" got {given[0]!r} and {given[1]!r}: remove one"
-            )
+            raise ValueError(f"{name} must come once per split, got {', '.join(given)}: remove one")
     return {split: given[0] for split, given in per_split.items()}
 
 

@@ -51,10 +51,7 @@ class FolderConfig(DataSetConfig):
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
         for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
             if getattr(self.conversion, option) is value:
-                raise ValueError(
-                    f"{option} must make JPEGs of RGB for layout imagenet, got {value.value}:"
-                    " leave it out, or give --layout classification"
-                )
+                raise ValueError(f"{option} must fit layout imagenet, got {value.value}: omit it")
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -68,10 +68,7 @@ class RecordsConfig(StagingConfig):
             needs = {"key_feature": self.key_feature, "classes": ",".join(self.choice.classes)}
             for option, value in (needs | self.splitting.fields).items():
                 if value:
-                    raise ValueError(
-                        f"{option} must come with records that have features, got {value!r} with"
-                        f" record_type {self.layout.name}: leave one of them out"
-                    )
+                    raise ValueError(f"{option} needs features, got {value!r}: leave it out")
         super().__post_init__()
 
     @property
@@ -111,10 +108,7 @@ class RecordsConfig(StagingConfig):
 
     def check_since(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
-        raise ValueError(
-            "since must come with another source than records, got both: give the data sets with"
-            " --records, and --on_duplicate first"
-        )
+        raise ValueError("since must come without records, got both: give all sets with --records")
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""

@@ -261,10 +261,7 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
     """
     features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in known]:
-        raise ValueError(
-            f"features must be of {', '.join(known)}, got {flags.features!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
-        )
+        raise ValueError(f"features must be of {', '.join(known)}, got {unknown[0]!r}: omit it")
     return DetectionLayout(
         on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
         features=features,

@@ -140,10 +140,7 @@ def _refuse_different(data_sets: DataSets) -> None:
     for root, manifest in zip(data_sets.roots[1:], data_sets.manifests[1:], strict=True):
         if different := _features(first) ^ _features(manifest):
             keys = ", ".join(sorted({feature[0] for feature in different}))
-            raise ValueError(
-                f"data_sets must hold the same features, {root!r} differs in {keys}: read it"
-                " separately"
-            )
+            raise ValueError(f"data_sets must be alike, {root!r} differs in {keys}: read it alone")
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
                 raise ValueError(

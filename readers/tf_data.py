@@ -177,10 +177,7 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     for key in _OF_ANY_LENGTH & found.keys():
         del found[key]
     if not found:
-        raise ValueError(
-            f"max_objects must come with lists of objects, layout {data_sets.spec.name!r} has none:"
-            " leave it out"
-        )
+        raise ValueError(f"max_objects needs objects, {data_sets.spec.name!r} has none: omit it")
     if _KEYPOINTS & found.keys():
         found |= dict.fromkeys(_KEYPOINTS & found.keys(), _keypoints_per_object(data_sets))
     return found
@@ -224,10 +221,7 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     }
     if len(found) > 1 or 0 in found:
         counts = " and ".join(map(str, sorted(found)))
-        raise ValueError(
-            f"max_objects must come with one number of keypoints, got {counts}: read the data sets"
-            " separately"
-        )
+        raise ValueError(f"max_objects needs one number of keypoints, got {counts}: omit it")
     return found.pop()
 
 

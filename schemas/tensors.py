@@ -208,10 +208,7 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
     if any(type(n) is not int or n < 0 for n in shape) or max(math.prod(sizes), *sizes) >= 2**63:
         raise _not_npy("a shape that no array can have")
     if fortran_order and sum(length != 1 for length in shape) > 1 and 0 not in shape:
-        raise ValueError(
-            "an array must be in C order, its items one after the other, got Fortran order:"
-            " save numpy.ascontiguousarray of it"
-        )
+        raise ValueError("an array must be in C order, got Fortran: save it by ascontiguousarray")
     return NpyHeader(name, value_bytes, shape, file.tell(), found.byteorder == ">")
 
 

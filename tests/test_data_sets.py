@@ -102,7 +102,7 @@ def test_other_features_are_refused(tmp_path: Path, features: list[Feature], wha
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", 0, spec=FeatureSpec("small", (*features, LABEL)))
     assert refusal(one, two) == (
-        f"data_sets must hold the same features, {two!r} differs in {what}: read it separately"
+        f"data_sets must be alike, {two!r} differs in {what}: read it alone"
     )
 
 

@@ -146,15 +146,14 @@ def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--images", "a", "b"), "images of train must come once, got 'a' and 'b'; remove one"),
+        (("--images", "a", "b"), "images must come once per split, got a, b; remove one"),
         (
             ("--images", "a", "--dtype", "uint8"),
             "dtype must come with layout tensor, got classification; leave it out",
         ),
         (
             ("--images", "a", "--layout", "imagenet", "--reencode", "png"),
-            "reencode must make JPEGs of RGB for layout imagenet, got png; leave it out, or give"
-            " --layout classification",
+            "reencode must fit layout imagenet, got png; omit it",
         ),
     ],
 )

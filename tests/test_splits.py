@@ -194,9 +194,9 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
         (
             {"train": "a"},
             Splitting("part"),
-            "split_by must name a field that these samples have, got 'part': give folder, or leave",
+            "split_by must name a field (folder), got 'part': leave it out",
         ),
-        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got sources of train and val"),
+        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got ['train', 'val']: give one"),
     ],
 )
 def test_other_fields_and_several_folders_are_refused(

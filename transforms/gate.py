@@ -159,9 +159,6 @@ class WorkerGate:
         which takes a tenth less CPU.
         """
 
-        def make_all(batch: list[T]) -> list[R]:
-            return [*map(make, batch)]
-
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
         try:
@@ -170,7 +167,7 @@ class WorkerGate:
                     size, wait=not pending
                 ):
                     yield from self._take_first(pending)
-                pending.append((batch, size, self._pool.submit(make_all, batch)))
+                pending.append((batch, size, self._pool.submit(list, map(make, batch))))
             while pending:
                 yield from self._take_first(pending)
         finally:

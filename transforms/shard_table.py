@@ -69,10 +69,7 @@ class Sharding:
                     f" give {f'{below} or ' if below else ''}{above}"
                 )
         if self.num_shards and self.records_per_shard is not None:
-            raise ValueError(
-                f"num_shards {dict(self.num_shards)} and records_per_shard"
-                f" {self.records_per_shard} exclude each other: give one"
-            )
+            raise ValueError("num_shards must come without records_per_shard, got both: give one")
 
     def order_of(self, split: str) -> Order:
         """Return a split's order."""

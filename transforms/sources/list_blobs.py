@@ -215,8 +215,6 @@ class ListBlobs(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[ListedFile]:
         """List each root on one worker."""
         roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
-        if not is_in_process(root.pipeline):
-            roots |= "Spread" >> beam.Reshuffle()
         return roots | "List" >> beam.FlatMap(_list_root, self.access)
 
 
