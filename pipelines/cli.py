@@ -61,6 +61,8 @@ COMMANDS = {
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
 """Commands of earlier checkouts, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
+A_SET = "a data set (a folder or URI with a manifest.json)"
+SETS_OR_FILES = f"{A_SET}, a TFRecord file of any origin, or a folder of such files"
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
@@ -112,6 +114,10 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise ValueError(f"{message}: see --help")
+
+    def path(self, name: str, help: str, metavar: str = "PATH", **options: Any) -> None:
+        """Add an argument of a path, which has no flag; see `argparse` for options."""
+        self.add_argument(name, type=not_empty, metavar=metavar, help=help, **options)
 
     def group(self, title: str, *, exclusive: bool = False, rare: bool = False) -> "FlagGroup":
         """Return a new group of flags in the help.

@@ -21,6 +21,7 @@ from beam_tfrec.pipelines.flags import (
     feature_names,
     parse_int,
     parse_per_split,
+    same_fields,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
@@ -66,10 +67,7 @@ class CocoConfig(DataSetConfig):
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
-            raise ValueError(
-                f"string_ids must not be given with layout {self.layout.name}, whose records hold"
-                " ids as numbers: give --layout detection, or number the ids"
-            )
+            raise ValueError(f"string_ids must come without layout {self.layout.name}: number ids")
 
     @property
     def roots(self) -> dict[str, str]:
@@ -159,10 +157,7 @@ def add_flags(parser: FlagParser) -> None:
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
-        raise ValueError(
-            "category_ids of layout tfds must be contiguous, got original: leave it out, or give"
-            " --layout detection"
-        )
+        raise ValueError("category_ids of layout tfds must be contiguous, got original: omit it")
     bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
@@ -175,12 +170,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),
         "rules": CocoRules(
-            string_ids=flags.string_ids,
             drop_orphans=flags.orphans == "drop",
             licenses=tuple(parse_int("licenses", part) for part in licenses),
-            skip_crowd=flags.skip_crowd,
-            min_box_px=flags.min_box_px,
-            skip_unannotated=flags.skip_unannotated,
+            **same_fields(flags, "string_ids", "skip_crowd", "min_box_px", "skip_unannotated"),
         ),
     }
 

@@ -99,9 +99,7 @@ class DataSetConfig(DataSetJob):
         check_splits_named("num_shards", self.sharding.num_shards, source, self.splits)
         check_splits_named("order", self.sharding.order, source, self.splits)
         if self.sharding.seed and {*map(self.sharding.order_of, self.splits)} == {Order.INPUT}:
-            raise ValueError(
-                f"seed must come with a shuffled split, got {self.sharding.seed}: leave it out"
-            )
+            raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
@@ -203,17 +201,13 @@ class DataSetConfig(DataSetJob):
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
-            raise ValueError(
-                f"split_by {self.splitting.by} divides one source, got sources of"
-                f" {' and '.join(sorted(self.given))}: give one, without SPLIT="
-            )
+            raise ValueError(f"split_by divides one source, got {sorted(self.given)}: give one")
         known = self.split_fields
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
                 there = " or ".join(sorted(known)) or "none"
                 raise ValueError(
-                    f"{option} must name a field that these samples have, got {name!r}:"
-                    f" give {there}, or leave it out"
+                    f"{option} must name a field ({there}), got {name!r}: leave it out"
                 )
 
     def _check_output(self) -> None:
@@ -361,7 +355,7 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         )
     if read.listing is not None:  # otherwise the reader has pinned its samples
         panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(read.listing, _all_named(tallies, skipped), panoptic, spool)
+        pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
@@ -397,10 +391,3 @@ def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
         report = beam.Map(with_report, config.output, config.access)
         manifests = manifests | "WriteReport" >> report
     return config.after_commit(manifests)
-
-
-def _all_named(listed: Tallies | None, left_out: Tallies | None) -> Tallies | None:
-    """Return the tallies of samples that never reach `PinBlobs`; None for none."""
-    if listed is None or left_out is None:
-        return left_out if listed is None else listed
-    return (listed, left_out) | "AllTallies" >> beam.Flatten()

@@ -10,14 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from beam_tfrec.pipelines.cli import (
-    FlagParser,
-    add_reading_flags,
-    main,
-    not_empty,
-    reading_access,
-    say,
-)
+from beam_tfrec.pipelines.cli import A_SET, FlagParser, add_reading_flags, main, reading_access, say
 from beam_tfrec.schemas.example_rules import aligned
 from beam_tfrec.schemas.faults import EXIT_DIFFERENT
 from beam_tfrec.transforms.storage import check_uri
@@ -31,9 +24,8 @@ def parser() -> FlagParser:
         "Compare two data sets of beam-tfrec, record by record: by keys, by the SHA-256 of sources"
         " and by checksums of records, which their indexes hold. Exit code 0: equal; 1: different.",
     )
-    what = "a data set (a folder or URI with a manifest.json)"
     for name in ("a", "b"):
-        found.add_argument(name, type=not_empty, metavar=name.upper(), help=what)
+        found.path(name, A_SET, name.upper())
     group = found.group("output")
     group.switch(
         "--keys",

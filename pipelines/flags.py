@@ -15,7 +15,7 @@ from beam_tfrec.pipelines.cli import (
     parse_several_per_split,
 )
 from beam_tfrec.schemas.columns import ColumnType, parse_type
-from beam_tfrec.schemas.faults import RejectBudget
+from beam_tfrec.schemas.faults import RejectBudget, require_at_least
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
@@ -64,11 +64,8 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     if images:
         conversion = Conversion(
             resize=None if flags.resize is None else Resize.parse(flags.resize),
-            resize_mode=flags.resize_mode,
-            reencode=flags.reencode,
-            quality=flags.quality,
-            color=flags.color,
             turns=flags.orientation == "upright",
+            **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
         fields = {"check": flags.check, "conversion": conversion}
     dropped = getattr(flags, "max_dropped", None)
@@ -89,12 +86,9 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
         "exclude": flags.exclude or "",
-        "allow_empty": flags.allow_empty,
         "limits": GateLimits(
-            shards_in_flight=flags.shards_in_flight,
             bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-            readers=flags.readers,
-            workers=flags.workers,
+            **same_fields(flags, "shards_in_flight", "readers", "workers"),
         ),
         "access": Access(
             flags.anonymous,
@@ -103,14 +97,16 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             flags.spool_dir or "",
             flags.max_reads_per_second,
         ),
-        "report": flags.report,
-        "overwrite": flags.overwrite,
-        "trust_manifest": flags.trust_manifest,
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
         "plan": flags.plan or "",
-        "quiet": flags.quiet,
+        **same_fields(flags, "allow_empty", "report", "overwrite", "trust_manifest", "quiet"),
     }
+
+
+def same_fields(flags: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of flags that are fields of the same names."""
+    return {name: getattr(flags, name) for name in names}
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:
@@ -122,11 +118,9 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
             raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
     return Sharding(
         num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
-        records_per_shard=flags.records_per_shard,
         shard_bytes=flags.shard_size and parse_size("shard_size", flags.shard_size),
-        hosts=flags.hosts,
         order={split: Order(text) for split, text in orders.items()},
-        seed=flags.seed,
+        **same_fields(flags, "records_per_shard", "hosts", "seed"),
     )
 
 
@@ -142,10 +136,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
         return datetime.datetime.now(datetime.UTC).date()
     date = parse_date(flags.date)
     if not any(DATE in name for name in (flags.output, *flags.since)):
-        raise ValueError(
-            f"date {date} must replace {DATE} in output or since, and neither has it: add it, or"
-            " leave --date out"
-        )
+        raise ValueError(f"date needs {DATE} in output or since, got {date}: leave it out")
     return date
 
 
@@ -161,12 +152,9 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
         ValueError: when a split comes twice.
     """
     per_split = parse_several_per_split(name, values, bare)
-    for split, given in per_split.items():
+    for given in per_split.values():
         if len(given) > 1:
-            raise ValueError(
-                f"{name} of {split or 'all splits'} must come once,"
-                f" got {given[0]!r} and {given[1]!r}: remove one"
-            )
+            raise ValueError(f"{name} must come once per split, got {', '.join(given)}: remove one")
     return {split: given[0] for split, given in per_split.items()}
 
 
@@ -411,10 +399,8 @@ def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
     Raises:
         ValueError: when it is negative.
     """
-    first: int = default if flags.first_label is None else flags.first_label
-    if first < 0:
-        raise ValueError(f"first_label must be at least 0, got {first}: give 0 or 1")
-    return first
+    require_at_least(0, first_label=flags.first_label)
+    return default if flags.first_label is None else int(flags.first_label)
 
 
 def feature_names(text: str | None) -> tuple[str, ...] | None:

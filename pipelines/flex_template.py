@@ -124,10 +124,7 @@ def _leave_out(name: str, value: str, pipeline: str) -> None:
     if not others:
         _LOG.warning("%s is not known to this version of Beam: left out", name)
     elif value:  # the console may send an optional parameter empty
-        raise ValueError(
-            f"{pipeline} has no parameter {name.removeprefix('--')}, which is for {others}:"
-            " leave it out, or give another pipeline"
-        )
+        raise ValueError(f"{pipeline} has no parameter {name[2:]}, which is for {others}: omit it")
 
 
 def _words(name: str, value: str, flag: argparse.Action) -> list[str]:

@@ -51,10 +51,7 @@ class FolderConfig(DataSetConfig):
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
         for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
             if getattr(self.conversion, option) is value:
-                raise ValueError(
-                    f"{option} must make JPEGs of RGB for layout imagenet, got {value.value}:"
-                    " leave it out, or give --layout classification"
-                )
+                raise ValueError(f"{option} must fit layout imagenet, got {value.value}: omit it")
 
     @property
     def roots(self) -> Mapping[str, str]:
@@ -103,9 +100,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     if layout is TensorLayout:
         return TensorLayout(first_label, flags.dtype or "float32")
     if flags.dtype is not None:
-        raise ValueError(
-            f"dtype must come with layout tensor, got layout {flags.layout}: leave it out"
-        )
+        raise ValueError(f"dtype must come with layout tensor, got {flags.layout}: leave it out")
     return layout(first_label)
 
 

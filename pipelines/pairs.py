@@ -44,16 +44,10 @@ class PairsConfig(DataSetConfig):
         check_same_splits(low=self.low, high=self.high)
         for split, uri in self.low.items():
             if uri.rstrip("/") == self.high[split].rstrip("/"):
-                raise ValueError(
-                    f"low and high must be two folders, got {uri!r} for both, since each"
-                    " image would be its own partner: give the folder of each"
-                )
+                raise ValueError(f"low and high must be two folders, got {uri!r}: give each")
         super().__post_init__()
         if self.conversion.resize is not None:
-            raise ValueError(
-                f"resize must not be given for pairs, got {self.conversion.resize}: it would make"
-                " both images one size; leave it out"
-            )
+            raise ValueError(f"pairs take no resize, got {self.conversion.resize}: leave it out")
 
     @property
     def given(self) -> tuple[str, ...]:

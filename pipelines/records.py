@@ -1,6 +1,7 @@
 """Records of TFRecord files or data sets to sharded .tfrec: `beam-tfrec records --help`."""
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -25,11 +26,12 @@ from beam_tfrec.transforms.records.choose_records import (
     warn_of_keys,
 )
 from beam_tfrec.transforms.records.read_records import (
-    PlanRecords,
     RecordReader,
     RecordSource,
+    plan_source,
 )
 from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources.list_blobs import PlanFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
@@ -67,10 +69,7 @@ class RecordsConfig(StagingConfig):
             needs = {"key_feature": self.key_feature, "classes": ",".join(self.choice.classes)}
             for option, value in (needs | self.splitting.fields).items():
                 if value:
-                    raise ValueError(
-                        f"{option} must come with records that have features, got {value!r} with"
-                        f" record_type {self.layout.name}: leave one of them out"
-                    )
+                    raise ValueError(f"{option} needs features, got {value!r}: leave it out")
         super().__post_init__()
 
     @property
@@ -110,10 +109,7 @@ class RecordsConfig(StagingConfig):
 
     def check_since(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
-        raise ValueError(
-            "since must come with another source than records, got both: give the data sets with"
-            " --records, and --on_duplicate first"
-        )
+        raise ValueError("since must come without records, got both: give all sets with --records")
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
@@ -127,7 +123,8 @@ class RecordsConfig(StagingConfig):
             not self.layout.is_opaque,
             None if self.plan else self.staging,
         )
-        planned = root | "PlanRecords" >> PlanRecords(reader)
+        plan = functools.partial(plan_source, reader=reader)
+        planned = root | "PlanRecords" >> PlanFiles(self.listed_roots, plan, self.access)
         read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
         if self.choice.keys:
             sources = (

@@ -6,10 +6,10 @@ This module imports neither Beam nor TensorFlow.
 from collections.abc import Sequence
 
 from beam_tfrec.pipelines.cli import (
+    SETS_OR_FILES,
     FlagParser,
     add_reading_flags,
     main,
-    not_empty,
     reading_access,
     say,
 )
@@ -38,14 +38,7 @@ def parser() -> FlagParser:
         "Write an HTML page on data sets or any TFRecord files: counts, rejects, histograms, and"
         " pictures with boxes, masks and keypoints. It is one file without external assets.",
     )
-    found.add_argument(
-        "paths",
-        nargs="+",
-        type=not_empty,
-        metavar="PATH",
-        help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
-        " a folder of such files; files are read as a whole",
-    )
+    found.path("paths", f"{SETS_OR_FILES}; files are read as a whole", nargs="+")
     found.group("output").text(
         "--output",
         "file to write; an earlier report is replaced, any other file is kept"
@@ -76,9 +69,7 @@ def run(argv: Sequence[str]) -> None:
     if not pages:  # only data sets that are not complete
         raise RuntimeError(found.lines()[0])
     if files and not output:
-        raise ValueError(
-            f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"
-        )
+        raise ValueError(f"output must be given for {files[0]}: add --output {REPORT_NAME}")
     if output and pages > 1:
         raise ValueError(f"output must be of one data set or of files, got {pages}: give one")
     places = [output or join_uri(root, REPORT_NAME) for root in data_sets]
@@ -115,9 +106,7 @@ def _put(uri: str, report: Report, access: Access) -> None:
     if storage.stat("") is None:
         storage.probe()
     if not storage.create(name, page):  # another process was faster
-        raise RuntimeError(
-            fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "look at it, or run again")
-        )
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "run again"))
     records = sum(split.summary.records for split in report.splits)
     notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
     pictures = counted(len(report.pictures), "picture")

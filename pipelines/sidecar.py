@@ -43,7 +43,7 @@ from beam_tfrec.transforms.sources.read_sidecar import (
     read_values,
 )
 
-AUTO, FLAT = "auto", "flat"
+AUTO = "auto"
 FEATURES = ("boxes", "masks", "polygons")
 
 
@@ -189,7 +189,7 @@ class SidecarConfig(SideConfig):
         known = self.format.value if self.format else AUTO
         return {
             **super().options(),
-            "format": FLAT if isinstance(self.layout, TableLayout) else known,
+            "format": "flat" if isinstance(self.layout, TableLayout) else known,
             "join_by": self.join_by,
         }
 
@@ -235,9 +235,8 @@ def add_flags(parser: FlagParser) -> None:
     group, records = add_side_flags(parser, "JSON", features)
     group.choice(
         "--format",
-        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto; with"
-        " --fields flat)",
-        [AUTO, *(known.value for known in SideFormat), FLAT],
+        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)",
+        [AUTO, *(known.value for known in SideFormat)],
     )
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
@@ -255,15 +254,10 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     Raises:
         ValueError: when a feature is unknown, or flags exclude each other.
     """
-    if flags.fields or flags.format == FLAT:
-        if not flags.fields or flags.format not in (None, FLAT):
-            raise ValueError(
-                f"fields must come with format flat, got format {flags.format} and fields"
-                f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
-            )
-        unused = ("features", "label_file", "first_label", "max_dropped", "on_size_mismatch")
-        return fields_layout_of(flags, unused)
-    return detection_of(flags, FEATURES)
+    if not flags.fields:
+        return detection_of(flags, FEATURES)
+    unused = "features", "label_file", "first_label", "max_dropped", "on_size_mismatch", "format"
+    return fields_layout_of(flags, unused)
 
 
 def detection_of(flags: argparse.Namespace, known: Collection[str]) -> DetectionLayout:
@@ -278,10 +272,7 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
     """
     features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in known]:
-        raise ValueError(
-            f"features must be of {', '.join(known)}, got {flags.features!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
-        )
+        raise ValueError(f"features must be of {', '.join(known)}, got {unknown[0]!r}: omit it")
     return DetectionLayout(
         on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
         features=features,
@@ -302,9 +293,7 @@ def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableL
     refuse_flags(flags, unused, "without fields")
     types = parse_types(flags.fields)
     if empty := [path for path in types if not all(path.split("."))]:
-        raise ValueError(
-            f"fields must be keys with single dots between, got {empty[0]!r}: remove the empty key"
-        )
+        raise ValueError(f"fields must have no empty key, got {empty[0]!r}: remove it")
     return TableLayout(types, with_image=True)
 
 
@@ -329,7 +318,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         **side_fields(flags),
-        "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
+        "format": None if flags.format in (None, AUTO) else SideFormat(flags.format),
         "join_by": flags.join_by or "",
         "layout": layout_of(flags),
     }

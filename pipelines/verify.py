@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from beam_tfrec.pipelines.cli import (
+    SETS_OR_FILES,
     FlagParser,
     add_reading_flags,
     main,
-    not_empty,
     parse_several_per_split,
     reading_access,
     say,
@@ -33,14 +33,7 @@ def parser() -> FlagParser:
         " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
         " for each finding that names file, record, key and byte.",
     )
-    found.add_argument(
-        "paths",
-        nargs="+",
-        type=not_empty,
-        metavar="PATH",
-        help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
-        " a folder of such files",
-    )
+    found.path("paths", SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
     group.switch(
         "--deep",
@@ -122,17 +115,11 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     began = time.perf_counter()
     config = configure(engines.beam_parser().parse_known_args(list(argv))[1])
     if config.workers is not None:
-        raise ValueError(
-            f"workers must come without --runner, got {config.workers}: leave it out, and give the"
-            " runner's own flag, such as --max_num_workers"
-        )
+        raise ValueError(f"workers must come without --runner, got {config.workers}: leave it out")
     uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
     options = engines.checked_options(argv, uris)
     if engines.makes_template(options):
-        raise ValueError(
-            "template_location must come with a pipeline that makes a data set, got verify: leave"
-            " it out"
-        )
+        raise ValueError("template_location must come without verify, got both: leave it out")
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
     if engines.is_dry_run(options):  # sends no request to a store
         everything = VerifyEverything(config, name)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import (
-    MANIFEST_NAME,
     Label,
     Manifest,
     ShardEntry,
@@ -109,15 +108,17 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
     """Return the data sets at these paths or URIs.
 
     Raises:
-        ValueError: No path is given, a data set has no manifest, or features or labels differ.
-        RuntimeError: `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
+        ValueError: No path is given, or features or labels differ.
+        RuntimeError: `E-ARG`: a data set has no manifest.
+            `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
             `E-VER-MANIFEST`: a manifest contradicts itself.
     """
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
     if not given:
         raise ValueError("data_sets must be at least one path, got none: give an output")
-    data_sets = DataSets(given, tuple(_manifest(root, access) for root in given), access)
+    found = (read_data_set.read_finished(open_storage(root, access), "path") for root in given)
+    data_sets = DataSets(given, tuple(manifest for manifest, _ in found), access)
     _refuse_different(data_sets)
     return data_sets
 
@@ -132,16 +133,6 @@ def _absolute(root: Root) -> str:
     return os.path.join(os.getcwd(), text)  # abspath would resolve `link/..` wrongly
 
 
-def _manifest(root: str, access: Access) -> Manifest:
-    storage = open_storage(root, access)
-    if storage.stat(MANIFEST_NAME) is None:
-        raise ValueError(
-            f"data_sets must have a {MANIFEST_NAME}, {root!r} has none: give the output of a"
-            " finished run"
-        )
-    return read_data_set.read_finished(storage, "output")[0]
-
-
 def _refuse_different(data_sets: DataSets) -> None:
     """Refuse data sets with different features, or with different names for a label."""
     first = data_sets.manifests[0]
@@ -149,10 +140,7 @@ def _refuse_different(data_sets: DataSets) -> None:
     for root, manifest in zip(data_sets.roots[1:], data_sets.manifests[1:], strict=True):
         if different := _features(first) ^ _features(manifest):
             keys = ", ".join(sorted({feature[0] for feature in different}))
-            raise ValueError(
-                f"data_sets must hold the same features, {root!r} differs in {keys}: read it"
-                " separately"
-            )
+            raise ValueError(f"data_sets must be alike, {root!r} differs in {keys}: read it alone")
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
                 raise ValueError(

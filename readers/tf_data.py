@@ -11,6 +11,7 @@ from typing import SupportsIndex
 import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
     Content,
@@ -71,21 +72,12 @@ class Reading:
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range, and options without effect."""
-        for name, example in (("batch_size", 64), ("max_objects", 100)):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}: for example {example}")
+        require_at_least(1, batch_size=self.batch_size, max_objects=self.max_objects)
+        require_at_least(0, shuffle=self.shuffle)
         if self.image_size is not None and not self.decode_images:
-            raise ValueError(
-                f"image_size must come with decode_images, got {self.image_size}: leave it out"
-            )
+            raise ValueError(f"image_size needs decode_images, got {self.image_size}: leave it out")
         if self.image_size is not None and not _is_size(self.image_size):
-            raise ValueError(
-                f"image_size must be (height, width) in px, got {self.image_size}: for example"
-                " (224, 224)"
-            )
-        if self.shuffle < 0:
-            raise ValueError(f"shuffle must be at least 0, got {self.shuffle}: give True or False")
+            raise ValueError(f"image_size must be height, width, got {self.image_size}: give both")
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
@@ -185,10 +177,7 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     for key in _OF_ANY_LENGTH & found.keys():
         del found[key]
     if not found:
-        raise ValueError(
-            f"max_objects must come with lists of objects, layout {data_sets.spec.name!r} has none:"
-            " leave it out"
-        )
+        raise ValueError(f"max_objects needs objects, {data_sets.spec.name!r} has none: omit it")
     if _KEYPOINTS & found.keys():
         found |= dict.fromkeys(_KEYPOINTS & found.keys(), _keypoints_per_object(data_sets))
     return found
@@ -206,9 +195,7 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
     per_object = {} if reading.max_objects is None else values_per_object(data_sets)
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
-        raise ValueError(
-            f"image_size must come with images, layout {spec.name!r} has none: leave it out"
-        )
+        raise ValueError(f"image_size needs images, layout {spec.name!r} has none: leave it out")
     features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
     def parse(records: tf.Tensor) -> Tensors:
@@ -234,10 +221,7 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     }
     if len(found) > 1 or 0 in found:
         counts = " and ".join(map(str, sorted(found)))
-        raise ValueError(
-            f"max_objects must come with one number of keypoints, got {counts}: read the data sets"
-            " separately"
-        )
+        raise ValueError(f"max_objects needs one number of keypoints, got {counts}: omit it")
     return found.pop()
 
 

@@ -234,6 +234,21 @@ def fault_line(code: str, where: str, what: str, remedy: str) -> str:
     return printable(f"{code} {where}: {what}; {remedy}")
 
 
+def require_at_least(least: int, **numbers: float | None) -> None:
+    """Refuse options with numbers that are too small.
+
+    Args:
+        least: the smallest number.
+        **numbers: the numbers by the names of their options; None for one that is not given.
+
+    Raises:
+        ValueError: with the name and the number.
+    """
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}: give a larger number")
+
+
 def printable(text: str) -> str:
     r"""Return text with control, bidi and other non-ASCII characters escaped as `ascii` does.
 

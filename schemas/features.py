@@ -207,10 +207,7 @@ def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -
         ValueError: when records are SequenceExamples.
     """
     if spec.is_sequence:
-        raise ValueError(
-            f"spec must be of Examples, got {spec.name!r} of SequenceExamples: use"
-            " parse_sequence_spec"
-        )
+        raise ValueError(f"spec {spec.name!r} is of SequenceExamples: use parse_sequence_spec")
     return {f.key: _parser(f, repeated_as) for f in spec.sorted_features}
 
 

@@ -346,21 +346,6 @@ def has_sums(manifest: Manifest) -> bool:
     return manifest.format_version >= 3
 
 
-def refuse_contradictions(manifest: Manifest, where: str) -> None:
-    """Refuse a manifest that contradicts itself, since readers would read wrong records.
-
-    Args:
-        manifest: manifest of a data set to be read.
-        where: the file's name, for messages.
-
-    Raises:
-        RuntimeError: `E-VER-MANIFEST` with the first contradiction.
-    """
-    for what in contradictions(manifest):
-        remedy = "run `beam-tfrec verify` on its folder, and restore the manifest from a copy"
-        raise RuntimeError(fault_line("E-VER-MANIFEST", where, what, remedy))
-
-
 def contradictions(manifest: Manifest) -> Iterator[str]:
     """Yield the contradictions within a manifest, in words."""
     if manifest.format_version != manifest.plan.format_version:

@@ -133,6 +133,11 @@ class Order(enum.Enum):
 read_sample = msgspec.msgpack.Decoder(Sample).decode
 
 
+def split_and_key(sample: Sample) -> tuple[str, str]:
+    """Return what identifies a sample in its data set."""
+    return sample.split, sample.key
+
+
 def pack(value: Any) -> bytes:
     """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
     return _PACK.encode(value)

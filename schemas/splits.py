@@ -21,7 +21,6 @@ USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
 """Splits that a field may name if `--splits` does not list any. Splits without samples are left
 out of the data set."""
 
-_OPTIONS = ("split_by", "splits", "group_by", "split_seed")
 _NO_FIELDS: Mapping[str, str] = {}
 
 
@@ -59,18 +58,13 @@ class Splitting:
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
         if self.names and self.by in (GIVEN, HASH):
-            raise ValueError(
-                f"splits without shares need split_by FIELD, got {self.by!r}: name the field, or"
-                " leave them out"
-            )
+            raise ValueError(f"splits without shares need split_by FIELD, got {self.by!r}: name it")
         if self.by != HASH and (self.group_by or self.seed):
             raise ValueError(
                 f"group_by and split_seed need split_by hash, got {self.by!r}: leave them out"
             )
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
-            raise ValueError(
-                f"split_seed must be at most 64 digits, got {self.seed}: give a smaller one"
-            )
+            raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 
     @property
     def fields(self) -> dict[str, str]:
@@ -191,12 +185,3 @@ class Splitting:
             remedy = "give every sample one, or split without it"
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
-
-
-def splitting_in(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a plan that come from `Splitting.options`.
-
-    >>> splitting_in({"seed": "0", "split_by": "part"})
-    {'split_by': 'part'}
-    """
-    return {name: options[name] for name in _OPTIONS if name in options}

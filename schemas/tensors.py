@@ -104,27 +104,18 @@ class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
         return self.value_bytes * math.prod(self.shape[1:])
 
 
-def encode_tensor(values: "numpy.ndarray", dtype: str | None = None) -> bytes:
-    """Return a serialized `TensorProto`.
-
-    Args:
-        values: an array of any rank and memory order.
-        dtype: `bfloat16` when uint16 values hold its bits; None for the array's own type.
+def encode_tensor(values: "numpy.ndarray") -> bytes:
+    """Return an array of any rank and memory order as a serialized `TensorProto`.
 
     Raises:
-        ValueError: when TensorFlow has no such type, or `dtype` differs from the array's.
+        ValueError: when TensorFlow has no such type.
 
     >>> import numpy
     >>> encode_tensor(numpy.array([1, 2, 3, 4], numpy.uint8)).hex()
     '0804120412020804220401020304'
     """
-    own = values.dtype.name
-    name = dtype or own
-    if name != own and (name, own) != (BFLOAT16, "uint16"):
-        raise ValueError(f"dtype must be that of the array, {own}, got {name}: convert the array")
-    if name != BFLOAT16 and values.dtype.newbyteorder("<") != values.dtype:
-        values = values.astype(values.dtype.newbyteorder("<"))
-    return serialize_tensor(values.shape, name, values.tobytes())
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return serialize_tensor(values.shape, values.dtype.name, little.tobytes())
 
 
 def serialize_tensor(shape: Sequence[int], dtype: str, data: bytes) -> bytes:
@@ -217,10 +208,7 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
     if any(type(n) is not int or n < 0 for n in shape) or max(math.prod(sizes), *sizes) >= 2**63:
         raise _not_npy("a shape that no array can have")
     if fortran_order and sum(length != 1 for length in shape) > 1 and 0 not in shape:
-        raise ValueError(
-            "an array must be in C order, its items one after the other, got Fortran order:"
-            " save numpy.ascontiguousarray of it"
-        )
+        raise ValueError("an array must be in C order, got Fortran: save it by ascontiguousarray")
     return NpyHeader(name, value_bytes, shape, file.tell(), found.byteorder == ">")
 
 

@@ -125,9 +125,7 @@ CASES: Mapping[str, Case] = {
     ),
     "sidecar of LabelMe": Case(sidecar.run, f"{_SIDE} --features boxes,polygons"),
     "sidecar of LabelMe, masks": Case(sidecar.run, f"{_SIDE} --features boxes,masks", codecs=True),
-    "sidecar, fields": Case(
-        sidecar.run, f"{_SIDE} --format flat --fields imagePath=bytes imageWidth=int64"
-    ),
+    "sidecar, fields": Case(sidecar.run, f"{_SIDE} --fields imagePath=bytes imageWidth=int64"),
     "voc": Case(voc.run, f"{_IMAGES} --annotations MADE/voc"),
     "yolo": Case(yolo.run, "--data MADE/yolo/data.yaml"),
     "openimages": Case(

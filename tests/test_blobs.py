@@ -168,7 +168,7 @@ def test_tallies_add_up() -> None:
             "train",
             PinTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
             "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
-            " the first lies in the folder of test: give each split its own folder",
+            " the first lies in the folder of test: give each split its own",
         ),
         (
             "train",
@@ -306,7 +306,7 @@ def test_each_blob_is_found_in_its_own_root(
     a, b = Blob("train", "a.jpg", 10, "pin a"), Blob("train", "b.jpg", 20, "pin b")
     with test_pipeline() as pipeline:
         named = pipeline | "Named" >> beam.Create([("train", PinTally(named=5))])
-        pinned = pin(pipeline, samples, listed, skipped_tallies=named, panoptic=True)
+        pinned = pin(pipeline, samples, listed, more_tallies=[named], panoptic=True)
         expected = [
             msgspec.structs.replace(samples[0], blobs=(a, Blob(PANOPTIC, "a.png", 1, "pin c"))),
             msgspec.structs.replace(samples[1], blobs=(b,)),

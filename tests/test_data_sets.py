@@ -85,9 +85,8 @@ def test_an_output_without_a_manifest_is_refused(tmp_path: Path) -> None:
     """Shards alone are not a data set: the run has not finished."""
     root = write(tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
-    assert refusal(root) == (
-        f"data_sets must have a manifest.json, {root!r} has none: give the output of a finished run"
-    )
+    with pytest.raises(RuntimeError, match="is not a finished data set: it has no manifest"):
+        find_data_sets(root)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_other_features_are_refused(tmp_path: Path, features: list[Feature], wha
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", 0, spec=FeatureSpec("small", (*features, LABEL)))
     assert refusal(one, two) == (
-        f"data_sets must hold the same features, {two!r} differs in {what}: read it separately"
+        f"data_sets must be alike, {two!r} differs in {what}: read it alone"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES, REMOVED
+from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES
 from tests.docs_pages import gather_pages
 from tests.side_folders import with_data_file
 
@@ -55,7 +55,7 @@ def test_commands_parse(page: Path) -> None:
         if name in {*PIPELINES, *COMMANDS} and arguments != ["--help"]:
             check_command(name, arguments)
         else:
-            assert name in {"SOURCE", "COMMAND", *PIPELINES, *REMOVED}, name
+            assert name in {"SOURCE", "COMMAND", *PIPELINES, "doctor"}, name
 
 
 def check_command(name: str, arguments: list[str]) -> None:

@@ -27,7 +27,6 @@ from beam_tfrec.transforms.earlier import (
     parse_date,
 )
 from beam_tfrec.transforms.leave_out_earlier import (
-    EarlierTally,
     JoinBatch,
     LeaveOutEarlier,
     leave_out_earlier,
@@ -339,6 +338,10 @@ def file_of(split: str) -> SplitSource:
     return SplitSource(split, "9:ff", 6, 12, 0, 0, 0, [])
 
 
+def of_earlier(images: int, annotations: int) -> SplitSource:
+    return SplitSource("train", earlier_images=images, earlier_annotations=annotations)
+
+
 def leave_out(
     samples: list[Sample], rejected: list[Rejected], sources: dict[str, tuple[str, int]]
 ) -> list:
@@ -354,7 +357,7 @@ def test_earlier_samples_are_left_out_with_their_annotations() -> None:
     orphan = dropped("", 99)
     rejected = [dropped("1", 3), dropped("2", 6), orphan, gone, new]
     left = leave_out(samples, rejected, held("1", "3", "7", ""))
-    assert left == [samples[1], dropped("2", 6), orphan, new, ("train", EarlierTally(3, 5))]
+    assert left == [samples[1], dropped("2", 6), orphan, new, of_earlier(3, 5)]
 
 
 MEMBER = Blob("train", "8b.tar", 9999, "", None, 512, 30, "1.jpg")
@@ -375,7 +378,7 @@ def test_a_key_with_another_file_stops_the_run(
     """Ids that start again each day would silently leave out new images."""
     given = msgspec.structs.replace(sample("1"), blobs=(blob,)), {"1": earlier}
     if not what:
-        assert leave_out([given[0]], [], given[1]) == [("train", EarlierTally(1, 2))]
+        assert leave_out([given[0]], [], given[1]) == [of_earlier(1, 2)]
         return
     line = (
         f"^E-SET-DUPLICATE sample 1 of train: {what} an earlier"

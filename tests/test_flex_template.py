@@ -125,11 +125,11 @@ def test_one_parameter_names_the_pipeline(
         (
             ["--pipeline=pairs", "--images=gs://b/i"],
             "pairs has no parameter images, which is for coco, folder, sidecar, voc, openimages;"
-            " leave it out, or give another pipeline",
+            " omit it",
         ),
         (
             ["--low=gs://b/l"],
-            "coco has no parameter low, which is for pairs; leave it out, or give another pipeline",
+            "coco has no parameter low, which is for pairs; omit it",
         ),
         (
             ["--pipeline=video"],

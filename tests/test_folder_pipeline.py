@@ -122,7 +122,7 @@ def test_split_folders(tmp_path: Path) -> None:
     assert labelled(tmp_path / "given", "val") == {"dog/1.jpg": (1, "dog"), "fox/1.jpg": (3, "fox")}
     too_high = run_pipeline(folder.run, "--images", root, "--output", tmp_path / "too_high")
     given = " ".join(f"{split}={root}/{split}" for split in ("test", "train", "val"))
-    line = f"the class names are test, train, val; if these are splits, give --images {given}\n"
+    line = f"the classes are test, train, val; if these are splits, give --images {given}\n"
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
@@ -146,15 +146,14 @@ def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--images", "a", "b"), "images of train must come once, got 'a' and 'b'; remove one"),
+        (("--images", "a", "b"), "images must come once per split, got a, b; remove one"),
         (
             ("--images", "a", "--dtype", "uint8"),
-            "dtype must come with layout tensor, got layout classification; leave it out",
+            "dtype must come with layout tensor, got classification; leave it out",
         ),
         (
             ("--images", "a", "--layout", "imagenet", "--reencode", "png"),
-            "reencode must make JPEGs of RGB for layout imagenet, got png; leave it out, or give"
-            " --layout classification",
+            "reencode must fit layout imagenet, got png; omit it",
         ),
     ],
 )

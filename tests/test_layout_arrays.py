@@ -9,7 +9,7 @@ from beam_tfrec.schemas.layouts import labels_by_category
 from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding, found_in
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample, pack
-from beam_tfrec.schemas.tensors import TENSOR_TYPES, encode_tensor
+from beam_tfrec.schemas.tensors import TENSOR_TYPES, encode_tensor, serialize_tensor
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "dog")])
 
@@ -49,7 +49,9 @@ def test_big_endian_values_are_swapped(dtype: str, encoding: Encoding) -> None:
 
     features = built(ArraysLayout(encoding), ArrayFields((2, 3), dtype, True), swapped)
 
-    expected = values.tobytes() if encoding is Encoding.RAW else encode_tensor(values, dtype)
+    expected = values.tobytes()
+    if encoding is Encoding.TENSOR:
+        expected = serialize_tensor((2, 3), dtype, expected)
     assert features["raw_image"] == (Kind.BYTES, [expected])
 
 
@@ -67,7 +69,7 @@ def test_other_arrays_become_features() -> None:
     ("found", "message"),
     [
         (["dtype int8", "dtype uint8"], "dtype must be the same in all arrays, got int8 and uint8"),
-        (["label bytes", "label int64"], "arrays of one name must hold text in all files or num"),
+        (["label bytes", "label int64"], "arrays of one name must hold text or numbers"),
         (["feature bytes age", "feature int64 age"], "arrays of one name must hold text in all"),
     ],
 )

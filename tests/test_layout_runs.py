@@ -57,18 +57,18 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--features", "boxes,mask"], "features of layout detection must be among boxes, "),
+        (["--features", "boxes,mask"], "features must be boxes, "),
         (["--features", ""], "argument --features: must not be empty"),
         (["--features", "masks"], "features masks describe objects and need boxes"),
         (
             ["--layout", "keras", "--features", "boxes,masks"],
-            "features of layout keras must be among",
+            "features must be boxes",
         ),
         (["--layout", "tfds", "--category_ids", "original"], "category_ids of layout tfds must be"),
-        (["--layout", "keras", "--string_ids"], "string_ids must not be given with layout keras"),
+        (["--layout", "keras", "--string_ids"], "string_ids must come without layout keras"),
         (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
         (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
-        (["--resize", "99999"], "resize must have sides of 1 to 65500 px, got 99999"),
+        (["--resize", "99999"], "resize must be 1 to 65500 px, got 99999"),
         (["--resize_mode", "fill"], "resize_mode must come with a box, got fill with resize None"),
         (FILL_LONGEST, "resize_mode must come with a box, got fill with resize max:9"),
         (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),

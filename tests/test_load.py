@@ -211,8 +211,8 @@ def test_data_sets_must_agree_on_the_number_of_keypoints(tmp_path: Path) -> None
     for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
         write_values(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
     roots = [str(tmp_path / name) for name in "ab"]
-    message = "max_objects must come with one number of keypoints, got 0 and 3: read the"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)} data sets separately$"):
+    message = "max_objects needs one number of keypoints, got 0 and 3: omit it"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         beam_tfrec.load(roots, "train", max_objects=4)
     assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
 
@@ -318,18 +318,18 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0: for example 64"),
-        ({"shuffle": -1}, "shuffle must be at least 0, got -1: give True or False"),
-        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: for"),
-        ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
-        ({"image_size": (5, 5)}, "image_size must come with images, layout 'numbers' has none"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
+        ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
+        ({"image_size": 224}, "image_size must be height, width, got 224: give"),
+        ({"image_size": (0, 5)}, "image_size must be height, width, got (0, 5)"),
+        ({"image_size": (5, 5)}, "image_size needs images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},
-            "image_size must come with decode_images, got (5, 5): leave it out",
+            "image_size needs decode_images, got (5, 5): leave it out",
         ),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
-        ({"max_objects": 0}, "max_objects must be at least 1, got 0: for example 100"),
-        ({"max_objects": 3}, "max_objects must come with lists of objects, layout 'numbers' has"),
+        ({"max_objects": 0}, "max_objects must be at least 1, got 0: give a larger"),
+        ({"max_objects": 3}, "max_objects needs objects, 'numbers' has none"),
         ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},

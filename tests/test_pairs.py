@@ -110,13 +110,11 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
         ),
         (
             ["--low", "x/", "--high", "x"],
-            "E-ARG command line: low and high must be two folders, got 'x/' for both, since each"
-            " image would be its own partner; give the folder of each",
+            "E-ARG command line: low and high must be two folders, got 'x/'; give each",
         ),
         (
             ["--low", "x", "--high", "y", "--resize", "64"],
-            "E-ARG command line: resize must not be given for pairs, got 64x64; it would make both"
-            " images one size; leave it out",
+            "E-ARG command line: pairs take no resize, got 64x64; leave it out",
         ),
     ],
 )

@@ -137,7 +137,7 @@ FILLED = "records_per_shard 100 cannot promise a number of shards that is a mult
         ({"num_shards": {"": 5}, "hosts": 8}, f"{NO_MULTIPLE} 5: give 8"),
         (
             {"num_shards": {"train": 4}, "records_per_shard": 100},
-            "num_shards {'train': 4} and records_per_shard 100 exclude each other: give one",
+            "num_shards must come without records_per_shard, got both: give one",
         ),
         ({"records_per_shard": 100, "hosts": 2}, f"{FILLED}: give num_shards instead"),
         ({"seed": 10**64}, f"seed must be at most 64 digits, got {10**64}: give a smaller one"),

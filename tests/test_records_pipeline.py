@@ -161,7 +161,7 @@ def test_a_subset_is_counted(whole: Path, tmp_path: Path) -> None:
     chosen.write_bytes(b"\xef\xbb\xbf" + named.encode())
     run = copy(tmp_path / "other", "--records", whole, "--keys", chosen)
     assert keys_of(tmp_path / "other") == {*every[2:]}
-    lost = f"no record has 1 of {len(every) - 1} keys in {chosen}, such as 'typo'\n"
+    lost = f"no record has 1 of {len(every) - 1} keys in {chosen}\n"
     assert lost in run.err
 
 
@@ -428,7 +428,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     **{
         f"{option} of bytes": (
             lambda old, _, flags=flags: ("--records", old, "--record_type", "bytes", *flags),
-            f"{option} must come with records that have features, got 'a' with record_type bytes",
+            f"{option} needs features, got 'a': leave it out",
         )
         for option, flags in {
             "key_feature": ("--key_feature", "a"),
@@ -449,7 +449,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),
     "since": (
         lambda old, new: ("--records", old, "--since", new),
-        "since must come with another source than records",
+        "since must come without records, got both",
     ),
 }
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_tfrec.pipelines.show import ShowConfig, show
+from beam_tfrec.pipelines.show import parser, show
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.tensors import Tensor, encode_tensor, read_tensor
@@ -33,7 +33,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(path: Path, **config: object) -> list[str]:
-    return [line.replace(f"{path.parent}/", "") for line in show(ShowConfig(str(path), **config))]
+    flags = parser().parse_args([str(path), *(f"--{name}={of}" for name, of in config.items())])
+    return [line.replace(f"{path.parent}/", "") for line in show(flags)]
 
 
 def test_values_of_a_foreign_record(tmp_path: Path) -> None:

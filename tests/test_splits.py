@@ -114,9 +114,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
     ({"by": "part", "shares": ONE}, f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}"),
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
-    ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name the field"),
+    ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
     ({"seed": 3}, "group_by and split_seed need split_by hash, got 'given': leave them out"),
-    ({"by": HASH, "shares": ONE, "seed": 10**64}, "split_seed must be at most 64 digits, got 1000"),
+    (
+        {"by": HASH, "shares": ONE, "seed": 10**64},
+        "split_seed must have at most 64 digits, got 1000",
+    ),
 ]
 
 
@@ -191,9 +194,9 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
         (
             {"train": "a"},
             Splitting("part"),
-            "split_by must name a field that these samples have, got 'part': give folder, or leave",
+            "split_by must name a field (folder), got 'part': leave it out",
         ),
-        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got sources of train and val"),
+        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got ['train', 'val']: give one"),
     ],
 )
 def test_other_fields_and_several_folders_are_refused(

@@ -30,7 +30,7 @@ def test_an_unknown_scheme_is_refused(uri: str) -> None:
 
 @pytest.mark.parametrize("root", ["testfs:///data/*", "testfs:///a?", "testfs:///a[1]"])
 def test_a_root_that_beam_would_take_for_a_glob_is_refused(root: str) -> None:
-    with pytest.raises(ValueError, match=r"^a path on testfs must not hold \* \? or \[, got 'test"):
+    with pytest.raises(ValueError, match=r"^a path here must not hold \* \? or \[, got 'test"):
         open_storage(root)
 
 

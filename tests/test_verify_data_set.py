@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import beam_tfrec
-from beam_tfrec.pipelines.show import ShowConfig, show
+from beam_tfrec.pipelines.show import parser, show
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
 from beam_tfrec.schemas.faults import RejectBudget
@@ -155,7 +155,9 @@ def test_data_sets_of_earlier_formats_are_read(
         path.write_bytes(older_index(path.read_bytes(), is_sealed=version == 3))
     assert lines(out, capsys, deep=True) == []
     assert len(list(beam_tfrec.open(str(out), "train"))) == 5
-    assert any("image/encoded" in line for line in show(ShowConfig(str(out), limit=1)))
+    assert any(
+        "image/encoded" in line for line in show(parser().parse_args([str(out), "--limit=1"]))
+    )
     since = Since([str(out)], datetime.date(2026, 11, 20))
     assert len(find_earlier_sets(since, "/nowhere/out", "detection").sets) == 1
 

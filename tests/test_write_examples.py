@@ -169,7 +169,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"output": ""}, "output must not be empty"),
     ({"split": "Train"}, "a split must be lower-case letters"),
     ({"num_shards": 0}, "num_shards must be at least 1, got 0"),
-    ({"num_shards": 2, "records_per_shard": 5}, "num_shards .* exclude each other"),
+    ({"num_shards": 2, "records_per_shard": 5}, "num_shards must come without records_per_shard"),
     ({"temp_location": "gs://b//x"}, "a path must not hold '//'"),
 ]
 

@@ -200,9 +200,7 @@ def _records(
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
     sized = batches(shard.samples, size_of, _GROUP_BYTES)
-    made = gate.in_order(
-        sized, operator.itemgetter(1), lambda sized_group: make_group(sized_group[0])
-    )
+    made = gate.in_order(sized, operator.itemgetter(1), lambda group: make_group(group[0]))
     for (group, _), records in made:
         yield from zip(group, records, strict=True)
 
@@ -361,7 +359,5 @@ class GrowingShard:
         blob_index: int = 0,
     ) -> None:
         reject = sample.reject(_STAGE, code, detail, blob_index)
-        reject = msgspec.structs.replace(
-            reject, annotation_ids=annotation_ids, shard=self._shard.name
-        )
-        self._rejected.append(reject)
+        more = {"annotation_ids": annotation_ids, "shard": self._shard.name}
+        self._rejected.append(msgspec.structs.replace(reject, **more))

@@ -61,6 +61,9 @@ from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
+_OF_SOURCES = "listed", "repeated_annotation_ids", "skipped", "sources"
+_OF_IMAGES = "images", "images_without_samples"
+"""Fields of a split's summary that are copied from its `SplitSource`."""
 
 
 def commit(
@@ -190,10 +193,9 @@ def refuse_empty(
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
         if not source.is_empty and not samples[source.split] and not may_be_empty:
-            what = (
-                f"none of {counted(source.images or source.listed, job.layout.sample_noun)} is left"
-            )
+            listed = counted(source.images or source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
+            what = f"none of {listed} is left"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
@@ -296,7 +298,7 @@ def _summarize(
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
     summary = SplitSummary(
-        listed=source.listed,
+        **{name: getattr(source, name) for name in _OF_SOURCES + _OF_IMAGES},
         excluded=source.excluded_images,
         rejected_before_planning=sum(not reject.shard for reject in samples),
         planned=planned,
@@ -313,15 +315,10 @@ def _summarize(
             earlier=source.earlier_annotations,
             skipped=source.skipped_annotations,
         ),
-        repeated_annotation_ids=source.repeated_annotation_ids,
         rejected=_count(reject.code for reject in samples),
         repairs=_add([source.repairs, *(info.repairs for info in shards)]),
         traits=_add(info.traits for info in shards),
         earlier=source.earlier_images,
-        skipped=source.skipped,
-        images=source.images,
-        images_without_samples=source.images_without_samples,
-        sources=source.sources,
         licenses=count_licenses((info.licenses for info in shards), source.licenses),
     )
     under_licenses = sum(found.records for found in summary.licenses)

@@ -21,7 +21,6 @@ from beam_tfrec.schemas.manifest import (
     Label,
     Manifest,
 )
-from beam_tfrec.schemas.splits import splitting_in
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
@@ -35,7 +34,7 @@ DATE = "{date}"
 
 FLAG = "--since"
 _RESTORE = f"restore it, run its command again, or give another {FLAG}"
-_OPTIONS_OF_KEYS = ("key_column", "keys")
+_DIVIDING_OPTIONS = ("split_by", "splits", "group_by", "split_seed", "key_column", "keys")
 _READERS = 16
 
 
@@ -55,10 +54,7 @@ class Since:
         """Refuse `{date}` in a bucket's name, since buckets are not listed."""
         for name in self.names:
             if DATE in name and _split_pattern(name)[0].endswith(":/"):
-                raise ValueError(
-                    f"since must have {DATE} after the bucket, got {name!r}:"
-                    " give the data sets by their names"
-                )
+                raise ValueError(f"since needs {DATE} after the bucket, got {name!r}: give names")
 
 
 class EarlierSet(msgspec.Struct, frozen=True, order=True):
@@ -208,8 +204,7 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
     """
-    keys = {name: options[name] for name in _OPTIONS_OF_KEYS if options.get(name)}
-    return {**splitting_in(options), **keys}
+    return {name: options[name] for name in _DIVIDING_OPTIONS if options.get(name)}
 
 
 def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:

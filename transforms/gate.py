@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 
 DEFAULT_SHARDS = 2
@@ -22,7 +23,7 @@ _BATCHES_BYTES = 2 << 20  # size of the batches of all readers together
 
 T = TypeVar("T")
 R = TypeVar("R")
-_Batch: TypeAlias = tuple[list[T], int, Future[list[R]] | None]
+_Batch: TypeAlias = tuple[list[T], int, Future[list[R]]]
 """Items, bytes reserved for them, and the future of their results; None for the caller's own."""
 
 
@@ -49,9 +50,7 @@ class GateLimits:
     def __post_init__(self) -> None:
         """Refuse limits below 1."""
         for name in ("shards_in_flight", "bytes_in_flight", "readers", "workers", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}: give a larger number")
+            require_at_least(1, **{name: getattr(self, name)})
 
     def part(self, of: int) -> int:
         """Return this process's part of a number, at least one.
@@ -133,11 +132,8 @@ class WorkerGate:
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
-        self._reading = threading.BoundedSemaphore(self.readers)  # callers that read hold it too
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
-        self._consumers = 0
-        self._counting = threading.Lock()
 
     @contextlib.contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
@@ -163,45 +159,26 @@ class WorkerGate:
         which takes a tenth less CPU.
         """
 
-        def make_all(batch: list[T]) -> list[R]:
-            with self._reading:
-                return [*map(make, batch)]
-
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
-        with self._counting:
-            self._consumers += 1
         try:
             for batch, size in batches(items, size_of, batch_bytes):
-                # Finish the caller's own batches before reserving more bytes.
-                while pending and pending[0][2] is None:
-                    yield from self._take_first(pending, make)
                 while len(pending) >= 2 * self.readers or not self._budget.acquire(
                     size, wait=not pending
                 ):
-                    yield from self._take_first(pending, make)
-                pending.append((batch, size, None))
-                callers_read = self._consumers == self.readers
-                if not callers_read:
-                    made = self._pool.submit(make_all, batch)
-                    pending[-1] = (batch, size, made)
+                    yield from self._take_first(pending)
+                pending.append((batch, size, self._pool.submit(list, map(make, batch))))
             while pending:
-                yield from self._take_first(pending, make)
+                yield from self._take_first(pending)
         finally:
-            with self._counting:
-                self._consumers -= 1
             for _, size, left in pending:  # not empty only after an error
-                if left is not None and not left.cancel():
+                if not left.cancel():
                     left.exception()  # wait until the reader has ended
                 self._budget.release(size)
 
-    def _take_first(
-        self, pending: "deque[_Batch[T, R]]", make: Callable[[T], R]
-    ) -> Iterator[tuple[T, R]]:
+    def _take_first(self, pending: "deque[_Batch[T, R]]") -> Iterator[tuple[T, R]]:
         items, size, made = pending[0]
-        with self._reading if made is None else contextlib.nullcontext():
-            results = map(make, items) if made is None else made.result()
-            yield from zip(items, results, strict=True)
+        yield from zip(items, made.result(), strict=True)
         pending.popleft()
         self._budget.release(size)
 

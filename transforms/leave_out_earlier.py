@@ -7,7 +7,7 @@ an earlier run rejected is tried again.
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -27,23 +27,16 @@ from beam_tfrec.transforms.shuffle.elements import (
 )
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import PinTally
-from beam_tfrec.transforms.sources.read_samples import RejectedOutput, SplitSource
+from beam_tfrec.transforms.sources.read_samples import (
+    AddSplitSources,
+    RejectedOutput,
+    SplitSource,
+    SplitSourceOutput,
+)
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
 from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
 
 _RESTORE_INDEX = "restore index/ of that data set, then run again"
-
-
-class EarlierTally(msgspec.Struct, frozen=True):
-    """Counts of what earlier data sets already hold.
-
-    Attributes:
-        images: number of skipped samples, with rejects of such samples.
-        annotations: number of annotations of these samples.
-    """
-
-    images: int = 0
-    annotations: int = 0
 
 
 class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -74,9 +67,6 @@ class JoinBatch(Batch, frozen=True, array_like=True):
     samples: list[Sample] = msgspec.field(default_factory=list)
     rejected: list[Rejected] = msgspec.field(default_factory=list)
     sources: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
-
-
-_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
 
 
 def list_indexes(
@@ -128,7 +118,7 @@ def read_written(
 
 def leave_out_earlier(
     grouped: tuple[Partition, Iterable[JoinBatch]],
-) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
+) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
     """Yield the new samples of a partition, the new rejects, and a tally of the skipped ones.
 
     A reject is skipped if an earlier data set holds its sample.
@@ -160,7 +150,8 @@ def leave_out_earlier(
         else:
             yield RejectedOutput("rejected", reject)
     if images or annotations:
-        yield _TallyOutput("tallies", (split, EarlierTally(images, annotations)))
+        left_out = SplitSource(split, earlier_images=images, earlier_annotations=annotations)
+        yield SplitSourceOutput("sources", left_out)
 
 
 def _check_source(sample: Sample, source: tuple[str, int]) -> None:
@@ -173,16 +164,6 @@ def _check_source(sample: Sample, source: tuple[str, int]) -> None:
         where = f"sample {sample.key} of {sample.split}"
         remedy = "give new images new ids, and keep the names of old ones"
         raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
-
-
-def count_earlier(source: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
-    """Return a split's source counts, with the numbers of samples in earlier data sets."""
-    parts = [tally for split, tally in tallies if split == source.split]
-    return msgspec.structs.replace(
-        source,
-        earlier_images=sum(part.images for part in parts),
-        earlier_annotations=sum(part.annotations for part in parts),
-    )
 
 
 class NewSamples(NamedTuple):
@@ -236,7 +217,7 @@ class LeaveOutEarlier(beam.PTransform):
         )
         if not is_in_process(pipeline):
             indexes |= "Spread" >> beam.Reshuffle()
-        by_key = BatchByName(_name_of, _batch_of, tuple[Partition, JoinBatch])
+        by_key = BatchByName(_name_of, JoinBatch, _batch_of)
         left = (
             (
                 samples | "BatchSamples" >> by_key,
@@ -245,11 +226,10 @@ class LeaveOutEarlier(beam.PTransform):
             )
             | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
             | "LeaveOut"
-            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "tallies", main="new")
+            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "sources", main="new")
         )
-        tallies = beam.pvalue.AsList(left.tallies)
-        sources = self.sources | "CountEarlier" >> beam.Map(count_earlier, tallies)
-        skipped = left.tallies | "SkippedTallies" >> beam.Map(_pins_of, self.root)
+        sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitSources()
+        skipped = left.sources | "SkippedTallies" >> beam.Map(_pins_of, self.root)
         return NewSamples(left.new, left.rejected, sources, skipped)
 
 
@@ -265,6 +245,5 @@ def _name_of(item: Sample | Rejected) -> tuple[str, str]:
     return item.split, item.key or str(item.annotation_ids)
 
 
-def _pins_of(tally: tuple[str, EarlierTally], root: str) -> tuple[str, PinTally]:
-    split, earlier = tally
-    return root or split, PinTally(named=earlier.images)
+def _pins_of(left_out: SplitSource, root: str) -> tuple[str, PinTally]:
+    return root or left_out.split, PinTally(named=left_out.earlier_images)

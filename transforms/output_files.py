@@ -28,7 +28,6 @@ from beam_tfrec.schemas.manifest import (
 from beam_tfrec.schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,
-    PLAIN,
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
@@ -56,6 +55,7 @@ SOURCES_NOTE = b"{}\n"
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 _MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 _LOG = logging.getLogger(__name__)
+_RECEIPT_NAME = re.compile(rf"{RECEIPTS_DIR}/[a-z][a-z0-9_]*-[0-9]{{5,}}-of-[0-9]{{5,}}\.json")
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
 
@@ -101,9 +101,7 @@ def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeE
     """Return the fault of an output with files that this run has not written."""
     remedy = "give another --output, or move it away"
     if replaceable:
-        remedy = (
-            "give another --output, move it away, or run with --overwrite if an ended run left it"
-        )
+        remedy = "give another --output, move it away, or give --overwrite if a run left it"
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
@@ -156,7 +154,7 @@ def top_level(output: Storage) -> dict[str, Entry]:
 
 def receipts(output: Storage) -> list[str]:
     """Return the names of existing receipts: a JSON file per finished shard."""
-    return _names_in(RECEIPTS_DIR, _is_receipt_name, output)
+    return _names_in(RECEIPTS_DIR, _RECEIPT_NAME.fullmatch, output)
 
 
 def source_notes(output: Storage) -> list[str]:
@@ -289,9 +287,3 @@ def _has_plan(output: Storage) -> bool:
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:
     entries = output.list(f"{folder}/", recursive=False)
     return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))
-
-
-def _is_receipt_name(name: str) -> bool:
-    stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
-    is_stem = ShardNames(PLAIN).matches(f"{stem}.tfrec") is not None
-    return is_stem and name == receipt_name(stem)

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -15,6 +15,7 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     PinTally,
+    TallyOutput,
     add_pin_tallies,
     first_name,
     listing_digest,
@@ -28,17 +29,12 @@ PHOTO, PANOPTIC = 0, 1
 
 _NO_ROOT = ""  # join scope of samples without a blob at an index
 
-_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
-
 
 class _JoinBatch(Batch, frozen=True, array_like=True):
     """Samples, or listed files; one type for both, so that the join has one coder."""
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     entries: list[Entry] = msgspec.field(default_factory=list)
-
-
-_KeyedBatch = tuple[Partition, _JoinBatch]
 
 
 class PinnedSamples(NamedTuple):
@@ -81,9 +77,7 @@ def refuse_mostly_missing(
             listed = f"listed names look like {tally.first_unreferenced!r}"
             remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
             if swapped := listed_in.get(tally.first_missing):
-                remedy = (
-                    f"the first lies in the folder of {swapped}: give each split its own folder"
-                )
+                remedy = f"the first lies in the folder of {swapped}: give each split its own"
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
@@ -110,20 +104,20 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListBlobs`.
-        skipped_tallies: counts of samples pinned or skipped before; None without such samples.
+        more_tallies: counts of samples pinned or skipped before; None without such samples.
         panoptic: whether samples may have a panoptic image.
         spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     listing: beam.PCollection[ListedFile]
-    skipped_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+    more_tallies: Sequence[beam.PCollection[tuple[str, PinTally]] | None] = ()
     panoptic: bool = False
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
-        tallies = [] if self.skipped_tallies is None else [self.skipped_tallies]
+        tallies = [known for known in self.more_tallies if known is not None]
         for index in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
             pinned = self._pin(samples, index)
             samples = pinned.samples
@@ -141,8 +135,8 @@ class PinBlobs(beam.PTransform):
         if self.panoptic:
             listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
         name_of = functools.partial(_name_of, index=index)
-        by_name = BatchByName(name_of, _samples_batch, _KeyedBatch)
-        listed_by_name = BatchByName(_name_of_listed, _entries_batch, _KeyedBatch)
+        by_name = BatchByName(name_of, _JoinBatch)
+        listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
         pinned = (
             (
                 samples | f"BatchSamples{index}" >> by_name,
@@ -165,10 +159,6 @@ def _name_of(sample: Sample, index: int) -> tuple[str, str]:
     return sample.blobs[index].root, sample.blobs[index].name
 
 
-def _samples_batch(samples: list[Sample]) -> _JoinBatch:
-    return _JoinBatch(samples=samples)
-
-
 def _name_of_listed(listed: ListedFile) -> tuple[str, str]:
     return listed.root, listed.entry.name
 
@@ -188,7 +178,7 @@ class _Pin(beam.DoFn):
 
     def process(
         self, element: tuple[Partition, Iterable[_JoinBatch]]
-    ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
+    ) -> Iterator[Sample | RejectedOutput | TallyOutput]:
         (root, _), batches = element
         samples: list[Sample] = []
         entries: dict[str, Entry] = {}
@@ -207,7 +197,7 @@ class _Pin(beam.DoFn):
             else:
                 read.append(entries[name])
                 yield pinned
-        yield _TallyOutput("tallies", (root, _tally(names, entries.values(), read)))
+        yield TallyOutput("tallies", (root, _tally(names, entries.values(), read)))
 
 
 def _tally(names: Sequence[str], entries: Iterable[Entry], read: Sequence[Entry]) -> PinTally:

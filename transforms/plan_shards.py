@@ -27,6 +27,7 @@ from beam_tfrec.schemas.samples import (
     pack,
     read_sample,
     shuffle_keys,
+    split_and_key,
 )
 from beam_tfrec.schemas.shards import ShardPlan, shard_stem
 from beam_tfrec.transforms.pin_blobs import refuse_mostly_missing
@@ -242,10 +243,6 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     return []
 
 
-def _split_and_key(sample: Sample) -> tuple[str, str]:
-    return sample.split, sample.key
-
-
 def _key_batch(samples: list[Sample]) -> KeyBatch:
     return KeyBatch([(sample.key, sample.position) for sample in samples])
 
@@ -302,9 +299,7 @@ class PlanShards(beam.PTransform):
         )
         twice: Any = []
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different buckets
-            keys = samples | "BatchKeys" >> BatchByName(
-                _split_and_key, _key_batch, tuple[Partition, KeyBatch]
-            )
+            keys = samples | "BatchKeys" >> BatchByName(split_and_key, KeyBatch, _key_batch)
             grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
             twice = beam.pvalue.AsList(grouped | "RefuseTwice" >> beam.FlatMap(refuse_equal_keys))
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)

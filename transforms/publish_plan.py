@@ -422,6 +422,4 @@ def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
         root = next(iter(job.listed_roots.values()), "")
         given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
         classes = ", ".join(names)
-        _LOG.warning(
-            "the class names are %s; if these are splits, give --images %s", classes, given
-        )
+        _LOG.warning("the classes are %s; if these are splits, give --images %s", classes, given)

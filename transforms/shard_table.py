@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import fault_line, require_at_least
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS
@@ -51,15 +51,8 @@ class Sharding:
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other or are out of range."""
-        numbers = [("num_shards", n) for n in self.num_shards.values()]
-        numbers.append(("hosts", self.hosts))
-        if self.shard_bytes is not None:
-            numbers.append(("shard_size", self.shard_bytes))
-        if self.records_per_shard is not None:
-            numbers.append(("records_per_shard", self.records_per_shard))
-        for name, number in numbers:
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
+        require_at_least(1, hosts=self.hosts, shard_size=self.shard_bytes)
+        require_at_least(1, records_per_shard=self.records_per_shard)
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
         if self.records_per_shard is not None and self.hosts > 1:
@@ -68,6 +61,7 @@ class Sharding:
                 f" is a multiple of hosts {self.hosts}: give num_shards instead"
             )
         for number in self.num_shards.values():
+            require_at_least(1, num_shards=number)
             if number % self.hosts:
                 below, above = number - number % self.hosts, number + -number % self.hosts
                 raise ValueError(
@@ -75,10 +69,7 @@ class Sharding:
                     f" give {f'{below} or ' if below else ''}{above}"
                 )
         if self.num_shards and self.records_per_shard is not None:
-            raise ValueError(
-                f"num_shards {dict(self.num_shards)} and records_per_shard"
-                f" {self.records_per_shard} exclude each other: give one"
-            )
+            raise ValueError("num_shards must come without records_per_shard, got both: give one")
 
     def order_of(self, split: str) -> Order:
         """Return a split's order."""

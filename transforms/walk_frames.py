@@ -21,7 +21,6 @@ from beam_tfrec.schemas.tfrecord import (
     FRAME_BYTES,
     HEADER_BYTES,
     FrameError,
-    frame_one,
     length_crc,
     masked_crc,
     read_frame,
@@ -36,7 +35,6 @@ UNKNOWN_SIZE = 2**63
 """Size of a compressed file's content, which is unknown until its end."""
 
 _PIECE_BYTES = 2 << 20
-_SMALL_BYTES = 4096  # a copy of a smaller record costs less than checks of its parts
 _INFLATED_BYTES = 1 << 20
 _ZLIB_METHOD = 8
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accepts gzip and zlib
@@ -237,22 +235,10 @@ class _Forward:
         return self._held[start : start + size]
 
 
-def _read_small(file: _Forward, head: bytes, offset: int, number: int) -> Record | None:
-    """Return a small record, read at once; None if it is large or damaged."""
-    size = int.from_bytes(head[:8], "little")
-    is_small = size <= min(_SMALL_BYTES, MAX_RECORD_BYTES)
-    frame = file.read(offset, size + FRAME_BYTES) if is_small else b""
-    record = frame[HEADER_BYTES : HEADER_BYTES + size]
-    whole, crc32c = frame_one(record)
-    return Record(number, offset, size, record, crc32c) if frame == whole else None
-
-
 def _read_frame(
     file: _Forward, head: bytes, size_bytes: int, offset: int, number: int
 ) -> tuple[Record | BadFrame, int | None]:
     """Read the frame at an offset, and return it with the next frame's offset; None if unknown."""
-    if small := _read_small(file, head, offset, number):
-        return small, offset + small.size + FRAME_BYTES
 
     def bad(what: str, code: str = "E-VER-FRAME", *, is_last: bool = False) -> BadFrame:
         return BadFrame(number, offset, code, what, is_last)

@@ -95,9 +95,7 @@ class Resize:
         """Refuse sides that no image can have."""
         for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
             if not 1 <= side <= MAX_SIDE_PX:
-                raise ValueError(
-                    f"resize must have sides of 1 to {MAX_SIDE_PX} px, got {side}: give another"
-                )
+                raise ValueError(f"resize must be 1 to {MAX_SIDE_PX} px, got {side}: give another")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -112,10 +110,7 @@ class Resize:
         if found := _RESIZE.fullmatch(text):
             longest, width, height = found.groups()
             return cls(int(longest), None) if longest else cls(int(width), int(height or width))
-        raise ValueError(
-            f"resize must be N, WxH or max:N in px, got {text!r}: give one such as 512, 640x480 or"
-            " max:1024"
-        )
+        raise ValueError(f"resize must be N, WxH or max:N in px, got {text!r}: give such as 512")
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""

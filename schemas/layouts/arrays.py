@@ -111,10 +111,7 @@ class ArraysLayout(Layout):
         labels = {Kind(rest[0]) for what, *rest in parts if what == _LABEL}
         others = {rest[1]: Kind(rest[0]) for what, *rest in parts if what == _FEATURE}
         if len(labels) > 1 or len(others) < sum(what == _FEATURE for what, *_ in parts):
-            raise ValueError(
-                "arrays of one name must hold text in all files or numbers in all files, got both:"
-                " convert them"
-            )
+            raise ValueError("arrays of one name must hold text or numbers, got both: convert them")
         ranks = {int(rest[0]) for what, *rest in parts if what == _RANK}
         return replace(
             self,

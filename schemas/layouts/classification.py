@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import msgspec
 
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     Feature,
     FeatureSpec,
@@ -230,8 +231,7 @@ class PairsLayout(Layout):
 
     def __post_init__(self) -> None:
         """Refuse a scale below 1."""
-        if self.scale is not None and self.scale < 1:
-            raise ValueError(f"scale must be at least 1, got {self.scale}: give for example 4")
+        require_at_least(1, scale=self.scale)
 
     @cached_property
     def spec(self) -> FeatureSpec:

@@ -100,10 +100,7 @@ class GroupedLayout(PictureLayout):
         """Refuse unknown groups, and groups of objects without boxes."""
         asked, names = self.features or (), [group.name for group in self.groups]
         if unknown := [name for name in asked if name not in names]:
-            raise ValueError(
-                f"features of layout {self.name} must be among {', '.join(names)}, got"
-                f" {','.join(asked)!r}: leave out {', '.join(map(repr, unknown))}"
-            )
+            raise ValueError(f"features must be {', '.join(names)}, got {unknown[0]!r}: omit it")
         for group in self.groups:
             if group.needs_boxes and group.name in asked and "boxes" not in asked:
                 raise ValueError(

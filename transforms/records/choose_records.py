@@ -11,10 +11,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import apache_beam as beam
-import msgspec
 
 from beam_tfrec.schemas.faults import counted, fault_line, printable
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import Sample, split_and_key
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import (
@@ -113,12 +112,13 @@ forget_keys = _keys_in.cache_clear
 
 
 def warn_of_keys(sources: Sequence[SplitSource], uri: str, access: Access) -> list[SplitSource]:
-    """Warn of keys to copy that no record has; return the sources without their keys."""
+    """Warn if there are more keys to copy than records with such keys; return the sources."""
     keys = {*_keys_in(uri, access)} - {""}
-    if lost := keys.difference(*(source.keys_met for source in sources)):
-        of_all = f"{len(lost)} of {counted(len(keys), 'key')}"
-        _LOG.warning("no record has %s in %s, such as %r", of_all, printable(uri), min(lost))
-    return [msgspec.structs.replace(source, keys_met=[]) for source in sources]
+    met = sum(source.listed - source.skipped.get(NOT_IN_KEYS, 0) for source in sources)
+    if met < len(keys):
+        of_all = f"{len(keys) - met} of {counted(len(keys), 'key')}"
+        _LOG.warning("no record has %s in %s", of_all, printable(uri))
+    return [*sources]
 
 
 class _Batch(Batch, frozen=True, array_like=True):
@@ -162,20 +162,11 @@ class DropRepeated(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> KeptSamples:
         """Group by key in partitions."""
-        by_key = BatchByName(_split_and_key, _batch_of, tuple[Partition, _Batch])
         kept = (
-            (samples | "BatchSamples" >> by_key,)
+            (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
             | "GroupKeys" >> GroupBatches(_Batch, self.spool)
             | "KeepOne"
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
         )
         sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitSources()
         return KeptSamples(kept.samples, sources)
-
-
-def _split_and_key(sample: Sample) -> tuple[str, str]:
-    return sample.split, sample.key
-
-
-def _batch_of(samples: list[Sample]) -> _Batch:
-    return _Batch(samples)

@@ -1,20 +1,18 @@
 """Samples from the records of TFRecord files, or of data sets of ours.
 
-`PlanRecords` lists a source and reads its manifest, if there is one (`plan_source`). `RecordReader`
+`plan_source` reads the manifest of a listed source, if there is one. `RecordReader`
 makes the samples of a file. A sample's blob is the range of its framed record.
 
 The records of a data set are known from its indexes. Files of other programs are read once to find
 their records, and a second time to copy these.
 """
 
-import functools
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.columns import matches
@@ -31,7 +29,7 @@ from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
-from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, NOT_IN_KEYS, Choice
+from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
     bits_in,
@@ -43,8 +41,6 @@ from beam_tfrec.transforms.records.stage_records import STAGED_RECORD
 from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
-    PlanFiles,
-    SourcePieces,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
@@ -217,7 +213,6 @@ class RecordReader:
                 damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
-        keys_met: dict[str, set[str]] = {}
         notes: dict[str, FeatureNotes] = {}
         note = file.note
         for item in self._items(file, notes):
@@ -228,14 +223,10 @@ class RecordReader:
                 left_out[item.split, item.why] += 1
             else:
                 yield item
-            if self.choice.keys and not (isinstance(item, _LeftOut) and item.why == NOT_IN_KEYS):
-                keys_met.setdefault(item.split, set()).add(item.key)
         if note is not None:
             yield note
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
-        for split, keys in keys_met.items():
-            yield SplitSource(split, keys_met=sorted(keys))
         for split, of_split in notes.items():
             yield of_split.note(split)
 
@@ -299,9 +290,7 @@ class RecordReader:
         if row is None or self.key_feature or self.splitting.fields:
             record = parse_record(found.data) if self.parses else _OPAQUE
             if record is None:
-                what = (
-                    f"{where}: {found.size} bytes of another kind (--record_type bytes copies them)"
-                )
+                what = f"{where}: {found.size} bytes of another kind (see --record_type bytes)"
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
             if self.key_feature:
                 given = text_in(record, self.key_feature)
@@ -336,7 +325,7 @@ class RecordReader:
             return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
 
         if why := self.choice.why_not(at.key, has_class, self.access):
-            return _LeftOut(split, why, at.key)
+            return _LeftOut(split, why)
         of = file.entry
         blob = Blob(file.root, of.name, of.size_bytes, of.pin, of.crc32c, at.offset, at.size)
         position = file.place << _NUMBER_BITS | at.number
@@ -363,11 +352,10 @@ class _Place(NamedTuple):
 
 
 class _LeftOut(NamedTuple):
-    """The split of a record that is not copied, why, and its key."""
+    """The split of a record that is not copied, and why."""
 
     split: str
     why: str
-    key: str
 
 
 def _rest_lost(where: str, what: str) -> RuntimeError:
@@ -378,20 +366,3 @@ def _rest_lost(where: str, what: str) -> RuntimeError:
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
-
-
-@dataclass(eq=False)
-class PlanRecords(beam.PTransform):
-    """Pipeline root -> all files with records, in any order, for workers to read in parallel.
-
-    Attributes:
-        reader: reader of all sources.
-    """
-
-    reader: RecordReader
-
-    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
-        """List every source on one worker."""
-        uris = {name: source.uri for name, source in self.reader.sources.items()}
-        plan = functools.partial(plan_source, reader=self.reader)
-        return root | "PlanFiles" >> PlanFiles(uris, plan, self.reader.access)

@@ -93,7 +93,7 @@ class JoinFiles(beam.PTransform):
 
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
         """Group by source and join name."""
-        batches = files | "BatchFiles" >> BatchByName(_name_of, _Batch, tuple[Partition, _Batch])
+        batches = files | "BatchFiles" >> BatchByName(_name_of, _Batch)
         together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
         return together | "Join" >> beam.FlatMap(_join)
 

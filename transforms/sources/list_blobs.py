@@ -9,14 +9,12 @@ A *pin* identifies a version of a file: its modification time, or its generation
 
 import hashlib
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 import msgspec
-from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Blob, Sample, pack
@@ -62,6 +60,10 @@ class PinTally(msgspec.Struct, frozen=True):
     first_unreferenced: str = ""
     read_files: int = 0
     read_bytes: int = 0
+
+
+TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+"""Side output of counts by root."""
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -227,8 +229,6 @@ class ListBlobs(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[ListedFile]:
         """List each root on one worker."""
         roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
-        if not is_in_process(root.pipeline):
-            roots |= "Spread" >> beam.Reshuffle()
         return roots | "List" >> beam.FlatMap(_list_root, self.access)
 
 
@@ -253,19 +253,17 @@ class ListFiles(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
-        listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
+        listed = (
+            root
+            | "Roots" >> beam.Create(sorted(self.roots.items()))
+            | "List"
+            >> beam.ParDo(_ListRoot(self.access, self.is_read)).with_outputs(
+                "tallies", main="files"
+            )
+        )
+        listing = listed.files
         if not is_in_process(root.pipeline):
-            # Otherwise a runner could list again for each of the two uses.
-            listing |= "Keep" >> beam.Reshuffle()
-        parts = listing | "Digest" >> beam.ParDo(_Digest(self.is_read)).with_output_types(
-            tuple[str, PinTally]
-        )
-        none = root | "NoEntries" >> beam.Create([(name, PinTally()) for name in self.roots])
-        tallies = (
-            (parts, none)
-            | "AllDigests" >> beam.Flatten()
-            | "AddDigests" >> beam.CombinePerKey(add_pin_tallies)
-        )
+            listing |= "Spread" >> beam.Reshuffle()
         if self.numbered:
             listing = (
                 listing
@@ -274,7 +272,7 @@ class ListFiles(beam.PTransform):
                 | "Roots" >> beam.Values()
                 | "Number" >> beam.FlatMap(number_files)
             )
-        return SourcePieces(listing, tallies)
+        return SourcePieces(listing, listed.tallies)
 
 
 @dataclass(eq=False)
@@ -325,30 +323,21 @@ class _Plan(beam.DoFn):
         yield beam.pvalue.TaggedOutput("tallies", (root, tally))
 
 
-class _Digest(beam.DoFn):
-    """Adds the digests of a bundle's entries, and the counts of read files."""
+class _ListRoot(beam.DoFn):
+    """Lists a root; yields its entries, and then their digest and the counts of read files."""
 
-    def __init__(self, is_read: Callable[[ListedFile], bool]) -> None:
-        self._is_read = is_read
+    def __init__(self, access: Access, is_read: Callable[[ListedFile], bool]) -> None:
+        self._access, self._is_read = access, is_read
 
-    def start_bundle(self) -> None:
-        self._digests: dict[str, int] = {}
-        self._read_files: Counter[str] = Counter()
-        self._read_bytes: Counter[str] = Counter()
-
-    def process(self, listed: ListedFile) -> Iterator[tuple[str, PinTally]]:
-        root, entry = listed.root, listed.entry
-        self._digests[root] = self._digests.get(root, 0) + listing_digest([entry])
-        if self._is_read(listed):
-            self._read_files[root] += 1
-            self._read_bytes[root] += entry.size_bytes
-        return iter(())
-
-    def finish_bundle(self) -> Iterator:
-        for root, digest in self._digests.items():
-            tally = PinTally(
-                listing=f"{digest % DIGEST_MODULUS:x}",
-                read_files=self._read_files[root],
-                read_bytes=self._read_bytes[root],
-            )
-            yield GlobalWindows.windowed_value_at_end_of_window((root, tally))
+    def process(self, named: tuple[str, str]) -> Iterator[ListedFile | TallyOutput]:
+        root, _ = named
+        digest = read_files = read_bytes = 0
+        for listed in _list_root(named, self._access):
+            digest += listing_digest([listed.entry])
+            if self._is_read(listed):
+                read_files += 1
+                read_bytes += listed.entry.size_bytes
+            yield listed
+        listing = f"{digest % DIGEST_MODULUS:x}"
+        tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
+        yield TallyOutput("tallies", (root, tally))

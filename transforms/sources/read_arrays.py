@@ -17,7 +17,7 @@ import msgspec
 
 from beam_tfrec.schemas.columns import is_beyond_float32
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import ArrayFields
 from beam_tfrec.schemas.layouts.arrays import found_in
 from beam_tfrec.schemas.samples import Blob, Sample, pack
@@ -168,22 +168,15 @@ class ArrayReader:
             key = f"{piece.prefix}{'' if source.one_sample_per_file else piece.start + row}"
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
+            blobs = (images.blob(piece.root, row),)
+            sample = Sample(split, key, piece.position + row, blobs, pack(fields))
             if fault := _fault_of(fields, header.item_bytes):
-                code, detail = fault
-                yield Rejected(
-                    code=code,
-                    stage=STAGE,
-                    split=split,
-                    key=key,
-                    file_name=images.entry.name,
-                    detail=detail,
-                )
+                yield sample.reject(STAGE, *fault)
                 continue
             names = [fields.label] if isinstance(fields.label, str) else []
             classes.setdefault(split, set()).update(names)
             found = found or found_in(fields)
-            blobs = (images.blob(piece.root, row),)
-            yield Sample(split, key, piece.position + row, blobs, pack(fields))
+            yield sample
         for split, of_split in classes.items():
             yield SplitSource(split, class_names=sorted(of_split), found=sorted(found))
 

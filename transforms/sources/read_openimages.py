@@ -372,7 +372,7 @@ class JoinRows(beam.PTransform):
             tables |= "Spread" >> beam.Reshuffle()
         rows = tables | "ReadRows" >> beam.FlatMap(read_parts, self.access)
         images = files | "NameFiles" >> beam.FlatMap(part_of_file)
-        by_id = BatchByName(_name_of, _Parts, tuple[Partition, _Parts])
+        by_id = BatchByName(_name_of, _Parts)
         # Batched before they are flattened: FnApiRunner holds what it flattens.
         batches = (rows | "BatchRows" >> by_id, images | "BatchImages" >> by_id)
         spool = spool_for(files.pipeline, self.access.spool_dir)

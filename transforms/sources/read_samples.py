@@ -54,7 +54,6 @@ class SplitSource(msgspec.Struct, frozen=True):
         columns: facts of a table's columns, by name.
         rows: number of rows that `columns` describes.
         licenses: licenses in the sources, used or not.
-        keys_met: sorted keys of records, where a file names the keys to copy.
     """
 
     split: str
@@ -78,7 +77,6 @@ class SplitSource(msgspec.Struct, frozen=True):
     columns: list[ColumnFacts] = []
     rows: int = 0
     licenses: list[License] = []
-    keys_met: list[str] = []
 
     @property
     def is_empty(self) -> bool:

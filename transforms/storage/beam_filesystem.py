@@ -53,9 +53,7 @@ class BeamStorage(Storage):
         store = "/".join(root.split("/")[:3])
         self._rate = rate_of(store, access.max_reads_per_second)
         if _GLOB & set(root):
-            raise ValueError(
-                f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
-            )
+            raise ValueError(f"a path here must not hold * ? or [, got {root!r}: rename it")
         try:
             self._filesystem = FileSystems.get_filesystem(root)
         except (ValueError, BeamIOError) as error:
@@ -97,9 +95,7 @@ class BeamStorage(Storage):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
         if _GLOB & set(name):
-            raise ValueError(
-                f"a name to delete must not hold * ? or [, got {name!r}: delete it by hand"
-            )
+            raise ValueError(f"a name to delete must not hold * ? or [, got {name!r}: delete it")
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
 

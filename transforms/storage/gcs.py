@@ -111,9 +111,7 @@ class GcsStorage(Storage):
         """
         bucket, _, prefix = root.removeprefix("gs://").partition("/")
         if not bucket:
-            raise ValueError(
-                f"a gs:// path must name a bucket, got {root!r}: give gs://BUCKET/PATH"
-            )
+            raise ValueError(f"a gs:// path must name a bucket, got {root!r}: give gs://BUCKET")
         self.root = root.rstrip("/")
         self._bucket = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""

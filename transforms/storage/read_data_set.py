@@ -14,9 +14,9 @@ from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     Manifest,
     ShardEntry,
+    contradictions,
     index_names_of,
     read_manifest,
-    refuse_contradictions,
 )
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import Access, Entry, Storage, open_storage, open_stored
@@ -78,7 +78,9 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
         raise RuntimeError(fault_line("E-ARG", storage.root, what, remedy))
     data, where = storage.read(MANIFEST_NAME), storage.uri(MANIFEST_NAME)
     manifest = read_manifest(data, where, flag)
-    refuse_contradictions(manifest, where)
+    for what in contradictions(manifest):  # readers would read wrong records
+        remedy = "run `beam-tfrec verify` on its folder, and restore the manifest from a copy"
+        raise RuntimeError(fault_line("E-VER-MANIFEST", where, what, remedy))
     return manifest, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

@@ -21,7 +21,7 @@ from beam_tfrec.schemas.example_rules import (
     conflicts,
     rules_of,
 )
-from beam_tfrec.schemas.faults import at_record, counted, fault_line
+from beam_tfrec.schemas.faults import at_record, counted, fault_line, require_at_least
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
     FORMAT_VERSION,
@@ -83,8 +83,7 @@ class VerifyConfig:
 
     def __post_init__(self) -> None:
         """Check the number of threads and every path."""
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}: give more")
+        require_at_least(1, workers=self.workers)
         for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
             check_uri(uri)
 

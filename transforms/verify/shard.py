@@ -43,7 +43,9 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
     """
     storage, file = open_storage(rules.root, config.access), task.file
     report = Report(files=1)
-    check_listing(task, storage.root, report)
+    if wrong := what_differs(task.entry, file):
+        code, what = wrong
+        report.find(code, join_uri(storage.root, task.entry.file), what)
     rows = read_index(task, storage, report, has_sum=has_sums(rules.manifest))
     if rows is not None:
         check_rows(task, rows, rules, report)
@@ -58,13 +60,6 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
         report.add(verify_bytes(task.entry, rows, rules, read, file.size_bytes))
     compare_sources(rows or (), task.entry.split, config, report)
     return report
-
-
-def check_listing(task: ShardTask, root: str, report: Report) -> None:
-    """Compare the size of a shard, and its checksum if listed, with the manifest."""
-    if wrong := what_differs(task.entry, task.file):
-        code, what = wrong
-        report.find(code, join_uri(root, task.entry.file), what)
 
 
 def verify_bytes(
