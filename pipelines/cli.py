@@ -396,7 +396,7 @@ def _how_far() -> str:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
-    done = f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"
+    done = f"at least {PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"
     return f"{done}; run again to resume"
 
 

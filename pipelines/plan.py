@@ -98,7 +98,7 @@ def plan_run(
     )
     state, there, fault = COMPLETE, len(gathered.outlines), None
     try:
-        check_budget_aloud(gathered.rejected, gathered.sources, config, "rejected")
+        check_budget_aloud(gathered.rejected, gathered.sources, config)
         warn_of_sources(gathered.sources, config)
         if not complete:
             state, there = _look(config, gathered, job_plan)

@@ -161,6 +161,9 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
                 overwrite=config.overwrite,
                 splitting=dividing_options(config.options()),
             )
+            if not earlier.sets:
+                names = printable(", ".join(config.since.names))
+                _LOG.info("no earlier data set matches %s: nothing is left out", names)
             config = replace(config, earlier=earlier)
         output = open_storage(config.output, config.access)
         if config.plan:

@@ -95,6 +95,8 @@ class DataSets:
         ]
         if not found:
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
+            if not names:
+                raise ValueError(f"{', '.join(self.roots)}: no records: give another data set")
             raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
         return found
 

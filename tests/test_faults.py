@@ -115,7 +115,8 @@ def consequence(fault: Fault) -> str:
     if fault.scope is Scope.RUN:
         return f"exit code {fault.exit_code}"
     if fault.exit_code:
-        return f"exit code {fault.exit_code}; with `--orphans drop` the annotation is dropped"
+        otherwise = "with `--orphans drop`, and in other sources, the annotation is dropped"
+        return f"`coco`: exit code {fault.exit_code}; {otherwise}"
     if fault.scope is Scope.ANNOTATION:
         return "the annotation is dropped (`--max_dropped`)"
     return "the sample is rejected, with its annotations (`--max_rejected`)"

@@ -80,7 +80,7 @@ def test_a_panoptic_image_of_another_kind_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "panoptic" / "p.png").write_bytes(png_of(np.full((5, 7, 3), 200, np.uint8)))
     run = run_coco(*sources, "--output", out)
     assert run.code == 4
-    assert "1 of 1 annotations of train dropped (1 E-SEG-EMPTY), 0 accepted" in run.err
+    assert "1 of 1 annotations of train dropped (1 E-SEG-EMPTY), at most 0 allowed" in run.err
     assert "none of its 2 segments has a pixel in p.png" in run.err
     assert run_coco(*sources, "--output", out, "--max_dropped", 1).code == 0
     assert [value(example, "image/panoptic/category_mask") for example in examples(out)] == [[], []]

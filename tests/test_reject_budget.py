@@ -81,7 +81,7 @@ def test_a_data_set_without_any_label_is_over_budget(
     out = tmp_path / "out"
     run = run_coco(*command(make_coco(3, edit=spoil), out, "--max_rejected", 1))
     assert run.code == 4
-    said = f"6 of 6 annotations of train dropped (6 {code}), 1 accepted (first id 1"
+    said = f"6 of 6 annotations of train dropped (6 {code}), at most 1 allowed (first id 1"
     assert said in run.err.splitlines()[-1]
     assert len(shard_paths(out)) == shards and not (out / "manifest.json").exists()
     assert accepting(run)[-4:] == ["--max_rejected", "1", "--max_dropped", "6"]

@@ -137,7 +137,7 @@ def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: 
     with pytest.raises(Exception, match=r"E-SET-DUPLICATE split train: .* the key 'k003';"):
         write(tmp_path / "twice", [*PAIRS, PAIRS[3]])
     with pytest.raises(
-        Exception, match=r"E-BUDGET .*: 1 of 41 samples rejected, 0 accepted .*; "
+        Exception, match=r"E-BUDGET .*: 1 of 41 samples rejected, at most 0 allowed .*; "
     ) as e:
         write(out, [*PAIRS, BAD])
     assert "correct them, or accept with budget=RejectBudget(1)" in str(e.value)

@@ -105,7 +105,7 @@ def commit(
     _check_output(shards, output, job.names)
     rejected_lines = to_json_lines(rejects)
     create_or_compare(output, REJECTED_NAME, rejected_lines)
-    check_budget_aloud(rejects, sources, job, f"rejected, see {REJECTED_NAME}")
+    check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     refuse_empty(sources, plan, records, job)
     contents: dict[str, bytes] = {}

@@ -19,7 +19,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from beam_tfrec.schemas.columns import add_facts
-from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, reject_order
+from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, printable, reject_order
 from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
@@ -95,7 +95,7 @@ def make_job_plan(
     known |= {*job.layout.found_of(columns, sum(source.rows for source in sources))}
     found = sorted(known)
     _refuse_without_samples(sources, job)
-    check_budget_aloud(rejected, sources, job, "rejected")
+    check_budget_aloud(rejected, sources, job)
     _check_found(found, job)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(sources, job, label_file)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
@@ -176,12 +176,13 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
 
 
 def check_budget_aloud(
-    rejects: Iterable[Rejected], sources: Sequence[SplitSource], job: DataSetJob, remedy: str
+    rejects: Iterable[Rejected], sources: Sequence[SplitSource], job: DataSetJob, see: str = ""
 ) -> None:
     """Check the numbers of rejected samples and of dropped annotations against their limits.
 
     Percentages are of new samples, and of the annotations of new samples that were neither
-    excluded nor filtered out. Above a limit, the first rejects are logged.
+    excluded nor filtered out. Above a limit, the first rejects are logged; `see` says where the
+    others are.
 
     Raises:
         RuntimeError: `E-BUDGET`, with the command, or a program's field, that accepts these
@@ -190,15 +191,15 @@ def check_budget_aloud(
     """
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
-    count = len({(reject.split, reject.key) for reject in samples})
+    count = len(samples)
     listed = sum(source.listed - source.earlier_images for source in sources)
     if count > job.budget.allowed(listed):
         first = samples[0]
         what = (
-            f"{count} of {listed} samples rejected, {job.budget} accepted"
+            f"{count} of {listed} samples rejected, at most {job.budget} allowed"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
-        _show_rejects(samples, remedy)
+        _show_rejects(samples, f"rejected{see}")
         raise _over_budget(job, what, "--max_rejected", count if count < listed else 0)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
@@ -216,18 +217,20 @@ def check_budget_aloud(
             first = of_split[0]
             what = (
                 f"{len(of_split)} of {listed} annotations of {source.split} dropped ({counts}),"
-                f" {allowed} accepted (first id {first.annotation_ids[0]}"
+                f" at most {allowed} allowed (first id {first.annotation_ids[0]}"
                 f" of {first.file_name!r}, {first.detail})"
             )
             over.append((len(of_split), what))
     if over:
-        _show_rejects(dropped, remedy)
+        _show_rejects(dropped, f"dropped{see}")
         raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
 
 
 def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
     for reject in rejects[:_SHOWN_REJECTS]:
         _LOG.warning("%s", reject_text(reject, remedy))
+    if more := len(rejects[_SHOWN_REJECTS:]):
+        _LOG.warning("and %d more", more)
 
 
 def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
@@ -410,7 +413,7 @@ def _publish(
 
 
 def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
-    """Warn of classes with names of splits, since `--images` is probably one level too high.
+    """Warn of one class, or names of splits: `--images` is probably one level too high.
 
     Warn of columns and fields without a value, too, since their names are probably wrong.
     """
@@ -423,3 +426,7 @@ def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
         given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
         classes = ", ".join(names)
         _LOG.warning("the classes are %s; if these are splits, give --images %s", classes, given)
+    elif len(names) == 1 and job.listed_roots and not any("/" in root for root in job.listed_roots):
+        given = shlex.join(join_uri(root, names[0]) for root in job.listed_roots.values())
+        what = "the only class is %s; if its folders are the classes, give --images %s"
+        _LOG.warning(what, printable(names[0]), given)

@@ -38,7 +38,7 @@ _IMAGE = {
     int64("image/height", "image height in px, from the file"): "image.info.height_px",
     int64("image/width", "image width in px, from the file"): "image.info.width_px",
     text("image/filename", "name relative to the image root"): "image.name",
-    text("image/source_id", "COCO image id in decimal"): "key",
+    text("image/source_id", "key of the sample: for COCO, the image id"): "key",
     text("image/key/sha256", "hex SHA-256 of image/encoded"): "image.sha256",
     image_file("image/encoded", "the image file's bytes"): "image.data",
     text("image/format", "jpeg, png, gif or bmp, as found"): "image.info.format",
@@ -49,10 +49,10 @@ _BOXES = {
     floats("image/object/bbox/xmax", "right edges / image width, in [0, 1]"): "box.xmax",
     floats("image/object/bbox/ymin", "top edges / image height, in [0, 1]"): "box.ymin",
     floats("image/object/bbox/ymax", "bottom edges / image height, in [0, 1]"): "box.ymax",
-    text("image/object/class/text", "category names", repeated=True): "label.name",
+    text("image/object/class/text", "class names", repeated=True): "label.name",
     class_label(_LABEL, "class ids of label_map.pbtxt", repeated=True): "label.id",
     int64("image/object/is_crowd", _IS_CROWD, repeated=True): "is_crowd",
-    floats("image/object/area", "areas in px squared, as annotated"): "area_px2",
+    floats("image/object/area", "areas in px squared, as annotated, else of the boxes"): "area_px2",
 }
 BOXES = FeatureGroup("boxes", tuple(_BOXES), AttributeValues(_BOXES, of_objects=True), "boxes")
 _SEEN = "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible"

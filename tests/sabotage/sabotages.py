@@ -209,7 +209,7 @@ SABOTAGES = (
     Sabotage(
         "shards are built although the budget is spent",
         PUBLISH,
-        '    check_budget_aloud(rejected, sources, job, "rejected")\n',
+        "    check_budget_aloud(rejected, sources, job)\n",
         "",
         "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",
     ),
