@@ -278,10 +278,6 @@ class InferredSchema(msgspec.Struct):
         self.extend(InferredSchema(1, context))
         self.extend(InferredSchema(0, lists))
 
-    def add_other(self, place: Place) -> None:
-        """Add a record that is not an Example."""
-        self.extend(InferredSchema(others=1, first_other=place))
-
     def extend(self, other: "InferredSchema") -> None:
         """Add records that come after these."""
         self.records += other.records

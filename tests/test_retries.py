@@ -108,7 +108,7 @@ class Requests:
             lambda error: isinstance(error, TooManyError),
             limit_per_s,
             clock=self.clock,
-            sleep=self.clock.sleep,
+            pause=self.clock.sleep,
         )
         THROTTLED.take(1)
 

@@ -202,7 +202,7 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
 def test_other_fields_and_several_folders_are_refused(
     images: dict[str, str], splitting: Splitting, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         FolderConfig(output="out", images=images, splitting=splitting)
 
 

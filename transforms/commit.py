@@ -48,7 +48,6 @@ from beam_tfrec.transforms.output_files import (
     create_or_leave,
     foreign,
     indexes,
-    is_shard,
     missing_files,
     receipts,
     sources_name,
@@ -59,6 +58,7 @@ from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_differe
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage.read_data_set import what_differs
 
 _LOG = logging.getLogger(__name__)
 _OF_SOURCES = "listed", "repeated_annotation_ids", "skipped", "sources"
@@ -280,7 +280,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
         raise foreign(output, f"{name} is missing")
     for info in shards:
         found = there.get(info.file)
-        if found is None or not is_shard(found, info):
+        if what_differs(info, found):
             size = "no" if found is None else found.size_bytes
             raise foreign(output, f"{info.file} has {size} bytes, its receipt says {info.bytes}")
     files = {info.file for info in shards}

@@ -20,7 +20,6 @@ from beam_tfrec.schemas.manifest import (
     SOURCES_DIR,
     JobPlan,
     Manifest,
-    ShardEntry,
     from_json,
     index_names_of,
     read_manifest,
@@ -38,6 +37,7 @@ from beam_tfrec.schemas.shards import (
     shard_stems,
 )
 from beam_tfrec.transforms.storage import Entry, Storage, join_uri
+from beam_tfrec.transforms.storage.read_data_set import what_differs
 
 SIDE_FILES = (
     "label_map.pbtxt",
@@ -172,12 +172,6 @@ def companions_of(info: ShardInfo) -> tuple[str, ...]:
     return (receipt_name(info.name), *index_names(index_stem(info.file)))
 
 
-def is_shard(found: Entry, wanted: ShardInfo | ShardEntry) -> bool:
-    """Return whether a listed file has a shard's size, and its checksum if the listing has one."""
-    same = found.crc32c is None or f"{found.crc32c:08x}" == wanted.crc32c
-    return same and found.size_bytes == wanted.bytes
-
-
 def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     """Return the names of missing shards, receipts and indexes, from three listings.
 
@@ -189,7 +183,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
         found = there.get(shard.file)
         if found is None:
             missing.append(shard.file)
-        elif not is_shard(found, shard):
+        elif what_differs(shard, found):
             what = f"has {found.size_bytes} bytes, or another checksum than in {MANIFEST_NAME}"
             remedy = "restore it, or delete it and run its command again, which builds it again"
             where = join_uri(output.root, shard.file)

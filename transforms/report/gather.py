@@ -277,11 +277,8 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
             sums[entry.split].add(places[entry.split], entry.file, index)
         places[entry.split] += 1
     if not has_sums(manifest):  # such indexes also lack these columns
-        notes.append(
-            "No charts of picture sizes and objects: the indexes of format version"
-            f" {manifest.format_version} do not have these columns. Write the data set again to get"
-            " them."
-        )
+        version = f"format version {manifest.format_version} has no such columns"
+        notes.append(f"no charts of picture sizes and objects: {version}")
     return sums, first_notes(notes)
 
 

@@ -269,7 +269,7 @@ class ListFiles(beam.PTransform):
                 listing
                 | "ByRoot" >> beam.WithKeys(operator.attrgetter("root"))
                 | "GroupRoots" >> beam.GroupByKey()
-                | "Roots" >> beam.Values()
+                | "Ungroup" >> beam.Values()
                 | "Number" >> beam.FlatMap(number_files)
             )
         return SourcePieces(listing, listed.tallies)

@@ -18,6 +18,7 @@ from beam_tfrec.schemas.manifest import (
     index_names_of,
     read_manifest,
 )
+from beam_tfrec.schemas.shards import ShardInfo
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import Access, Entry, Storage, open_storage, open_stored
 
@@ -104,7 +105,7 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
     return shards
 
 
-def what_differs(written: ShardEntry, listed: Entry | None) -> tuple[str, str] | None:
+def what_differs(written: ShardEntry | ShardInfo, listed: Entry | None) -> tuple[str, str] | None:
     """Return code and text of how a listed file differs from the shard that was written."""
     if listed is None or listed.kind != "file":
         return "E-VER-MISSING", what_is(listed)

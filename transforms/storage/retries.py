@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from beam_tfrec.schemas.faults import fault_line
@@ -105,22 +106,24 @@ THROTTLED = WaitedTime()
 """Waits of this process."""
 
 
+@dataclass(eq=False)
 class RequestRate:
-    """Rate at which the threads of a process start requests to one bucket."""
+    """Rate at which the threads of a process start requests to one bucket.
 
-    def __init__(
-        self,
-        is_throttling: Callable[[Exception], bool],
-        limit_per_s: float = math.inf,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Take the test for a throttling error, and the limit of the rate."""
-        self._is_throttling = is_throttling
-        self._limit_per_s = limit_per_s
-        self._clock = clock
-        self._sleep = sleep
+    Attributes:
+        is_throttling: test for the error of a store that throttles.
+        limit_per_s: limit of the rate.
+        clock: the time in seconds.
+        pause: function that waits for seconds.
+    """
+
+    is_throttling: Callable[[Exception], bool]
+    limit_per_s: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        """Begin without replies."""
         self._lock = threading.Lock()
         self._served_per_s = math.inf  # rate at the last throttling
         self._slowed_at_s = -math.inf
@@ -131,16 +134,16 @@ class RequestRate:
     def request(self) -> Iterator[None]:
         """Wait until a request may start; the block makes the request."""
         with self._lock:
-            now_s = self._clock()
+            now_s = self.clock()
             start_s = max(now_s, self._next_s)
             self._next_s = start_s + 1 / self.per_s()
         if start_s > now_s:
             THROTTLED.add(start_s - now_s)
-            self._sleep(start_s - now_s)
+            self.pause(start_s - now_s)
         try:
             yield
         except Exception as error:
-            if self._is_throttling(error):
+            if self.is_throttling(error):
                 self._keep_reply(served=False)
             raise
         self._keep_reply(served=True)
@@ -149,22 +152,22 @@ class RequestRate:
         """Wait before a retry; count it as throttled once the store has throttled."""
         if self._served_per_s < math.inf:
             THROTTLED.add(seconds)
-        self._sleep(seconds)
+        self.pause(seconds)
 
     def per_s(self) -> float:
         """Return the current rate of requests, or infinity without a limit."""
         if self._served_per_s == math.inf:
-            return self._limit_per_s
-        progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
+            return self.limit_per_s
+        progress = (self.clock() - self._slowed_at_s) / _RECOVERY_S - 1
         growth = 4 ** min(max(progress - 1, 0), 32)  # after two recoveries; cap for overflow
         factor = (1 + _FALL * min(progress, 1) ** 3) * growth
-        return min(self._limit_per_s, self._served_per_s * factor)
+        return min(self.limit_per_s, self._served_per_s * factor)
 
     def _keep_reply(self, *, served: bool) -> None:
         """Record a reply; slow down if the store refused and enough replies are known."""
         replies = self._replies
         with self._lock:
-            now_s = self._clock()
+            now_s = self.clock()
             replies.append((now_s, served))
             while len(replies) > _MEASURED_REPLIES and replies[0][0] < now_s - _MEASURED_S:
                 replies.popleft()

@@ -423,7 +423,7 @@ def add_schema(report: Report) -> None:
 def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None:
     found = parse_record(data)
     if found is None:
-        report.schema.add_other(place)
+        report.schema.extend(InferredSchema(others=1, first_other=place))
         return
     report.schema.add(found, place)
     for key, values in found.byte_values():
