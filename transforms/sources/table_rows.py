@@ -381,7 +381,8 @@ def _parquet_rows(
     """
     numbers = range(file.row_group, file.row_group + file.row_groups)
     groups = [parquet.metadata.row_group(number) for number in numbers]
-    rows = min(PIECE_BYTES * of.num_rows // max(of.total_byte_size, 1) for of in groups)
+    held_bytes = max(of.total_byte_size // max(of.num_rows, 1) for of in groups)  # by a row
+    rows = PIECE_BYTES // max(held_bytes, 1)
     batches = parquet.iter_batches(
         max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[*numbers], use_threads=False
     )
