@@ -108,21 +108,14 @@ class OpenTable(NamedTuple):
 
 
 def read_features(file: TableFile, access: Access) -> StoredFeatures:
-    """Return what a Parquet file's schema says of its columns.
-
-    Raises:
-        RuntimeError: `E-TAB-FORMAT` when the file is not Parquet.
-    """
+    """Return what a Parquet file's schema says; `E-TAB-FORMAT` if it is not Parquet."""
     return features_of(_open_parquet(file, open_storage(file.root, access)).schema_arrow)
 
 
 def divide_file(file: TableFile, access: Access, piece_bytes: int = 0) -> Iterator[TableFile]:
     """Yield the row groups of a Parquet file in order, or a file of another format as it is.
 
-    Args:
-        file: a whole file.
-        access: credentials and limits for stores.
-        piece_bytes: least size of a piece; small neighbouring row groups are one piece.
+    A piece has at least `piece_bytes`, of one or more row groups.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is not Parquet; `E-TAB-HEADER` when columns have
