@@ -206,10 +206,8 @@ class TableConfig(StagingConfig):
         Raises:
             ValueError: with the value and the remedy.
         """
-        if self.image_column == "" and (self.check, self.conversion) != (
-            Check.HEADER,
-            NO_CONVERSION,
-        ):
+        plain = self.check is Check.HEADER and self.conversion == NO_CONVERSION
+        if not plain and not self.image_column:
             raise ValueError("check and image options need --image_column: add it, or omit them")
         layout, mismatch, stores = self.layout, self.detection.on_size_mismatch, self.stores_images
         first, roots = getattr(layout, "first_label", 0), " ".join(self.image_root.values())
