@@ -30,6 +30,7 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION
+from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES
 from beam_tfrec.transforms.sources.list_blobs import ListBlobs
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader, first_features
@@ -178,7 +179,12 @@ class TableConfig(StagingConfig):
         """
         if not self._may_be_parquet:
             return super().completed()
-        features = first_features(self.table_files, self.table_folders, self.access)
+        try:
+            features = first_features(self.table_files, self.table_folders, self.access)
+        except RuntimeError:
+            if not self.trust_manifest:  # else the sources may be gone
+                raise
+            features = NO_FEATURES
         image, objects, layout = self.image_column, self.objects_column, self.layout
         image = image or _only("image_column", features.images)
         stores = image in features.binary
@@ -186,7 +192,8 @@ class TableConfig(StagingConfig):
             classes = layout.label_columns
             if not (classes or layout.types or layout.sequence_columns):
                 objects = objects or _only("objects_column", features.objects)
-            if not (classes or objects) and len(named := features.class_columns) == 1:
+            named = [name for name in features.class_columns if name not in layout.types]
+            if not (classes or objects) and len(named) == 1:
                 layout = replace(layout, label_columns=tuple(named))
         changes: dict[str, Any] = {"image_column": image, "objects_column": objects}
         config = replace(self, **changes, stores_images=stores, layout=layout)
@@ -199,10 +206,8 @@ class TableConfig(StagingConfig):
         Raises:
             ValueError: with the value and the remedy.
         """
-        if self.image_column == "" and (self.check, self.conversion) != (
-            Check.HEADER,
-            NO_CONVERSION,
-        ):
+        plain = self.check is Check.HEADER and self.conversion == NO_CONVERSION
+        if not plain and not self.image_column:
             raise ValueError("check and image options need --image_column: add it, or omit them")
         layout, mismatch, stores = self.layout, self.detection.on_size_mismatch, self.stores_images
         first, roots = getattr(layout, "first_label", 0), " ".join(self.image_root.values())

@@ -211,6 +211,9 @@ def test_each_bad_row_is_one_reject(tmp_path: Path) -> None:
     assert not found
     (kept,) = examples(tmp_path / "out")
     assert value(kept, "image/filename") == [f"t.parquet:{len(BAD_PHOTOS)}".encode()]
+    numbers = ("--types", "label=int64?", "--image_column", "image")
+    committed_by(table.run, tmp_path / "bare", "--table", path, *numbers, *flags)
+    assert len(rejected_of(tmp_path / "bare")) == len(BAD_PHOTOS) - 3  # of classes
     again = ("--exclude", tmp_path / "out/rejected.jsonl", *flags[:2])
     manifest = committed_by(table.run, tmp_path / "again", "--table", path, *again)
     assert manifest["splits"]["train"]["excluded"] == len(BAD_PHOTOS)

@@ -34,7 +34,7 @@ class StoredFeatures(NamedTuple):
 
     Attributes:
         binary: columns of bytes, or of structs of bytes and a path.
-        images: columns of images.
+        images: columns of bytes that are images.
         objects: columns of objects with boxes.
         classes: names of the classes by number, by column or `column.member`.
         columns: names of all columns.
@@ -102,7 +102,7 @@ def features_of(schema: Any) -> StoredFeatures:
         paths |= {f"{name}.{member}": _inner(of) for member, of in members.items()}
     return StoredFeatures(
         binary,
-        tuple(name for name, of in columns.items() if of.get("_type") == "Image"),
+        tuple(n for n, of in columns.items() if of.get("_type") == "Image" and n in binary),
         tuple(name for name, members in nested.items() if _BOX in members),
         {path: names for path, of in paths.items() if (names := _class_names(of))},
         schema.names,

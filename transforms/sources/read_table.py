@@ -164,6 +164,7 @@ class TableReader:
                 blobs = (image.blob(f"{file.entry.name}:{number}"),)
             else:
                 blobs = self._blobs_of(cells, file.split)
+            code = "E-ROW-TYPE"
             if side is None:
                 of_row = self._cells_of(cells, table)
         except ValueError as error:
@@ -188,12 +189,8 @@ class TableReader:
         for bad in side.bad:
             detail, ids = f"{file.entry.name} {_place_of(row)}: {bad.detail}", (bad.annotation_id,)
             yield _rejected(bad.code, split, key, detail, ids), None
-        yield (
-            msgspec.structs.replace(
-                side.sample, split=split, key=key, position=position, blobs=blobs
-            ),
-            image,
-        )
+        known = {"split": split, "key": key, "position": position, "blobs": blobs}
+        yield msgspec.structs.replace(side.sample, **known), image
 
     def _cells_of(
         self, cells: dict[str, Cell], table: OpenTable

@@ -108,21 +108,14 @@ class OpenTable(NamedTuple):
 
 
 def read_features(file: TableFile, access: Access) -> StoredFeatures:
-    """Return what a Parquet file's schema says of its columns.
-
-    Raises:
-        RuntimeError: `E-TAB-FORMAT` when the file is not Parquet.
-    """
+    """Return what a Parquet file's schema says; `E-TAB-FORMAT` if it is not Parquet."""
     return features_of(_open_parquet(file, open_storage(file.root, access)).schema_arrow)
 
 
 def divide_file(file: TableFile, access: Access, piece_bytes: int = 0) -> Iterator[TableFile]:
     """Yield the row groups of a Parquet file in order, or a file of another format as it is.
 
-    Args:
-        file: a whole file.
-        access: credentials and limits for stores.
-        piece_bytes: least size of a piece; small neighbouring row groups are one piece.
+    A piece has at least `piece_bytes`, of one or more row groups.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is not Parquet; `E-TAB-HEADER` when columns have
@@ -381,7 +374,8 @@ def _parquet_rows(
     """
     numbers = range(file.row_group, file.row_group + file.row_groups)
     groups = [parquet.metadata.row_group(number) for number in numbers]
-    rows = min(PIECE_BYTES * of.num_rows // max(of.total_byte_size, 1) for of in groups)
+    held_bytes = max(of.total_byte_size // max(of.num_rows, 1) for of in groups)  # by a row
+    rows = PIECE_BYTES // max(held_bytes, 1)
     batches = parquet.iter_batches(
         max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[*numbers], use_threads=False
     )
