@@ -17,7 +17,8 @@ from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.samples import mask_root
-from beam_tfrec.transforms.sources.read_sidecar import NameList, SideNames, SideSample, read_objects
+from beam_tfrec.transforms.sources.join_files import NameList
+from beam_tfrec.transforms.sources.read_sidecar import SideNames, SideSample, read_objects
 from beam_tfrec.transforms.storage import join_uri
 
 _MASKS = "semantic", "object_masks"

@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # few layouts need numpy
 Scalar = int | float | str
 
 Attributes = Mapping[str, int | str]
-"""Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`."""
+"""Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`.
+
+`mask` is none of these: it is the index in `Sample.blobs` of the PNG of the object's mask.
+"""
 
 LARGE_ROW_BYTES = 256
 """Size above which a table row becomes a payload. A run in this process keeps fields in memory,

@@ -15,7 +15,7 @@ from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.samples import Sample
 
 # Contents with files of their own.
-_OWN_FILES = ("boxes", "captions", "panoptic", "semantic", "object_masks")
+_OWN_FILES = ("boxes", "captions", "panoptic", "semantic", "object_masks", "instance_masks")
 
 
 @dataclass(frozen=True)

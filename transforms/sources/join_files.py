@@ -1,6 +1,7 @@
 """Join files of two roots by name: low and high images, or images and annotation files."""
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -9,6 +10,7 @@ import msgspec
 from beam_tfrec.transforms.shuffle.elements import BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
 OTHER_SIDE = 2
 """Side of a file that is of neither kind, such as a text file among images. It is only counted."""
@@ -18,6 +20,28 @@ PNG = 3
 
 NO_SIDE = 4
 """Side of a name that is only in a list of names. Its group exists even without files."""
+
+
+@dataclass(frozen=True)
+class NameList:
+    """Names of a split's images without extensions, from a text file.
+
+    Every process reads the file once, so that it need not be sent to each.
+
+    Attributes:
+        uri: URI of the file.
+        parse: parser of the file; gets its content and, for messages, its URI.
+        access: credentials and limits for stores.
+    """
+
+    uri: str
+    parse: Callable[[bytes, str], frozenset[str]]
+    access: Access = DEFAULT_ACCESS
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The names."""
+        return self.parse(read_uri(self.uri, self.access), self.uri)
 
 
 class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -202,7 +202,7 @@ class OpenImagesReader:
             rows += part.rows
         for image_id, (files, rows) in joined.items():
             images, masks = [], dict[str, ListedFile]()
-            for file in files:
+            for file in sorted(files, key=lambda file: file.entry.name):
                 if is_id_root(file.root):
                     masks[posixpath.basename(file.entry.name)] = file
                 elif why_skipped(file.entry.name) and not is_folder(file.entry):

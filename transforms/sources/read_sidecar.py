@@ -6,7 +6,6 @@ the annotation files, and `SideReader` makes the samples. `read_objects` and `re
 annotation file, for layouts of objects and for the layout of tables.
 """
 
-import functools
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +39,7 @@ from beam_tfrec.transforms.sources.join_files import (
     PNG,
     JoinedFiles,
     NamedFile,
+    NameList,
 )
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
@@ -56,7 +56,6 @@ from beam_tfrec.transforms.storage import (
     Access,
     Entry,
     open_storage,
-    read_uri,
 )
 
 _NO_OTHERS: Mapping[str, str] = {}
@@ -269,28 +268,6 @@ class SideReader:
             file_name=name,
             detail=detail,
         )
-
-
-@dataclass(frozen=True)
-class NameList:
-    """Names of a split's images without extensions, from a text file.
-
-    Every process reads the file once, so that it need not be sent to each.
-
-    Attributes:
-        uri: URI of the file.
-        parse: parser of the file; gets its content and, for messages, its URI.
-        access: credentials and limits for stores.
-    """
-
-    uri: str
-    parse: Callable[[bytes, str], frozenset[str]]
-    access: Access = DEFAULT_ACCESS
-
-    @functools.cached_property
-    def names(self) -> frozenset[str]:
-        """The names."""
-        return self.parse(read_uri(self.uri, self.access), self.uri)
 
 
 @dataclass(frozen=True)
