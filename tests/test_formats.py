@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from beam_tfrec.pipelines import coco, openimages, voc, webdataset, yolo
+from beam_tfrec.pipelines import coco, openimages, table, voc, webdataset, yolo
 from tests.coco_command import committed_by, examples, rejected_of, value, write_coco
 from tests.conftest import TEST_DATA
 
 PYTHON = os.environ.get("FORMATS_PYTHON", "")
 WRITE = Path(__file__).parent / "formats" / "write.py"
 PHOTOS = 50
-PIPELINES = {run.__self__.name: run for run in (openimages.run, voc.run, webdataset.run, yolo.run)}
+RUNS = (openimages.run, table.run, voc.run, webdataset.run, yolo.run)
+PIPELINES = {run.__self__.name: run for run in RUNS}
 OBJECT = "image/object"
 
 pytestmark = [
@@ -43,6 +44,7 @@ CASES = [  # command and flags, features of objects that only this format has
         "openimages --images photos --boxes boxes.csv --classes classes.csv --allow_unannotated",
         set(),
     ),
+    ("table --table photos.parquet --key_column image_id", set()),
     (f"webdataset --shards tars/{{000..002}}.tar --fields {','.join(FIELDS)}", set()),
 ]
 

@@ -200,7 +200,8 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     code, shown = on_a_terminal(many, interrupt_after_shards=20)
     assert code == 130
     last = [line for line in lines_left(shown) if line][-1]
-    assert re.fullmatch(r"interrupted; at least \d+ of 60 shards done; run again to resume", last), shown
+    said = r"interrupted; at least \d+ of 60 shards done; run again to resume"
+    assert re.fullmatch(said, last), shown
     assert check_visible(many[-1]) >= 15
 
 

@@ -227,7 +227,7 @@ class TarReader:
         """Check a sample's members, and read its class or fields."""
         texts = {name: parts[name] for name in _TEXTS if name in parts}
         if not images:
-            return "E-IMG-MISSING", "no image with its base name is next to it: pack with tar --sort=name"
+            return "E-IMG-MISSING", "no image with its base name is next to it"
         for found in (images, *texts.values()):
             if len(found) > 1:
                 return "E-SRC-TWICE", f"{found[0].name} and {found[1].name} have one base name"
