@@ -15,6 +15,7 @@ from hypothesis import settings
 from PIL import Image
 
 from beam_tfrec.transforms.storage.retries import rate_of
+from tests.faster_beam import faster_beam
 from tests.memory_store import served
 
 
@@ -48,7 +49,7 @@ def one_core() -> Iterator[None]:
 
     Tests of builder processes ask for them with `--workers 2`.
     """
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, faster_beam():
         patch.setattr("beam_tfrec.transforms.builders.usable_cores", lambda: 1)
         yield
 
