@@ -120,59 +120,46 @@ def test_tallies_add_up() -> None:
     assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
 
 
+FOLDER = "give this split's folder of images, which file names are relative to"
+LOOK_LIKE = "2 of 2 images are missing, the first is {!r}; listed names look like {!r}; "
+
+
+@pytest.mark.parametrize(
+    ("first", "listed", "remedy"),
+    [
+        ("30.jpg", "train2017/30.jpg", "add /train2017 to the folder that you gave"),
+        ("a/1.jpg", "coco/train/a/1.jpg", "add /coco/train to the folder that you gave"),
+        (
+            *("a/1.jpg", "a/1.JPG"),
+            "rename the files as the annotations name them: upper and lower case differ",
+        ),
+        ("a/1.jpg", "b/7.jpg", FOLDER),
+        ("train/1.jpg", "abc/1.jpg", FOLDER),
+        ("c/1.jpg", "abc/1.jpg", FOLDER),
+    ],
+)
+def test_listed_names_show_what_to_correct(first: str, listed: str, remedy: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        refuse_mostly_missing([("train", PinTally(2, 2, 1, "0", first, listed))])
+    what = f"{LOOK_LIKE.format(first, listed)}{remedy}"
+    assert str(raised.value) == f"E-SET-MISSING images of train: {what}"
+
+
 @pytest.mark.parametrize(
     ("root", "tally", "what"),
     [
         (
-            "train",
-            PinTally(2, 2, 1, "0", "000000000030.jpg", "train2017/000000000030.jpg"),
-            "2 of 2 images are missing, the first is '000000000030.jpg';"
-            " listed names look like 'train2017/000000000030.jpg'; add /train2017 to the folder"
-            " that you gave",
+            *("val/panoptic", PinTally(5, 5, 0, "0", "a.jpg", "")),
+            f"5 of 5 images are missing, the first is 'a.jpg'; no file is listed; {FOLDER}, with"
+            " --panoptic_images",
         ),
         (
-            "train",
-            PinTally(2, 2, 1, "0", "a/1.jpg", "coco/train/a/1.jpg"),
-            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like"
-            " 'coco/train/a/1.jpg'; add /coco/train to the folder that you gave",
-        ),
-        (
-            "train",
-            PinTally(2, 2, 1, "0", "a/1.jpg", "a/1.JPG"),
-            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'a/1.JPG';"
-            " rename the files as the annotations name them: upper and lower case differ",
-        ),
-        (
-            "train",
-            PinTally(2, 2, 1, "0", "a/1.jpg", "b/7.jpg"),
-            "2 of 2 images are missing, the first is 'a/1.jpg'; listed names look like 'b/7.jpg';"
-            " give this split's folder of images, which file names are relative to",
-        ),
-        *(
-            (
-                "train",
-                PinTally(2, 2, 1, "0", f"{folder}/1.jpg", "abc/1.jpg"),
-                f"2 of 2 images are missing, the first is '{folder}/1.jpg'; listed names look like"
-                " 'abc/1.jpg'; give this split's folder of images, which file names are"
-                " relative to",
-            )
-            for folder in ("train", "c")
-        ),
-        (
-            "val/panoptic",
-            PinTally(5, 5, 0, "0", "a.jpg", ""),
-            "5 of 5 images are missing, the first is 'a.jpg'; no file is listed; give this"
-            " split's folder of images, which file names are relative to, with --panoptic_images",
-        ),
-        (
-            "train",
-            PinTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
+            *("train", PinTally(5, 5, 5, "0", "t.jpg", "v.jpg")),
             "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
             " the first lies in the folder of test: give each split its own folder",
         ),
         (
-            "train",
-            PinTally(5, 3, 0, "0", "a.jpg", ""),
+            *("train", PinTally(5, 3, 0, "0", "a.jpg", "")),
             "3 of 5 images are missing, the first is 'a.jpg'; samples name all listed files;"
             " add the missing ones, or accept them with --max_rejected 3",
         ),

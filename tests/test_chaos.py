@@ -13,9 +13,7 @@ import pytest
 from beam_tfrec.schemas.faults import FAULTS, find_fault
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.transforms.output_files import remove_output
-from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import open_storage
-from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import (
     check_committed,
     check_output,
@@ -24,7 +22,6 @@ from tests.invariants import (
 )
 from tests.memory_runs import (
     FOREIGN,
-    NUM_IMAGES,
     NUM_SHARDS,
     Sources,
     make_sources,
@@ -44,7 +41,7 @@ from tests.memory_store import (
     meanwhile_at,
     undisturbed,
 )
-from tests.small_runs import batch_samples, build_shards, place_samples
+from tests.small_runs import build_shards
 
 pytestmark = pytest.mark.thorough
 
@@ -320,44 +317,6 @@ def test_a_zombie_does_not_change_another_data_set(
         check_committed(committed)
         for name in files.keys() - FOREIGN.keys():
             assert files[name] == sources.undisturbed.get(name), f"{name} is from neither run"
-
-
-def new(store: MemoryStore) -> None:
-    spec = coco_dict(NUM_IMAGES + 1)
-    store.put("instances.json", json.dumps(spec).encode())
-    store.put(f"photos/{spec['images'][-1]['file_name']}", jpeg_bytes(color=99))
-
-
-def other_annotation(store: MemoryStore) -> None:
-    spec = json.loads(store.files()["instances.json"])
-    spec["annotations"][0]["bbox"][2] += 1
-    store.put("instances.json", json.dumps(spec).encode())
-
-
-CHANGES: dict[str, Callable[[MemoryStore], None]] = {
-    "deleted": lambda store: store.remove("photos/a004.jpg"),
-    "new": new,
-    "other image": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
-    "other annotation": other_annotation,
-}
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["counted, then changed", "changed back"])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_samples_that_differ_from_the_counted_ones_stop_the_run(
-    change: Callable[[MemoryStore], None], is_late: bool, sources: Sources
-) -> None:
-    """A runner executes a step twice, and sees changed sources the second time."""
-    store, later = sources.store.copy(), sources.store.copy()
-    change(later)
-    counted, ranked = plan_on(store.start()), plan_on(later.start())
-    if is_late:
-        store, counted, ranked = later, ranked, counted
-    sharding = Sharding(num_shards={"": NUM_SHARDS})
-    samples = [sample for shard in ranked.shards for sample in shard.samples]
-    batches = batch_samples(samples, sharding, ranked.job.layout)
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED "):
-        place_samples(batches, counted.table)
 
 
 SHARD, STEM = "train-00001-of-00004-3.tfrec", "train-00001-of-00004"

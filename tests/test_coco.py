@@ -298,11 +298,3 @@ def test_a_license_is_a_whole_number_or_nothing(given_as: Any, license_id: int |
     joined = join(coco([image(license=given_as)], []))
     assert [license_of(found) for found in joined.images] == [license_id]
     assert ("license" in joined.found) == (license_id is not None)
-
-
-def test_an_area_comes_from_a_segmentation_that_is_not_kept() -> None:
-    square = [[0, 0, 4, 0, 4, 4, 0, 4]]
-    for area in (None, -1.0):
-        entries = [annotation(5, area=area, segmentation=square), annotation(6)]
-        ((_, objects, bad),) = read(coco([image()], entries), segmentations=False)
-        assert ([found.area_px2 for _, found, _ in objects], bad) == ([16.0, 9.5], [])

@@ -15,7 +15,6 @@ from beam_tfrec.pipelines import flex_template
 from beam_tfrec.pipelines.cli import PIPELINES
 from beam_tfrec.pipelines.flex_template import command_of, describe
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline
-from tests.conftest import jpeg_bytes
 
 SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
@@ -172,14 +171,3 @@ def test_template_writes_the_same_bytes_as_the_command(make_coco: MakeCoco, tmp_
     words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")
     assert run_coco("--images", *images, "--annotations", *annotations, *words).code == 0
     assert digests(tmp_path / "template") == digests(tmp_path / "command")
-
-
-def test_template_runs_another_pipeline(tmp_path: Path) -> None:
-    folder = tmp_path / "classes" / "kite"
-    folder.mkdir(parents=True)
-    (folder / "a.jpg").write_bytes(jpeg_bytes())
-    sources = (f"--images={folder.parent}", f"--output={tmp_path / 'out'}")
-    run = launch(tmp_path, "--pipeline=folder", *sources)
-    assert run.returncode == 0, run.stderr
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["splits"]["train"]["records"] == 1

@@ -1,7 +1,6 @@
 """Whole runs with each layout, choice of features and numbering of classes."""
 
 import functools
-import itertools
 import json
 import re
 from pathlib import Path
@@ -117,33 +116,6 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             scale = np.array([image["height"], image["width"]] * 2)
             corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
-
-
-def test_layout_keras_writes_keys_and_files_of_the_recipe(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """Two annotations of each of five photos; the sixth has none and is not written."""
-
-    def bare_the_last(spec: dict) -> None:
-        spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] != 6]
-
-    sources, out = make_coco(6, edit=bare_the_last), tmp_path / "out"
-    names = ("--shard_names", "file_{index:02}-{records}.tfrec")
-    committed(sources, out, "--layout", "keras", "--records_per_shard", 4, *names)
-    found = sorted(path.name for path in out.glob("*.tfrec"))
-    assert found == ["file_00-4.tfrec", "file_01-4.tfrec", "file_02-2.tfrec"]
-    boxes = {}
-    for example in examples(out):
-        (annotation_id,), (image_id,) = value(example, "id"), value(example, "image_id")
-        (path,), (data,) = value(example, "path"), value(example, "image")
-        assert data == (sources[0] / path.decode()).read_bytes()
-        assert path == f"a{image_id - 1:03}.jpg".encode()
-        boxes[annotation_id] = (image_id, value(example, "category_id"), value(example, "bbox"))
-    numbers = itertools.product(range(5), range(2))
-    assert boxes == {
-        100 * image + place + 1: (image + 1, [place + 1], [1.5 + place, 2.0, 10.0, 12.25])
-        for image, place in numbers
-    }
 
 
 def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -34,14 +34,6 @@ OBJECTS = FeatureSpec(
         Feature("caption", Kind.BYTES, True, "captions", Content.TEXT),
     ),
 )
-STEPS = FeatureSpec(
-    "steps",
-    (
-        Feature("id", Kind.INT64, False, "number"),
-        Feature("token", Kind.INT64, False, "one a step", per_step=True),
-        Feature("box", Kind.FLOAT, True, "any a step", per_step=True),
-    ),
-)
 PNG_4_BY_3 = {"L": 90, "RGB": (200, 100, 50), "RGBA": (200, 100, 50, 128), "LA": (90, 128)}
 
 
@@ -217,21 +209,6 @@ def test_data_sets_must_agree_on_the_number_of_keypoints(tmp_path: Path) -> None
     assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
 
 
-def test_sequence_examples(tmp_path: Path) -> None:
-    records = [
-        {"id": [n], "token": [[i] for i in range(n)], "box": [[0.5] * i for i in range(n)]}
-        for n in range(3)
-    ]
-    write_values(tmp_path, STEPS, {"train": [records]})
-    tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
-    single = list(beam_tfrec.load(str(tmp_path), "train"))
-    assert [r["token"].numpy().tolist() for r in single] == tokens
-    assert [r["box"].to_list() for r in single] == boxes
-    (batch,) = beam_tfrec.load(str(tmp_path), "train", batch_size=3)
-    assert batch["id"].numpy().tolist() == [0, 1, 2]
-    assert (batch["token"].to_list(), batch["box"].to_list()) == (tokens, boxes)
-
-
 # --- order ---
 
 
@@ -330,7 +307,6 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: for example 100"),
         ({"max_objects": 3}, "max_objects must come with lists of objects, layout 'numbers' has"),
-        ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},
             "input_context must come without host and hosts, got 0, 2",

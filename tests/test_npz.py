@@ -2,12 +2,9 @@
 
 import contextlib
 import itertools
-import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,6 @@ from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.schemas.tensors import parse_npy_header
 from beam_tfrec.transforms.sources.read_blobs import (
     UNPACKED,
-    UnpackedMembers,
     read_blob,
     read_members,
 )
@@ -66,38 +62,6 @@ def test_rows_of_a_member_are_read(storage: Storage, name: str) -> None:
         assert read_blob(storage, blob) == values[7].tobytes()
         assert member.end - member.start == header.end
         assert bool(member.packed) == (name == "packed.npz")
-
-
-def test_a_member_is_unpacked_once_and_its_file_deleted(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry, spool = entry_of(storage, "packed.npz"), tmp_path / "spool"
-    spool.mkdir()
-    made: list[object] = []
-    real = tempfile.TemporaryFile
-
-    def temporary(**options: object) -> object:
-        made.append(options["dir"])
-        return real(**options)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
-    members = UnpackedMembers()
-
-    def read() -> None:
-        for row in range(50):
-            assert members.bytes_of(storage, entry, "x.npy", (128 + row * 64, 192 + row * 64))
-
-    for _ in range(2):  # unpacked again after the last user has left
-        members.enter(str(spool))
-        with ThreadPoolExecutor(8) as threads:
-            for done in [threads.submit(read) for _ in range(8)]:
-                done.result()
-        members.enter()
-        members.leave()
-        read()  # one user is left
-        members.leave()
-    assert made == [str(spool)] * 2
-    assert os.listdir(spool) == []
 
 
 def zip_of(

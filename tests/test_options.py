@@ -20,7 +20,6 @@ from beam_tfrec.transforms.earlier import Since
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.storage import Access
 from tests.coco_command import (
-    PROJECT,
     MakeCoco,
     command,
     committed,
@@ -57,7 +56,6 @@ REFUSED = [
     ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
     ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
-    ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
     ("--split Train", "a split must be lower-case letters, digits and _, a letter first, at"),
     ("--overwrite --trust_manifest", "overwrite and trust_manifest exclude each other, got both:"),
@@ -65,10 +63,8 @@ REFUSED = [
     ("--order input train=shuffled", "order must be of a split, got input for none: leave it out"),
     ("--num_shards 4 train=2", "num_shards must be of a split, got 4 for none: leave it out"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
-    ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
     ("--num_shards 4 5", "num_shards of all splits must come once, got '4' and '5': remove one"),
     ("--num_shards val=3", "num_shards must name splits of --images, got ['val']: give ['train']"),
-    ("--num_shards 4 --hosts 3", "num_shards must be a multiple of hosts 3, got 4: give 3 or 6"),
     (
         "--num_shards 4 --records_per_shard 2",
         "argument --records_per_shard: not allowed with argument --num_shards: see",
@@ -86,10 +82,7 @@ REFUSED = [
     ("--anonymous", "anonymous must come with a path that is not local, got True: leave it out"),
     ("--billing_project p", "billing_project must come with a path on gs://, got p: leave it out"),
     ("--kms_key k", "kms_key must come with an output on gs://, got k: leave it out"),
-    ("--since 'gs://b/x//coco-{date}'", "a path must not hold '//' after its store, got"),
-    ("--max_reads_per_second=-1", "max_reads_per_second must be a number of requests, or 0 for"),
     ("--max_rejected some", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
-    ("--shards_in_flight 0", "shards_in_flight must be at least 1, got 0: give a larger number"),
     ("--report --no_report", "argument --no_report: not allowed with argument --report: see"),
     ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
@@ -247,22 +240,6 @@ def test_the_day_replaces_date_in_the_configuration() -> None:
     assert config.output == "gs://b/2026-11-20/{x}"
     assert config.since == Since((pattern,), datetime.date(2026, 11, 20))
     assert "{date}" not in str(config.options())
-
-
-def test_only_one_line_reads_the_clock() -> None:
-    """A run's result must not depend on when its steps are executed."""
-    clock = re.compile(
-        r"\b(datetime\.now|utcnow|date\.today|time\.time|strftime|localtime|gmtime)\("
-    )
-    found = [
-        f"{path.relative_to(PROJECT)}: {line.strip()}"
-        for package in ("schemas", "transforms", "pipelines")
-        for path in sorted((PROJECT / package).rglob("*.py"))
-        for line in path.read_text().splitlines()
-        if clock.search(line)
-    ]
-    line = "return datetime.datetime.now(datetime.UTC).date()"
-    assert found == [f"pipelines/flags.py: {line}"]
 
 
 def test_help_shows_required_or_default_for_each_flag() -> None:

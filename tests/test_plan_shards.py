@@ -247,14 +247,6 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
     )
 
 
-def test_large_payloads_travel_in_short_runs() -> None:
-    samples = [sample(str(n), position=n) for n in range(10)]
-    large = [msgspec.structs.replace(one, payload=bytes(1_500_000)) for one in samples]
-    for members, runs in ((samples, [10]), (large, [1] * 10)):
-        found = ranked(members, members, Sharding({"": 1}, order={"": INPUT}))
-        assert [len(run.samples) for _, run in found] == runs
-
-
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize(
     ("second", "shown"),  # in the same bucket, far away in input order, or in another file

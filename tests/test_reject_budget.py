@@ -104,15 +104,3 @@ def test_exclude_leaves_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path
     assert rejected_of(second) == []
     again = run_coco(*command(sources, second, *flags))
     assert again.ended == (5, "E-OUT-PLAN")  # without --exclude the plan differs
-
-
-@pytest.mark.parametrize(
-    "text", ['{"code": "no such code", "stage": "s", "split": "train"}\n', "[]\n", None]
-)
-def test_exclude_refuses_other_files(text: str | None, make_coco: MakeCoco, tmp_path: Path) -> None:
-    other = tmp_path / "other.jsonl"
-    if text is not None:
-        other.write_text(text)
-    run = run_coco(*command(make_coco(2), tmp_path / "out", "--exclude", other))
-    assert run.ended == (2, "E-ARG")
-    assert ("line 1 is not a line of a rejected.jsonl" if text else str(other)) in run.fault

@@ -312,16 +312,6 @@ def test_too_many_open_files_are_reported_at_once(
 # --- requests ---
 
 
-def test_one_request_per_image_and_per_thousand_names(store: Store, stand_in: GcsStandIn) -> None:
-    stand_in.put_all("b", [f"root/{number:05}" for number in range(2500)])
-
-    for entry in [*store.storage.list()][:50]:
-        assert store.storage.read(entry.name, entry) == b"1"
-
-    assert (stand_in.count(Kind.LIST), stand_in.count(Kind.READ)) == (1 + 3, 50)
-    assert len(stand_in.requests) == 54
-
-
 def test_a_listing_has_generations_and_checksums(store: Store, stand_in: GcsStandIn) -> None:
     generation = stand_in.put("b", "root/a", b"123456789")
     folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
