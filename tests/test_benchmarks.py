@@ -20,8 +20,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_equal_parameters_draw_equal_bytes(tmp_path):
-    generate.generate(generate.Recipe(40), tmp_path / "one", processes=1)
-    generate.generate(generate.Recipe(40), tmp_path / "two", processes=2)
+    generate.generate(generate.Recipe(12), tmp_path / "one", processes=1)
+    generate.generate(generate.Recipe(12), tmp_path / "two", processes=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 

@@ -152,7 +152,7 @@ def check_completes(ended: Ended, job: Job) -> None:
     assert ended.found == job.undisturbed
 
 
-@pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95, 1])
+@pytest.mark.parametrize("share", [0.1, 0.7, 1])
 def test_full_disk(share: float, job: Job, disk: Path) -> None:
     """The disk is full in the first shard, or later; with one page too few, in the last file."""
     size_bytes = int(share * job.file_bytes[1]) // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES

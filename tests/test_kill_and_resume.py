@@ -166,8 +166,7 @@ http.client.HTTPConnection.connect = urllib.request.urlopen = urllib.request.url
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("runner", [(), ("--runner", "DirectRunner")], ids=["default", "direct"])
-def test_needs_no_network(runner: tuple[str, ...], make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_needs_no_network(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Nothing even tries to download, look up or report anything."""
 
     def with_urls(spec: dict) -> None:
@@ -184,7 +183,7 @@ def test_needs_no_network(runner: tuple[str, ...], make_coco: MakeCoco, tmp_path
     )
     assert (tried.returncode, log.exists()) == (1, True)  # the patch is in force
     log.unlink()
-    run = spawn_coco(*command(sources, tmp_path / "out", *runner), **environment)
+    run = spawn_coco(*command(sources, tmp_path / "out"), **environment)
     assert run.code == 0, run.err
     assert not log.exists(), log.read_text()
     check_committed(tmp_path / "out")
