@@ -16,6 +16,7 @@ from PIL import Image
 
 from beam_tfrec.transforms.storage.retries import rate_of
 from tests.faster_beam import faster_beam
+from tests.gcs_stand_in import GcsStandIn
 from tests.memory_store import served
 
 
@@ -65,6 +66,14 @@ def memory_served() -> Iterator[None]:
     """Let `open_storage` find the processes of `tests.memory_store`."""
     with served():
         yield
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    """A Cloud Storage of this test, for its process and those that it starts."""
+    with GcsStandIn() as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
 
 
 @pytest.fixture(autouse=True)

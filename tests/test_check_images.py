@@ -28,7 +28,6 @@ from tests.small_images import (
     frame,
     gif,
     gif_frame,
-    gray_jpeg_with,
     idat,
     ihdr,
     jpeg,
@@ -36,9 +35,13 @@ from tests.small_images import (
     segment,
     verdict,
 )
+from tests.small_images import (
+    gray_jpeg_with as gray_with,
+)
 
 ROTATED = entry(0x0112, 3, 1, b"\0\6")
-PROGRESSIVE_SCAN = segment(0xDA, b"\1\1\0\0\0\0")
+SCAN = segment(0xDA, b"\1\1\0\0\0\0")
+Q = QUANTIZATION
 PLTE, TEXT = chunk(b"PLTE", b"rgb"), chunk(b"tEXt", b"a\0b")
 CONTROL, COMMENT = b"!\xf9\4\1\0\0\7\0", b"!\xfe\3abc\2de\0"
 BGRA = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
@@ -46,7 +49,7 @@ OS2 = b"BM" + struct.pack("<IHHIIHHHH", 0, 0, 0, 26, 12, 3, 2, 1, 24) + bytes(40
 
 
 def jpeg_of(*components: bytes, scan: bytes = YCBCR_SCAN) -> bytes:
-    return jpeg(QUANTIZATION, frame(components=b"".join(components)), scan)
+    return jpeg(Q, frame(components=b"".join(components)), scan)
 
 
 def scan_of(*ids: int) -> bytes:
@@ -69,35 +72,32 @@ ACCEPTED = [
     # tables between scans
     (
         jpeg(
-            *(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, b"\x01\xff\x00\xff\xd0"),
-            *(HUFFMAN, segment(0xFE, b"\xff\xd9"), PROGRESSIVE_SCAN),
+            *(Q, frame(marker=0xC2), SCAN, b"\x01\xff\x00\xff\xd0"),
+            *(HUFFMAN, segment(0xFE, b"\xff\xd9"), SCAN),
         ),
         "jpeg gray progressive",
     ),
     # as many as allowed
+    (jpeg(Q, frame(marker=0xC2), (SCAN + b"\0") * MAX_SCANS), "jpeg gray progressive"),
     (
-        jpeg(QUANTIZATION, frame(marker=0xC2), (PROGRESSIVE_SCAN + b"\0") * MAX_SCANS),
-        "jpeg gray progressive",
-    ),
-    (
-        jpeg(QUANTIZATION, frame(marker=0xC9), segment(0xCC, b"\x00\x10\x11\x05"), GRAY_SCAN),
+        jpeg(Q, frame(marker=0xC9), segment(0xCC, b"\x00\x10\x11\x05"), GRAY_SCAN),
         "jpeg arithmetic gray",
     ),
-    (gray_jpeg_with(b"\xff\x01\xff\xd0\xff\xd7"), "jpeg gray"),  # without a length
-    (gray_jpeg_with(b"\xff\xff\xff"), "jpeg gray"),  # fill bytes
-    (gray_jpeg_with(segment(0xFE), b"\xff\x00\xff\xff"), "jpeg gray junk_bytes"),
+    (gray_with(b"\xff\x01\xff\xd0\xff\xd7"), "jpeg gray"),  # without a length
+    (gray_with(b"\xff\xff\xff"), "jpeg gray"),  # fill bytes
+    (gray_with(segment(0xFE), b"\xff\x00\xff\xff"), "jpeg gray junk_bytes"),
     (jpeg(end=EOI + b"more"), "jpeg gray trailing_bytes"),
     (jpeg(end=EOI + b"\0" + EOI), "jpeg gray"),  # the trailing bytes are not noticed
     (
-        gray_jpeg_with(segment(0xE2, b"MPF\0"), end=EOI + jpeg()),
+        gray_with(segment(0xE2, b"MPF\0"), end=EOI + jpeg()),
         "jpeg gray multi_picture trailing_bytes",
     ),
     (jpeg(data=b"\x3f\xff\xd0\x3f\xff\xd7\x3f"), "jpeg gray"),  # restarts
     (jpeg(end=segment(0xFE, EOI) + EOI + b"\0"), "jpeg gray trailing_bytes"),
-    (gray_jpeg_with(segment(0xE2, b"ICC_PROFILE\0\1\1")), "jpeg gray icc_profile"),
+    (gray_with(segment(0xE2, b"ICC_PROFILE\0\1\1")), "jpeg gray icc_profile"),
     # the first counts
-    (gray_jpeg_with(exif_segment(6), exif_segment(3)), "jpeg exif_orientation gray"),
-    (gray_jpeg_with(segment(0xE1, b"Exif\0")), "jpeg gray"),  # malformed
+    (gray_with(exif_segment(6), exif_segment(3)), "jpeg exif_orientation gray"),
+    (gray_with(segment(0xE1, b"Exif\0")), "jpeg gray"),  # malformed
     (png(), "png gray"),
     (png(ihdr(bits=16), idat()), "png 16_bit gray"),
     (png(ihdr(colour_type=4), idat()), "png alpha gray"),
@@ -148,15 +148,15 @@ def test_good_images_are_accepted_with_their_traits(data: bytes, facts: str) -> 
 
 
 ENDS_IN_THUMBNAIL = SOI + segment(0xE1, jpeg()) + jpeg(end=b"")[2:]
-MANY_SEGMENTS = gray_jpeg_with(segment(0xFE) * (MAX_SEGMENTS + 1))
+MANY_SEGMENTS = gray_with(segment(0xFE) * (MAX_SEGMENTS + 1))
 LARGE_CMYK = jpeg(frame(13_000, 13_000, b"\1\x11\0\2\x11\0\3\x11\0\4\x11\0"))
-MANY_SCANS = jpeg(QUANTIZATION, frame(marker=0xC2), (PROGRESSIVE_SCAN + b"\0") * (MAX_SCANS + 1))
+MANY_SCANS = jpeg(Q, frame(marker=0xC2), (SCAN + b"\0") * (MAX_SCANS + 1))
 LARGE_FRAMES = gif(*[gif_frame([], 6000, 6000)] * 5, width_px=6000, height_px=6000)
 
 
 def sampled(*factors: int) -> bytes:
     components = b"".join(bytes([i, factor, 0]) for i, factor in enumerate(factors, start=1))
-    return gray_jpeg_with(frame(components=components))
+    return gray_with(frame(components=components))
 
 
 REFUSED = {
@@ -164,20 +164,18 @@ REFUSED = {
     "TRUNCATED: no end marker in 139 bytes": jpeg(end=b""),
     "TRUNCATED: no end marker in 284 bytes": ENDS_IN_THUMBNAIL,
     "DAMAGED: end marker at byte 2, before the first scan": SOI + EOI + b"\0\0",
-    "DAMAGED: marker ffd8 at byte 2": gray_jpeg_with(SOI),
+    "DAMAGED: marker ffd8 at byte 2": gray_with(SOI),
     "DAMAGED: more than 10000 segments before a scan": MANY_SEGMENTS,
     "TYPE: JPEG process SOF3: lossless or hierarchical": jpeg(
         QUANTIZATION, frame(marker=0xC3), GRAY_SCAN
     ),
-    "DAMAGED: segment ffe1 without a length at byte 2": gray_jpeg_with(b"\xff\xe1\0\1"),
-    "DAMAGED: two frame headers": gray_jpeg_with(frame()),
-    "DAMAGED: size 8 x 0": gray_jpeg_with(frame(height_px=0)),  # DNL may follow
-    "PIXELS: 65501 x 8 pixels, libjpeg's limit 65500": gray_jpeg_with(frame(width_px=65_501)),
-    "PIXELS: 13378 x 13378 = 178970884 pixels, limit 178956970": gray_jpeg_with(
-        frame(13_378, 13_378)
-    ),
+    "DAMAGED: segment ffe1 without a length at byte 2": gray_with(b"\xff\xe1\0\1"),
+    "DAMAGED: two frame headers": gray_with(frame()),
+    "DAMAGED: size 8 x 0": gray_with(frame(height_px=0)),  # DNL may follow
+    "PIXELS: 65501 x 8 pixels, libjpeg's limit 65500": gray_with(frame(width_px=65_501)),
+    "PIXELS: 13378 x 13378 = 178970884 pixels, limit 178956970": gray_with(frame(13_378, 13_378)),
     "PIXELS: 13000 x 13000 x 4 samples, TensorFlow's limit 536870911": LARGE_CMYK,
-    "TYPE: JPEG of 1 components of 12 bits": gray_jpeg_with(frame(bits=12)),
+    "TYPE: JPEG of 1 components of 12 bits": gray_with(frame(bits=12)),
     "TYPE: JPEG of 2 components of 8 bits": sampled(0x11, 0x11),
     "DAMAGED: sampling factors 51 11 11": sampled(0x51, 0x11, 0x11),
     "TYPE: JPEG with fractional sampling factors 31 21 11": sampled(0x31, 0x21, 0x11),

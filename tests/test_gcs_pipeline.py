@@ -1,6 +1,5 @@
 """The whole command with everything on Google Cloud Storage, on the stand-in."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ def sources(make_coco: MakeCoco) -> Sources:
 
 
 @pytest.fixture
-def stand_in(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        put_sources(running, sources)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
+def stand_in(stand_in: GcsStandIn, sources: Sources) -> GcsStandIn:
+    put_sources(stand_in, sources)
+    return stand_in
 
 
 @pytest.fixture
