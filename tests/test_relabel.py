@@ -90,11 +90,6 @@ def table_job(tmp_path: Path, _: MakeCoco) -> tuple[Run, Path, list[object], lis
     )
 
 
-def folder_job(tmp_path: Path, _: MakeCoco) -> tuple[Run, Path, list[object], list[object]]:
-    images, _ = rows_of_table(tmp_path)
-    return folder.run, images, [], ["--first_label", 1]
-
-
 def built(sources: Sources, output: Path) -> Path:
     """Write a data set of one shard, without Beam, and return it."""
     build_run(plan_run(*sources, output, num_shards=1))
@@ -105,7 +100,7 @@ def built(sources: Sources, output: Path) -> Path:
     "job",
     [
         *(coco_job, sidecar_job, table_job),
-        *(pytest.param(job, marks=pytest.mark.thorough) for job in (keras_job, folder_job)),
+        *(pytest.param(job, marks=pytest.mark.thorough) for job in (keras_job,)),
     ],
 )
 def test_shards_are_those_of_a_fresh_build(

@@ -2,29 +2,13 @@
 
 import pytest
 
-from beam_tfrec.transforms.sources import list_blobs
-from beam_tfrec.transforms.sources.list_blobs import MAX_IMAGE_BYTES, ListedFile
+from beam_tfrec.transforms.sources.list_blobs import ListedFile
 from beam_tfrec.transforms.sources.read_sidecar import SideNames
 from beam_tfrec.transforms.storage import Entry
 
 
 def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> ListedFile:
     return ListedFile(root, Entry(name, size, "", kind=kind))
-
-
-@pytest.mark.parametrize(
-    ("listed", "is_read"),
-    [
-        (file("cat/1.jpg"), True),
-        (file("cat/1.jpg", MAX_IMAGE_BYTES + 1), False),
-        (file("cat/1.jpg", 0), False),
-        (file("cat/notes.txt"), False),
-        (file("cat/.hidden.jpg"), False),
-        (file("cat/1.jpg", kind="fifo"), False),
-    ],
-)
-def test_images_of_a_folder_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert list_blobs.is_read(listed) is is_read
 
 
 JSON = "train/annotations"

@@ -46,10 +46,7 @@ USAGE = {
     "no argument": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
     "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
-    "a folder without records": (
-        (PROJECT / "docs",),
-        "has no manifest.json and no TFRecord files; give a finished data set or a file",
-    ),
+    "a folder without records": ((PROJECT / "docs",), "has no manifest.json and no TFRecord files"),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
     "an empty source": ((__file__, "--sources", "val="), "sources of val must not be empty"),

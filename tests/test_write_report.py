@@ -11,13 +11,7 @@ from beam_tfrec.transforms.report import gather
 from beam_tfrec.transforms.report import page as page_module
 from beam_tfrec.transforms.report.page import write_report
 from beam_tfrec.transforms.storage import Access
-from tests.coco_command import (
-    MakeCoco,
-    check_committed,
-    command,
-    run_coco,
-    snapshot,
-)
+from tests.coco_command import MakeCoco, check_committed, command, run_coco, snapshot
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, fail_at
 
