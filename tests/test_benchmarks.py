@@ -11,19 +11,7 @@ sys.path.append(str(BENCHMARKS))  # scripts, not a package
 import bench  # noqa: E402
 import chart  # noqa: E402
 import figures  # noqa: E402
-import generate  # noqa: E402
 import rounds  # noqa: E402
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_equal_parameters_draw_equal_bytes(tmp_path):
-    generate.generate(generate.Recipe(12), tmp_path / "one", processes=1)
-    generate.generate(generate.Recipe(12), tmp_path / "two", processes=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
 
 ROUNDS = [
     {"ours": 1.0, "loop": 2.0},

@@ -17,7 +17,6 @@ import pytest
 from beam_tfrec.pipelines import table
 from beam_tfrec.schemas.documents.croissant import croissant_json
 from beam_tfrec.schemas.documents.data_card import is_sealed
-from beam_tfrec.schemas.manifest import LicenseCount
 from tests.coco_command import MakeCoco, command, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
 
@@ -88,25 +87,6 @@ def test_empty_parts_are_left_out() -> None:
     assert "license" not in found
     assert "distribution" not in found
     assert [record_set["@id"] for record_set in found["recordSet"]] == ["splits", "features"]
-
-
-def test_licenses_are_listed_once_with_valid_links() -> None:
-    licenses = [
-        LicenseCount(1, 5, "CC BY", "https://creativecommons.org/licenses/by/4.0/"),
-        LicenseCount(2, 1, "", "javascript:alert(1)"),
-        LicenseCount(3, 1),
-    ]
-    split = msgspec.structs.replace(MANIFEST.splits["train"], licenses=licenses)
-    found = described(msgspec.structs.replace(MANIFEST, splits={"train": split, "val": split}))
-    assert found["license"] == [
-        {
-            "@type": "sc:CreativeWork",
-            "name": "CC BY",
-            "url": "https://creativecommons.org/licenses/by/4.0/",
-        },
-        {"@type": "sc:CreativeWork", "name": "javascript:alert(1)"},
-        {"@type": "sc:CreativeWork", "name": "license 3"},
-    ]
 
 
 @pytest.mark.thorough

@@ -159,24 +159,21 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
     assert reported > len(data) / 61  # all truncated ones, and more
 
 
-def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_in_a_bucket_is_reported(tmp_path: Path, stand_in: GcsStandIn) -> None:
     """A store has no checksum of a part of an object. The record's own checksum finds it."""
     output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
-    with GcsStandIn() as bucket:
-        bucket.make_bucket("b")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
-        for path in output.rglob("*.*"):
-            bucket.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
-        records = beam_tfrec.open("gs://b/out", "train")
-        shard = records.reader.shards[0].entry.file
-        bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
-        code, line = fault_of(lambda: list(records))
-        assert code in ("E-VER-CRC", "E-VER-FRAME")
-        assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
-        assert ids(records) == list(range(10))
-        data = bytearray(bucket.objects("b")[f"out/{shard}"])
-        data[20] ^= 1
-        bucket.put("b", f"out/{shard}", bytes(data))
-        assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-        _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
-        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: its store lists CRC-32C ")
+    for path in output.rglob("*.*"):
+        stand_in.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+    records = beam_tfrec.open("gs://b/out", "train")
+    shard = records.reader.shards[0].entry.file
+    stand_in.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
+    code, line = fault_of(lambda: list(records))
+    assert code in ("E-VER-CRC", "E-VER-FRAME")
+    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+    assert ids(records) == list(range(10))
+    data = bytearray(stand_in.objects("b")[f"out/{shard}"])
+    data[20] ^= 1
+    stand_in.put("b", f"out/{shard}", bytes(data))
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+    _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
+    assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: its store lists CRC-32C ")

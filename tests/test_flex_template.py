@@ -15,39 +15,12 @@ from beam_tfrec.pipelines.cli import PIPELINES
 from beam_tfrec.pipelines.flex_template import command_of, describe
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline
 
-SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
 def test_metadata_matches_the_parsers() -> None:
     described = json.dumps(describe(), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
-
-
-def parameter(name: str) -> dict[str, object]:
-    (found,) = (p for p in METADATA["parameters"] if p["name"] == name)
-    return {key: value for key, value in found.items() if key not in ("name", "label")}
-
-
-def test_parameters_name_their_pipelines() -> None:
-    """In the console's fields, and in the help text, which is all that other clients show."""
-    low = parameter("low")
-    assert str(low["helpText"]).startswith("pairs: low-resolution images")
-    assert str(low["helpText"]).endswith("(required)" + SEVERAL)
-    assert (low["parentName"], low["parentTriggerValues"]) == ("pipeline", ["pairs"])
-    assert low["isOptional"]  # of the template, which has other pipelines
-    images = parameter("images")
-    assert images["parentTriggerValues"] == ["coco", "folder", "sidecar", "voc", "openimages"]
-    for pipeline in ("coco: ", "; folder: ", "; sidecar, voc: "):
-        assert pipeline in str(images["helpText"])
-    layouts = [option["value"] for option in parameter("layout")["enumOptions"]]  # type: ignore[attr-defined]
-    assert {"detection", "classification"} < set(layouts)
-
-
-def test_only_output_and_container_image_are_required() -> None:
-    needed = [p["name"] for p in METADATA["parameters"] if not p["isOptional"]]
-    assert needed == ["sdk_container_image", "output"]
-    assert parameter("pipeline")["defaultValue"] == "coco"
 
 
 def test_gcloud_accepts_the_metadata() -> None:

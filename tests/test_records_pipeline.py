@@ -330,20 +330,18 @@ def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
 
 
 def test_a_bucket_s_records_are_read_together(
-    whole: Path, resharded: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, resharded: Path, stand_in: GcsStandIn
 ) -> None:
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        for name, data in files_of(whole).items():
-            stand_in.put("in", f"old/{name}", data)
-        flags = ("--records", "gs://in/old", "--num_shards", 3, "--seed", 5)
-        stand_in.make_bucket("out")
-        run = run_pipeline(records.run, *flags, "--output", "gs://out/new")
-        assert run.code == 0, run.err
-        found = stand_in.objects("out")
-        for path in resharded.glob("*.tfrec"):
-            assert found[f"new/{path.name}"] == path.read_bytes()
-        read = [r.name for r in stand_in.requests if r.kind is RequestKind.READ]
-        shards_read = [name for name in read if name.endswith(".tfrec")]
-        records_there = len(keys_of(whole))
-        assert 2 <= len(shards_read) < records_there  # not one request a record
+    for name, data in files_of(whole).items():
+        stand_in.put("in", f"old/{name}", data)
+    flags = ("--records", "gs://in/old", "--num_shards", 3, "--seed", 5)
+    stand_in.make_bucket("out")
+    run = run_pipeline(records.run, *flags, "--output", "gs://out/new")
+    assert run.code == 0, run.err
+    found = stand_in.objects("out")
+    for path in resharded.glob("*.tfrec"):
+        assert found[f"new/{path.name}"] == path.read_bytes()
+    read = [r.name for r in stand_in.requests if r.kind is RequestKind.READ]
+    shards_read = [name for name in read if name.endswith(".tfrec")]
+    records_there = len(keys_of(whole))
+    assert 2 <= len(shards_read) < records_there  # not one request a record

@@ -56,16 +56,6 @@ def test_printed_command_commits_without_reading_an_image(
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-EMPTY": 1, "E-IMG-TRUNCATED": 3}
 
 
-def test_budget_is_checked_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(6), tmp_path / "out"
-    (sources[0] / "a000.jpg").unlink()
-    run = run_coco(*command(sources, out))
-    assert run.code == 4
-    assert not out.exists()  # no plan either, so that repaired sources conflict with none
-    assert run_coco(*accepting(run)).code == 0
-    assert check_committed(out)["splits"]["train"]["rejected"] == {"E-IMG-MISSING": 1}
-
-
 @pytest.mark.parametrize(
     ("bbox", "code", "shards"),
     [("1,1,5,5", "E-BOX-SHAPE", 0), ([64, 0, 5, 5], "E-BOX-OUTSIDE", 1)],

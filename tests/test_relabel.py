@@ -252,23 +252,21 @@ def test_another_program_s_manifest_is_a_file_among_photos(
     assert run_coco(*command(sources, tmp_path / "out")).code == 0
 
 
-def test_in_buckets(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_buckets(make_coco: MakeCoco, tmp_path: Path, stand_in: GcsStandIn) -> None:
     sources = make_coco(8)
     fresh = built(sources, tmp_path / "fresh")
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        put_sources(stand_in, sources)
-        for path in fresh.rglob("*"):
-            if path.is_file():
-                stand_in.put("in", f"old/{path.relative_to(fresh)}", path.read_bytes())
-        given = ("--images", "gs://in/old", "--annotations", "gs://in/instances.json")
-        done = run_coco(*given, "--output", "gs://out/new")
-        assert done.code == 0, done.err
-        new = {name.removeprefix("new/"): data for name, data in stand_in.objects("out").items()}
-        for path in shard_paths(fresh):
-            assert new[path.name] == path.read_bytes()
-        read = [r.name for r in stand_in.requests if r.kind is Kind.READ]
-        assert len([name for name in read if name.endswith(".tfrec")]) >= 8
-        assert not [name for name in read if name.startswith("photos/")]
-        again = run_coco(*given, "--output", "gs://out/new")
-        assert again.out == "already complete: gs://out/new/manifest.json\n"
+    put_sources(stand_in, sources)
+    for path in fresh.rglob("*"):
+        if path.is_file():
+            stand_in.put("in", f"old/{path.relative_to(fresh)}", path.read_bytes())
+    given = ("--images", "gs://in/old", "--annotations", "gs://in/instances.json")
+    done = run_coco(*given, "--output", "gs://out/new")
+    assert done.code == 0, done.err
+    new = {name.removeprefix("new/"): data for name, data in stand_in.objects("out").items()}
+    for path in shard_paths(fresh):
+        assert new[path.name] == path.read_bytes()
+    read = [r.name for r in stand_in.requests if r.kind is Kind.READ]
+    assert len([name for name in read if name.endswith(".tfrec")]) >= 8
+    assert not [name for name in read if name.startswith("photos/")]
+    again = run_coco(*given, "--output", "gs://out/new")
+    assert again.out == "already complete: gs://out/new/manifest.json\n"
