@@ -11,6 +11,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
 from beam_tfrec.schemas.shards import ShardPlan
@@ -205,6 +206,8 @@ def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Shard
         numbered(2),
         [*numbered(2), sample("x", position=2)],  # the same number, but one is another
         [*numbered(2), sample("2", position=3)],
+        [*numbered(2), replace(sample("2", position=2), fields=b"others")],  # other annotations
+        [*numbered(2), replace(sample("2", position=2), blobs=(Blob("train", "2.jpg", 1003),))],
     ],
 )
 def test_a_bucket_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
