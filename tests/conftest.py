@@ -15,6 +15,7 @@ from hypothesis import settings
 from PIL import Image
 
 from beam_tfrec.transforms.storage.retries import rate_of
+from tests.gcs_stand_in import GcsStandIn
 from tests.memory_store import served
 
 
@@ -35,7 +36,9 @@ if settings.get_current_profile_name() == "default":  # CI chooses its own
 # These run in other environments, with packages that are not installed here.
 collect_ignore = [
     *("browser/look.py", "browser/shoot.py", "mlcroissant/load.py", "tfdv/validate.py"),
-    *("formats/write.py", "model_garden/configure.py", "torch_reader/read.py"),
+    "formats/write.py",
+    "model_garden/configure.py",
+    "torch_reader/read.py",
 ]
 
 TEST_DATA = Path(__file__).resolve().parent / "data"
@@ -64,6 +67,14 @@ def memory_served() -> Iterator[None]:
     """Let `open_storage` find the processes of `tests.memory_store`."""
     with served():
         yield
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    """A Cloud Storage of this test, for its process and those that it starts."""
+    with GcsStandIn() as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -110,15 +110,13 @@ def test_a_finished_data_set_is_recognised(source: Path, tmp_path: Path) -> None
 
 
 def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, stand_in: GcsStandIn
 ) -> None:
     packed = source / "packed.npz"
     np.savez_compressed(packed, x=IMAGES, y=LABELS)
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        gcs.put("b", "packed.npz", packed.read_bytes())
-        for n, uri in enumerate([source / "x.npy", packed, "gs://b/packed.npz"]):
-            committed(tmp_path / str(n), "--arrays", uri, "--label_array", "y")
+    stand_in.put("b", "packed.npz", packed.read_bytes())
+    for n, uri in enumerate([source / "x.npy", packed, "gs://b/packed.npz"]):
+        committed(tmp_path / str(n), "--arrays", uri, "--label_array", "y")
     one, *others = ([p.read_bytes() for p in shard_paths(tmp_path / n)] for n in "012")
     assert others == [one, one]
 
@@ -127,14 +125,8 @@ def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
     ("flags", "message"),
     [
         ("x.npy --image_array x", "image_array must come with a folder or an .npz file, got 'x'"),
-        (
-            "x.npz --image_array x --label_array x",
-            "arrays must be named once, got ['x'] and ['x']: name each as image, label or feature",
-        ),
-        (
-            "x.npz --feature_arrays label",
-            "feature_arrays must be letters, digits and _, and none of depth, height, label, raw_",
-        ),
+        ("x.npz --image_array x --label_array x", "arrays must be named once, got ['x'] and ['x']"),
+        ("x.npz --feature_arrays label", "feature_arrays must be letters, digits and _, and none "),
         ("x.npz --check decode", "unknown argument '--check'"),
     ],
 )

@@ -11,35 +11,7 @@ sys.path.append(str(BENCHMARKS))  # scripts, not a package
 import bench  # noqa: E402
 import chart  # noqa: E402
 import figures  # noqa: E402
-import generate  # noqa: E402
 import rounds  # noqa: E402
-
-IMAGES = 130
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    out = tmp_path_factory.mktemp("drawn")
-    assert generate.generate(generate.Recipe(IMAGES), out)
-    return out
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_equal_parameters_draw_equal_bytes(tmp_path):
-    generate.generate(generate.Recipe(40), tmp_path / "one", processes=1)
-    generate.generate(generate.Recipe(40), tmp_path / "two", processes=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-@pytest.mark.thorough
-def test_photos_differ_and_have_the_stated_mean_size(drawn):
-    photos = {path.read_bytes() for path in (drawn / "images").iterdir()}
-    assert len(photos) == IMAGES
-    assert sum(map(len, photos)) / IMAGES == pytest.approx(793e6 / 5000, rel=0.15)
-
 
 ROUNDS = [
     {"ours": 1.0, "loop": 2.0},

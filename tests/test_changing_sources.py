@@ -1,56 +1,17 @@
 """Sources that change during or after a run are refused until they are restored."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from beam_tfrec.transforms import publish_plan as publishing
 from beam_tfrec.transforms.sources import read_arrays
 from tests.array_runs import random_images, run_arrays
-from tests.coco_command import (
-    MakeCoco,
-    check_visible,
-    command,
-    committed,
-    run_coco,
-    snapshot,
-    source_ids,
-)
-from tests.faulty_sources import grow, make_fifo, rewrite
+from tests.coco_command import MakeCoco, command, committed, run_coco, snapshot
+from tests.faulty_sources import grow, rewrite
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.mark.parametrize("change", [Path.unlink, rewrite, make_fifo])
-def test_source_changed_during_the_run_is_refused(
-    change: Callable[[Path], object],
-    make_coco: MakeCoco,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The file changes between the plan and the first shard."""
-    sources, out = make_coco(6), tmp_path / "out"
-    path = sources[0] / "a003.jpg"
-    original, publish = path.read_bytes(), publishing.publish_plan
-
-    def publish_then_change(*given: Any, **options: Any) -> None:
-        publish(*given, **options)
-        change(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publishing, "publish_plan", publish_then_change)
-        run = run_coco(*command(sources, out, "--num_shards", 6, "--max_rejected", "100%"))
-    assert run.ended == (6, "E-SRC-CHANGED")
-    assert str(path) in run.fault
-    assert not (out / "manifest.json").exists()
-    assert check_visible(out) <= 5
-    path.unlink(missing_ok=True)
-    path.write_bytes(original)  # put back, with another mtime
-    committed(sources, out, "--num_shards", 6, "--max_rejected", "100%")
-    assert sorted(source_ids(out)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_source_rewritten_after_its_shard_is_refused(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -13,24 +13,9 @@ import pytest
 from beam_tfrec.schemas.faults import FAULTS, find_fault
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.transforms.output_files import remove_output
-from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import open_storage
-from tests.conftest import coco_dict, jpeg_bytes
-from tests.invariants import (
-    check_committed,
-    check_output,
-    check_visible,
-    data_files,
-)
-from tests.memory_runs import (
-    FOREIGN,
-    NUM_IMAGES,
-    NUM_SHARDS,
-    Sources,
-    make_sources,
-    plan_on,
-    run_on,
-)
+from tests.invariants import check_committed, check_output, check_visible, data_files
+from tests.memory_runs import FOREIGN, NUM_SHARDS, Sources, make_sources, plan_on, run_on
 from tests.memory_store import (
     Disturb,
     Killed,
@@ -44,13 +29,15 @@ from tests.memory_store import (
     meanwhile_at,
     undisturbed,
 )
-from tests.small_runs import batch_samples, build_shards, place_samples
+from tests.small_runs import build_shards
 
 pytestmark = pytest.mark.thorough
 
 STEPS_OF_A_RUN = 81  # plan 5, claim the output 6, each shard 11 and 1 an image, commit 16
 STEPS = range(1, STEPS_OF_A_RUN + 1)
 MOMENTS = list(Moment)
+ENDS = [*((number, Moment.BEFORE) for number in STEPS), (STEPS_OF_A_RUN, Moment.AFTER)]
+"""Where a run may end or wait. After a step is where the next one begins."""
 OTHERS = {"other seed": {"seed": 1}, "fewer shards": {"num_shards": 3}}
 
 
@@ -103,9 +90,8 @@ def test_a_run_has_the_expected_number_of_steps(sources: Sources) -> None:
     assert len(sources.undisturbed) == NUM_SHARDS * 4 + 10
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_resumes_after_a_kill_at_any_step(moment: Moment, sources: Sources) -> None:
-    for number in STEPS:
+def test_resumes_after_a_kill_at_any_step(sources: Sources) -> None:
+    for number, moment in ENDS:
         store = sources.store.copy()
         assert kill_run(store, number, moment)
         check_resumes(sources, store)
@@ -116,14 +102,13 @@ FIRST_KILLS = [
 ]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("first", FIRST_KILLS)
-def test_resumes_after_two_kills_at_any_steps(first: int, moment: Moment, sources: Sources) -> None:
+def test_resumes_after_two_kills_at_any_steps(first: int, sources: Sources) -> None:
     left = sources.store.copy()
-    assert kill_run(left, first, moment)
+    assert kill_run(left, first, Moment.BEFORE)
     for second in itertools.count(1):
         store = left.copy()
-        killed = kill_run(store, second, moment)
+        killed = kill_run(store, second, Moment.BEFORE)
         check_resumes(sources, store)
         if not killed:
             assert second > 10
@@ -272,10 +257,9 @@ def test_one_of_two_plans_wins(
     assert {check_rivals(seed, sources, other) for seed in block} == {0, 1}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_zombie_changes_nothing(moment: Moment, sources: Sources) -> None:
+def test_a_zombie_changes_nothing(sources: Sources) -> None:
     """It pauses at a step until another run of its plan has committed."""
-    for number in STEPS:
+    for number, moment in ENDS:
         store = sources.store.copy()
         committed: dict[str, Any] = {}
 
@@ -295,9 +279,8 @@ def overwrite(process: Process, **planned: int) -> None:
     run_on(process, replaces=replaces, **planned)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_zombie_does_not_change_another_data_set(
-    moment: Moment, sources: Sources, other: tuple[dict[str, int], Sources]
+    sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> None:
     """It pauses at a step until `--overwrite` has replaced its output with another plan's.
 
@@ -305,7 +288,7 @@ def test_a_zombie_does_not_change_another_data_set(
     complete files of its own under names that the other plan does not use.
     """
     planned, others = other
-    for number in STEPS:
+    for number, moment in ENDS:
         store = sources.store.copy()
         happens = meanwhile_at(number, moment, lambda s=store: overwrite(s.start(), **planned))
         (outcome,) = interleave(0, [lambda _, s=store, d=happens: run_on(s.start(d))])
@@ -320,44 +303,6 @@ def test_a_zombie_does_not_change_another_data_set(
         check_committed(committed)
         for name in files.keys() - FOREIGN.keys():
             assert files[name] == sources.undisturbed.get(name), f"{name} is from neither run"
-
-
-def new(store: MemoryStore) -> None:
-    spec = coco_dict(NUM_IMAGES + 1)
-    store.put("instances.json", json.dumps(spec).encode())
-    store.put(f"photos/{spec['images'][-1]['file_name']}", jpeg_bytes(color=99))
-
-
-def other_annotation(store: MemoryStore) -> None:
-    spec = json.loads(store.files()["instances.json"])
-    spec["annotations"][0]["bbox"][2] += 1
-    store.put("instances.json", json.dumps(spec).encode())
-
-
-CHANGES: dict[str, Callable[[MemoryStore], None]] = {
-    "deleted": lambda store: store.remove("photos/a004.jpg"),
-    "new": new,
-    "other image": lambda store: store.put("photos/a004.jpg", jpeg_bytes(color=99)),
-    "other annotation": other_annotation,
-}
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["counted, then changed", "changed back"])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_samples_that_differ_from_the_counted_ones_stop_the_run(
-    change: Callable[[MemoryStore], None], is_late: bool, sources: Sources
-) -> None:
-    """A runner executes a step twice, and sees changed sources the second time."""
-    store, later = sources.store.copy(), sources.store.copy()
-    change(later)
-    counted, ranked = plan_on(store.start()), plan_on(later.start())
-    if is_late:
-        store, counted, ranked = later, ranked, counted
-    sharding = Sharding(num_shards={"": NUM_SHARDS})
-    samples = [sample for shard in ranked.shards for sample in shard.samples]
-    batches = batch_samples(samples, sharding, ranked.job.layout)
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED "):
-        place_samples(batches, counted.table)
 
 
 SHARD, STEM = "train-00001-of-00004-3.tfrec", "train-00001-of-00004"

@@ -54,10 +54,7 @@ REFUSED = {
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
         f"JSON: JSON is malformed: invalid character (byte 130); {REPAIR}",
     ),
-    "packed": (
-        b"\x1f\x8b\x08\0",
-        f"JSON: packed by gzip, not JSON; {COCO_FILE}",
-    ),
+    "packed": (b"\x1f\x8b\x08\0", f"JSON: packed by gzip, not JSON; {COCO_FILE}"),
     "a photo": (b"\xff\xd8\xff\xe0\0\x10JFIF\0", f"JSON: a JPEG image, not JSON; {COCO_FILE}"),
     "an array": (
         b"[" + SMALL + b"]",
@@ -298,11 +295,3 @@ def test_a_license_is_a_whole_number_or_nothing(given_as: Any, license_id: int |
     joined = join(coco([image(license=given_as)], []))
     assert [license_of(found) for found in joined.images] == [license_id]
     assert ("license" in joined.found) == (license_id is not None)
-
-
-def test_an_area_comes_from_a_segmentation_that_is_not_kept() -> None:
-    square = [[0, 0, 4, 0, 4, 4, 0, 4]]
-    for area in (None, -1.0):
-        entries = [annotation(5, area=area, segmentation=square), annotation(6)]
-        ((_, objects, bad),) = read(coco([image()], entries), segmentations=False)
-        assert ([found.area_px2 for _, found, _ in objects], bad) == ([16.0, 9.5], [])

@@ -24,10 +24,8 @@ from tests.coco_command import (
     committed,
     digests,
     examples,
-    finish,
     rejected_of,
     run_coco,
-    start_coco,
     value,
 )
 from tests.conftest import coco_dict, jpeg_bytes
@@ -92,22 +90,6 @@ def reference(given: Given) -> dict[str, str]:
     found = digests(out, *DATA)
     assert len([name for name in found if name.endswith(".tfrec")]) == 7
     return found
-
-
-@pytest.mark.thorough
-def test_same_bytes_with_any_hash_seed(
-    given: Given, reference: dict[str, str], tmp_path: Path
-) -> None:
-    started = [
-        start_coco(*given.arguments(tmp_path / seed), PYTHONHASHSEED=seed)
-        for seed in ("0", "random")
-    ]
-    for process, seed in zip(started, ("0", "random"), strict=True):
-        run = finish(process)
-        assert run.code == 0, run.err
-        assert digests(tmp_path / seed, *DATA) == reference
-    whole = [digests(tmp_path / seed) for seed in ("0", "random")]
-    assert whole[0] == whole[1]  # the sources have equal mtimes, so all files are equal
 
 
 def test_same_bytes_from_a_shuffled_copy_elsewhere(

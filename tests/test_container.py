@@ -1,16 +1,13 @@
 """Locks, the workers' image, and packages: tested versions, no TensorFlow, one import name."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from apache_beam.runners.portability.stager import Stager
 
 from tests.coco_command import PROJECT
 from tests.fake_programs import FakePrograms
@@ -94,51 +91,28 @@ def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> N
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_the_package_that_beam_stages_works(hostile: Path, tmp_path: Path) -> None:
-    """As with `--setup_file ./setup.py`; links to the four folders become files."""
-    checkout, staged, unpacked = (tmp_path / name for name in ("checkout", "staged", "unpacked"))
-    for folder in (checkout, staged):
-        folder.mkdir()
-    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
-        for source in line.split():
-            if (PROJECT / source).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(PROJECT / source, checkout / source, symlinks=True, ignore=ignored)
-            elif "/" not in source:
-                shutil.copy(PROJECT / source, checkout)
-    archive = Stager._build_setup_package(f"{checkout}/setup.py", str(staged))
-    with tarfile.open(archive) as tar:
-        assert [member.name for member in tar if member.issym() or member.islnk()] == []
-        tar.extractall(unpacked, filter="data")
-    (package,) = unpacked.iterdir()
-    assert {path.name for path in package.iterdir() if path.is_dir()} == {
-        *("beam_tfrec", "beam_tfrec.egg-info"),
-    }
-    environment = os.environ | {"PYTHONPATH": str(package)}
-    run = subprocess.run(
-        [sys.executable, "-c", USE],
-        cwd=hostile,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
+def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
+    """Users install the wheel, also after an older build, and Beam sends workers the archive."""
+    folders, endings = (
+        ("schemas", "transforms", "pipelines", "readers"),
+        {".py", ".css", ".js", ".j2"},
     )
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout == f"{package}/beam_tfrec/__init__.py\n"
-
-
-def test_a_wheel_has_no_packages_of_older_builds(tmp_path: Path) -> None:
-    """Older versions left a package `transforms` in the folder that setuptools packs."""
+    no_caches = shutil.ignore_patterns("__pycache__")
+    for name in ("beam_tfrec", *folders):
+        shutil.copytree(PROJECT / name, tmp_path / name, symlinks=True, ignore=no_caches)
     for name in ("setup.py", "README.md", "pyproject.toml"):
         shutil.copy(PROJECT / name, tmp_path)
-    for name in ("beam_tfrec", "build/lib/transforms"):
-        (tmp_path / name).mkdir(parents=True)
-        shutil.copy(PROJECT / "beam_tfrec/__init__.py", tmp_path / name)
-    command = [sys.executable, "setup.py", "-q", "bdist_wheel"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=60)
-    (wheel,) = tmp_path.glob("dist/*.whl")
-    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    assert names == ["beam_tfrec/__init__.py"]
+    shutil.copytree(PROJECT / "schemas", tmp_path / "build/lib/transforms")  # of an older version
+    words = [sys.executable, "setup.py", "-q", "sdist", "--formats=zip", "bdist_wheel"]
+    subprocess.run(words, cwd=tmp_path, capture_output=True, check=True)
+    paths = [path for name in folders for path in (PROJECT / name).rglob("*.*")]
+    files = {f"beam_tfrec/{p.relative_to(PROJECT)}" for p in paths if p.suffix in endings}
+    assert {Path(name).suffix for name in files} == endings
+    files.add("beam_tfrec/__init__.py")
+    (wheel,), (source,) = tmp_path.glob("dist/*.whl"), tmp_path.glob("dist/*.zip")
+    installed = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert sorted(installed) == sorted(files)
+    assert files <= {name.partition("/")[2] for name in zipfile.ZipFile(source).namelist()}
 
 
 IMAGE = "europe-west4-docker.pkg.dev/p/images/beam-tfrec:1"

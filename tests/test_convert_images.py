@@ -1,6 +1,5 @@
 """Converted images against TensorFlow's decoders and resize, and against formulas."""
 
-import hashlib
 import io
 import struct
 import zlib
@@ -325,22 +324,6 @@ def upright(data: bytes) -> bytes:
 
 def psnr(pixels: np.ndarray, others: np.ndarray) -> float:
     return float(10 * np.log10(1 / np.mean((pixels / 255 - others) ** 2)))
-
-
-@pytest.mark.parametrize("orientation", TURNING)
-def test_a_turned_image_records_its_source(orientation: int) -> None:
-    image = encoded(oriented(png_of(every_pixel_another(5, 3)), orientation), "folder/a.png")
-    turned = convert_image(image, UPRIGHT)
-    size = (3, 5) if orientation >= 5 else (5, 3)
-    assert turned == EncodedImage(
-        name="folder/a.png",
-        data=turned.data,
-        sha256=hashlib.sha256(turned.data).hexdigest(),
-        info=ImageInfo("png", *size, 1, ("gray",), 1),
-        turned=orientation,
-        source_sha256=image.sha256,
-    )
-    np.testing.assert_array_equal(as_stored(turned.data), as_viewed(image.data))
 
 
 FOUR_COLOURS = small.chunk(b"PLTE", bytes(range(12)))

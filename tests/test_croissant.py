@@ -17,10 +17,8 @@ import pytest
 from beam_tfrec.pipelines import table
 from beam_tfrec.schemas.documents.croissant import croissant_json
 from beam_tfrec.schemas.documents.data_card import is_sealed
-from beam_tfrec.schemas.manifest import Label, LicenseCount
 from tests.coco_command import MakeCoco, command, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
-from tests.test_markdown import HOSTILE
 
 PYTHON = os.environ.get("MLCROISSANT_PYTHON", "")
 LOAD = Path(__file__).parent / "mlcroissant" / "load.py"
@@ -91,25 +89,6 @@ def test_empty_parts_are_left_out() -> None:
     assert [record_set["@id"] for record_set in found["recordSet"]] == ["splits", "features"]
 
 
-def test_licenses_are_listed_once_with_valid_links() -> None:
-    licenses = [
-        LicenseCount(1, 5, "CC BY", "https://creativecommons.org/licenses/by/4.0/"),
-        LicenseCount(2, 1, "", "javascript:alert(1)"),
-        LicenseCount(3, 1),
-    ]
-    split = msgspec.structs.replace(MANIFEST.splits["train"], licenses=licenses)
-    found = described(msgspec.structs.replace(MANIFEST, splits={"train": split, "val": split}))
-    assert found["license"] == [
-        {
-            "@type": "sc:CreativeWork",
-            "name": "CC BY",
-            "url": "https://creativecommons.org/licenses/by/4.0/",
-        },
-        {"@type": "sc:CreativeWork", "name": "javascript:alert(1)"},
-        {"@type": "sc:CreativeWork", "name": "license 3"},
-    ]
-
-
 @pytest.mark.thorough
 @by_mlcroissant
 def test_mlcroissant_loads_several_splits_and_tables_without_labels(
@@ -165,16 +144,3 @@ def check_loaded(out: Path, licenses: list[list[str]]) -> None:
     assert sorted(found["sets"]["records"], key=lambda row: [row[name] for name in by_place]) == (
         wanted
     )
-
-
-@pytest.mark.thorough
-@by_mlcroissant
-def test_mlcroissant_accepts_hostile_texts(tmp_path: Path) -> None:
-    labels = [Label(number, text) for number, text in enumerate(HOSTILE)]
-    plan = msgspec.structs.replace(MANIFEST.plan, labels=labels)
-    (tmp_path / "index").mkdir()
-    manifest = msgspec.structs.replace(MANIFEST, plan=plan, shards=[])
-    (tmp_path / "croissant.json").write_text(croissant_json(manifest))
-    found = loaded(tmp_path)
-    assert found["errors"] == []
-    assert [row["labels/name"] for row in found["sets"]["labels"]] == HOSTILE

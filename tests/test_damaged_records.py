@@ -39,7 +39,7 @@ def fault_of(read: Callable[[], Any]) -> tuple[str, str]:
     return found
 
 
-def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: Path) -> None:
+def test_a_flipped_bit_of_every_byte_is_reported_with_record_and_byte(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     begins = list(records.reader.offsets(0))
     path = output / SHARD
@@ -47,11 +47,10 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
     whole = [[*map(plain, record.values())] for record in records]
     file = path.open("r+b")
     stat = path.stat()
-    for bit in range(8 * len(data)):
-        at = bit // 8
+    for at in range(len(data)):
         number = max(n for n in range(3) if begins[n] <= at)
         flipped = bytearray(data)
-        flipped[at] ^= 1 << bit % 8
+        flipped[at] ^= 1 << at % 8
         file.seek(0)
         file.write(flipped)
         file.flush()
@@ -59,11 +58,9 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         code, line = fault_of(functools.partial(operator.getitem, records, number))
         in_header = at - begins[number] < 12
-        assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), bit
+        assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), at
         where = f"{code} {path}: record {number} (key k{number}) at byte {begins[number]}: "
         assert line.startswith(where)
-        if bit % 8 != at % 8:  # try the other ways of reading for one bit a byte
-            continue
         assert fault_of(lambda: list(records))[1] == line
         assert fault_of(lambda: records.__getitems__([0, 1, 2]))[1] == line
         others = [n for n in range(3) if n != number]
@@ -139,11 +136,11 @@ def read_all(root: str) -> list:
 
 def damaged_indexes(data: bytes) -> Iterator[bytes]:
     """Yield an index with one bit flipped, or cut off, at evenly spread places."""
-    for bit in range(0, 8 * len(data), 19):
+    for bit in range(0, 8 * len(data), 61):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         yield bytes(flipped)
-    for size in range(0, len(data), 17):
+    for size in range(0, len(data), 61):
         yield data[:size]
 
 
@@ -159,27 +156,24 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
         assert found in (values, "E-VER-INDEX")
         assert found_keys == "E-VER-INDEX" or len(found_keys) == 3
         reported += found == "E-VER-INDEX"
-    assert reported > len(data) / 17  # all truncated ones, and more
+    assert reported > len(data) / 61  # all truncated ones, and more
 
 
-def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_in_a_bucket_is_reported(tmp_path: Path, stand_in: GcsStandIn) -> None:
     """A store has no checksum of a part of an object. The record's own checksum finds it."""
     output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
-    with GcsStandIn() as bucket:
-        bucket.make_bucket("b")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
-        for path in output.rglob("*.*"):
-            bucket.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
-        records = beam_tfrec.open("gs://b/out", "train")
-        shard = records.reader.shards[0].entry.file
-        bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
-        code, line = fault_of(lambda: list(records))
-        assert code in ("E-VER-CRC", "E-VER-FRAME")
-        assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
-        assert ids(records) == list(range(10))
-        data = bytearray(bucket.objects("b")[f"out/{shard}"])
-        data[20] ^= 1
-        bucket.put("b", f"out/{shard}", bytes(data))
-        assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-        _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
-        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: its store lists CRC-32C ")
+    for path in output.rglob("*.*"):
+        stand_in.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+    records = beam_tfrec.open("gs://b/out", "train")
+    shard = records.reader.shards[0].entry.file
+    stand_in.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
+    code, line = fault_of(lambda: list(records))
+    assert code in ("E-VER-CRC", "E-VER-FRAME")
+    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+    assert ids(records) == list(range(10))
+    data = bytearray(stand_in.objects("b")[f"out/{shard}"])
+    data[20] ^= 1
+    stand_in.put("b", f"out/{shard}", bytes(data))
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+    _, line = fault_of(lambda: beam_tfrec.open("gs://b/out", "train"))  # from the listing alone
+    assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: its store lists CRC-32C ")

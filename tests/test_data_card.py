@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,23 +140,6 @@ def test_long_lists_are_cut_with_a_remark() -> None:
     assert rows(card, "Classes")[-1] == ["49", "class 49"]
     assert "And 1,184 more, in `label_map.pbtxt`." in card
     assert code_of(card, "tf.data, without this package").count("tf.io.RaggedFeature") == 1234
-
-
-@pytest.mark.parametrize(
-    ("options", "layout", "kind"),
-    [
-        ({"orphans": "stop"}, "detection", "COCO annotation files and their images"),
-        ({"low_suffix": ""}, "pairs", "pairs of images"),
-        ({}, "imagenet", "images in folders of classes"),
-        ({}, "mine", "sources of the user's own"),
-    ],
-)
-def test_the_kind_of_source_is_named(options: Mapping[str, str], layout: str, kind: str) -> None:
-    plan = msgspec.structs.replace(MANIFEST.plan, options={"empty": "", "seed": "7", **options})
-    made = section(data_card(changed(plan=plan, layout=layout)), "How it was made")
-    assert made.startswith(f"From {kind}. ")
-    assert "| seed | 7 |" in made
-    assert "empty" not in made
 
 
 def test_texts_of_the_data_are_never_markup() -> None:

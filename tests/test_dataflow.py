@@ -206,10 +206,7 @@ def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "ended"),
-    [
-        ((), (4, "E-BUDGET")),
-        (("--max_rejected", "1", "--num_shards", "31"), (2, "E-ARG")),
-    ],
+    [((), (4, "E-BUDGET")), (("--max_rejected", "1", "--num_shards", "31"), (2, "E-ARG"))],
 )
 def test_faults_of_the_job_end_with_their_exit_code(
     gcs: GcsStandIn, dataflow: DataflowStandIn, flags: tuple[str, ...], ended: tuple[int, str]

@@ -2,14 +2,12 @@
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.faults import Rejected
@@ -28,7 +26,6 @@ from beam_tfrec.transforms.earlier import (
 )
 from beam_tfrec.transforms.leave_out_earlier import (
     JoinBatch,
-    LeaveOutEarlier,
     leave_out_earlier,
     list_indexes,
     read_written,
@@ -163,10 +160,7 @@ DONE = {day: manifest(day) for day in ("18", "19", "20")}
     ],
 )
 def test_earlier_days_are_found(
-    tmp_path: Path,
-    there: dict[str, Manifest | str],
-    output: str,
-    expected: list[str] | str,
+    tmp_path: Path, there: dict[str, Manifest | str], output: str, expected: list[str] | str
 ) -> None:
     pattern, day = days(tmp_path, there), f"{tmp_path}/coco-2026-11"
     given = {"output": f"{day}-{output}"}
@@ -334,10 +328,6 @@ def dropped(key: str, annotation_id: int, split: str = "train", **fields: Any) -
     return Rejected(stage="read_coco", split=split, key=key, **ids)
 
 
-def file_of(split: str) -> SplitSource:
-    return SplitSource(split, "9:ff", 6, 12, 0, 0, 0, [])
-
-
 def of_earlier(images: int, annotations: int) -> SplitSource:
     return SplitSource("train", earlier_images=images, earlier_annotations=annotations)
 
@@ -415,37 +405,3 @@ def test_an_index_that_differs_from_the_manifest_stops_the_run(
     assert str(raised.value).startswith(
         f"E-VER-INDEX {path}: {'index must be a Parquet' if damaged else what}"
     )
-
-
-def test_samples_are_joined_with_earlier_data_sets(
-    earlier: EarlierSet, test_pipeline: Callable[[], beam.Pipeline]
-) -> None:
-    """Each split has its own keys, and one has none; the earlier data set is given twice."""
-    splits = ("train", "val", "other")
-    samples = [sample(str(number), split) for split in splits for number in range(3, 9)]
-    rejected = [dropped(key, int(key) * 10, split) for split in splits for key in ("3", "8")]
-    rejected.append(dropped("", 99))
-    known = {"train": ["3", "4", "5"], "val": ["3", "4", "5", "6", "7"], "other": []}
-    counts = {"train": (3, 7), "val": (5, 11), "other": (0, 0)}
-    with test_pipeline() as pipeline:
-        joined = (
-            pipeline
-            | "Samples" >> beam.Create(samples).with_output_types(Sample)
-            | LeaveOutEarlier(
-                (earlier, earlier),
-                splits,
-                pipeline | "Rejected" >> beam.Create(rejected).with_output_types(Rejected),
-                pipeline | "Files" >> beam.Create([file_of(split) for split in splits]),
-            )
-        )
-        new = [one for one in samples if one.key not in known[one.split]]
-        still = [one for one in rejected if one.key not in known[one.split]]
-        files = [
-            msgspec.structs.replace(
-                file_of(split), earlier_images=images, earlier_annotations=annotations
-            )
-            for split, (images, annotations) in counts.items()
-        ]
-        assert_that(joined.samples, equal_to(new), "samples")
-        assert_that(joined.rejected, equal_to(still), "rejected")
-        assert_that(joined.sources, equal_to(files), "sources")

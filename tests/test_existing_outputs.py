@@ -22,20 +22,6 @@ from tests.coco_command import (
 from tests.faulty_sources import forbid_image_reads
 
 
-@pytest.mark.parametrize("name", ["train-00000-of-00003-2.tfrec", "manifest.json", "_plan.json"])
-def test_foreign_files_are_refused_untouched(
-    name: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    (out / name).parent.mkdir(parents=True)
-    (out / name).write_text("mine")
-    before = snapshot(out)
-    run = run_coco(*command(sources, out))
-    assert run.ended == (5, "E-OUT-FOREIGN"), run.err
-    assert name.split("/")[-1] in run.fault
-    assert snapshot(out) == before
-
-
 @pytest.mark.thorough
 def test_overwrite_checks_arguments_before_it_deletes(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A typing mistake in --annotations must not delete the existing data set."""

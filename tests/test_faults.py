@@ -14,11 +14,9 @@ from beam_tfrec.schemas.faults import (
     EXIT_USAGE,
     FAULTS,
     Fault,
-    Rejected,
     Scope,
     find_fault,
     printable,
-    reject_order,
 )
 from beam_tfrec.transforms.images.findings import TRAITS
 
@@ -89,26 +87,6 @@ NOT_FOUND = [
 @pytest.mark.parametrize("text", NOT_FOUND, ids=range(len(NOT_FOUND)))
 def test_find_fault_finds_none(text: str) -> None:
     assert find_fault(text) is None
-
-
-def reject(code: str, key: str, ids: tuple = (), detail: str = "", split: str = "a") -> Rejected:
-    return Rejected(
-        code=code, stage="read", split=split, key=key, annotation_ids=ids, detail=detail
-    )
-
-
-def test_rejects_sort_by_split_key_and_code() -> None:
-    in_order = [
-        reject("E-BOX-EMPTY", "1", (10,)),
-        reject("E-BOX-EMPTY", "1", (9,)),  # ids are sorted as text, since some are text
-        reject("E-BOX-EMPTY", "1", ("x",)),
-        reject("E-BOX-SHAPE", "1", (1,), "bbox is 2 values, not four numbers"),
-        reject("E-BOX-SHAPE", "1", (1,), "bbox is 3 values, not four numbers"),
-        reject("E-BOX-EMPTY", "2"),
-        reject("E-BOX-EMPTY", "1", split="b"),
-    ]
-    backwards = in_order[::-1]
-    assert sorted(backwards, key=reject_order) == in_order
 
 
 def consequence(fault: Fault) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -15,57 +14,13 @@ from beam_tfrec.pipelines import flex_template
 from beam_tfrec.pipelines.cli import PIPELINES
 from beam_tfrec.pipelines.flex_template import command_of, describe
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline
-from tests.conftest import jpeg_bytes
 
-SEVERAL = "; separate several values by spaces, and quote a value with spaces as in a shell"
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
 def test_metadata_matches_the_parsers() -> None:
     described = json.dumps(describe(), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
-
-
-def parameter(name: str) -> dict[str, object]:
-    (found,) = (p for p in METADATA["parameters"] if p["name"] == name)
-    return {key: value for key, value in found.items() if key not in ("name", "label")}
-
-
-def test_parameters_name_their_pipelines() -> None:
-    """In the console's fields, and in the help text, which is all that other clients show."""
-    low = parameter("low")
-    assert str(low["helpText"]).startswith("pairs: low-resolution images")
-    assert str(low["helpText"]).endswith("(required)" + SEVERAL)
-    assert (low["parentName"], low["parentTriggerValues"]) == ("pipeline", ["pairs"])
-    assert low["isOptional"]  # of the template, which has other pipelines
-    images = parameter("images")
-    assert images["parentTriggerValues"] == ["coco", "folder", "sidecar", "voc", "openimages"]
-    for pipeline in ("coco: ", "; folder: ", "; sidecar, voc: "):
-        assert pipeline in str(images["helpText"])
-    layouts = [option["value"] for option in parameter("layout")["enumOptions"]]  # type: ignore[attr-defined]
-    assert {"detection", "classification"} < set(layouts)
-
-
-def test_only_output_and_container_image_are_required() -> None:
-    needed = [p["name"] for p in METADATA["parameters"] if not p["isOptional"]]
-    assert needed == ["sdk_container_image", "output"]
-    assert parameter("pipeline")["defaultValue"] == "coco"
-
-
-def test_metadata_follows_the_rules_of_the_api() -> None:
-    """Rules of Dataflow's reference of TemplateMetadata; gcloud checks only the texts."""
-    fields = {"name", "label", "helpText", "isOptional", "paramType", "enumOptions"}
-    fields |= {"defaultValue", "parentName", "parentTriggerValues"}
-    names = [p["name"] for p in METADATA["parameters"]]
-    assert len(set(names)) == len(names)
-    for described in METADATA["parameters"]:
-        assert set(described) <= fields
-        assert re.fullmatch("[a-z][a-z0-9_]*", described["name"])
-        assert described["label"] and described["helpText"]
-        assert described["paramType"] in {"TEXT", "NUMBER", "BOOLEAN", "ENUM"}
-        assert ("enumOptions" in described) == (described["paramType"] == "ENUM")
-        assert described.get("parentName", "pipeline") == "pipeline"
-        assert set(described.get("parentTriggerValues", ())) < set(PIPELINES)
 
 
 def test_gcloud_accepts_the_metadata() -> None:
@@ -172,14 +127,3 @@ def test_template_writes_the_same_bytes_as_the_command(make_coco: MakeCoco, tmp_
     words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")
     assert run_coco("--images", *images, "--annotations", *annotations, *words).code == 0
     assert digests(tmp_path / "template") == digests(tmp_path / "command")
-
-
-def test_template_runs_another_pipeline(tmp_path: Path) -> None:
-    folder = tmp_path / "classes" / "kite"
-    folder.mkdir(parents=True)
-    (folder / "a.jpg").write_bytes(jpeg_bytes())
-    sources = (f"--images={folder.parent}", f"--output={tmp_path / 'out'}")
-    run = launch(tmp_path, "--pipeline=folder", *sources)
-    assert run.returncode == 0, run.stderr
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["splits"]["train"]["records"] == 1

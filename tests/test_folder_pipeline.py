@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from beam_tfrec.pipelines import folder
@@ -283,68 +282,3 @@ def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
 
 
 # --- tutorials: records read as they do
-
-
-def parsed(out: Path, types: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all records, parsed as a training program would."""
-    import tensorflow as tf
-
-    spec = {key: tf.io.FixedLenFeature([], dtype) for key, dtype in types.items()}
-    records = tf.data.TFRecordDataset(sorted(map(str, out.glob("*.tfrec"))))
-    return [*records.map(lambda one: tf.io.parse_single_example(one, spec))]
-
-
-@pytest.fixture
-def cat_and_bridge(tmp_path: Path) -> Path:
-    """Two photos and a gray PNG in two folders, as in TensorFlow's tutorial."""
-    import tensorflow as tf
-
-    root = tmp_path / "photos"
-    for class_name, number in (("cat", 0), ("bridge", 1)):
-        photo = sorted((TEST_DATA / "coco_val" / "images").glob("*.jpg"))[number]
-        (root / class_name).mkdir(parents=True)
-        (root / class_name / "photo.jpg").write_bytes(photo.read_bytes())
-    gray = tf.io.encode_png(tf.zeros([5, 7, 1], tf.uint8)).numpy()
-    (root / "bridge" / "gray.png").write_bytes(gray)
-    return root
-
-
-@pytest.mark.thorough
-def test_layout_of_tensorflows_tutorial(cat_and_bridge: Path, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    names = tmp_path / "labels.txt"
-    names.write_text("cat\nbridge\n")
-    out = tmp_path / "out"
-    flags = ("--layout", "tutorial", "--label_file", names, "--order", "input")
-    committed(out, "--images", cat_and_bridge, *flags)
-    numbers = dict.fromkeys(("height", "width", "depth", "label"), tf.int64)
-    types = {**numbers, "image_raw": tf.string}
-    found = []
-    for one in parsed(out, types):
-        pixels = tf.io.decode_image(one["image_raw"])
-        assert pixels.shape == (one["height"], one["width"], one["depth"])
-        found.append((int(one["label"]), one["image_raw"].numpy()))
-    files = [(1, "bridge/gray.png"), (1, "bridge/photo.jpg"), (0, "cat/photo.jpg")]
-    assert found == [(label, (cat_and_bridge / name).read_bytes()) for label, name in files]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
-def test_tensor_layout_holds_resized_pixels_and_class_name(dtype: str, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    root, out = TEST_DATA / "classes", tmp_path / "out"
-    flags = ("--layout", "tensor", "--resize", "16x16", "--dtype", dtype, "--order", "input")
-    committed(out, "--images", root, *flags)
-    records = parsed(out, dict.fromkeys(("image", "class_name"), tf.string))
-    photos = sorted(root.rglob("*.jpg"), key=lambda path: path.relative_to(root).as_posix())
-    assert len(records) == len(photos) == 9
-    for one, photo in zip(records, photos, strict=True):
-        assert one["class_name"] == photo.parent.name.encode()
-        tensor = tf.io.parse_tensor(one["image"], out_type=dtype)
-        assert tensor.shape == (16, 16, 3)
-        pixels = tf.io.decode_jpeg(photo.read_bytes(), dct_method="INTEGER_ACCURATE")
-        wanted = tf.image.resize(pixels, [16, 16], antialias=True).numpy() / 255
-        given = tensor.numpy() / 255 if dtype == "uint8" else tensor.numpy()
-        assert np.abs(given - wanted).max() <= 1 / 255

@@ -130,16 +130,6 @@ def test_each_reader_reads_one_image_at_a_time(readers: int) -> None:
     assert meter.peak_reads <= readers
 
 
-@pytest.mark.parametrize(("aside", "shards"), [(False, 3), (True, 6)])
-def test_uploads_aside_double_the_number_of_shard_threads(aside: bool, shards: int) -> None:
-    gate = WorkerGate(GateLimits(shards_in_flight=3), uploads_aside=aside)
-    together = threading.Barrier(shards)
-
-    list(gate.shard_threads.map(lambda _: together.wait(SOON_S), range(shards)))
-
-    assert gate.shards == shards
-
-
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_shards_that_share_a_small_budget_do_not_deadlock(ends_early: bool) -> None:
     """Not even when a read fails or a consumer stops early."""

@@ -181,11 +181,6 @@ def test_records_shown_are_spread_and_cover_classes() -> None:
 # --- files of other programs ---
 
 
-IMAGE = {"image": (Kind.BYTES, [jpeg_bytes()])}
-BOXES = {"bbox": (Kind.FLOAT, [0.0, 0.0, 32.0, 24.0] * 2)}
-SIZE = {"height": (Kind.INT64, [2]), "width": (Kind.INT64, [6])}
-
-
 def record(features: dict[str, tuple[Kind, list]]) -> bytes:
     return b"".join(frame_record(encode_example_parts(features)))
 
@@ -248,26 +243,6 @@ def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
     outlines = {outline for shown in report.pictures for outline in shown.outlines}
     box = (0.25, 0.25, 0.25, 0.25)
     assert outlines == {Outline(0, "kite", box), Outline(1, "boat", box)}
-
-
-@pytest.mark.parametrize(
-    ("features", "columns"),
-    [
-        ({**IMAGE, "target": (Kind.INT64, [1])}, (64, 48, None)),
-        ({**IMAGE, **BOXES, "category_id": (Kind.INT64, [7, 7])}, (64, 48, 2)),
-        ({**SIZE, "raw_image": (Kind.BYTES, [bytes(12)])}, (6, 2, None)),
-    ],
-)
-def test_features_of_other_layouts_are_recognized(
-    features: dict[str, tuple[Kind, list]],
-    columns: tuple[int | None, int | None, int | None],
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(record(features))
-    histograms = report_of_files([str(path)], ACCESS).splits[0].histograms
-    for name, value in zip(("image_width", "image_height", "objects"), columns, strict=True):
-        assert histograms[name] == ({} if value is None else {value: 1})
 
 
 def test_an_empty_file_gives_an_empty_report(tmp_path: Path) -> None:

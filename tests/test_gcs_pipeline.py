@@ -1,11 +1,10 @@
 """The whole command with everything on Google Cloud Storage, on the stand-in."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.coco_command import MakeCoco, Run, Sources, check_committed, digests, run_coco
+from tests.coco_command import MakeCoco, Run, Sources, digests, run_coco
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 
@@ -18,11 +17,9 @@ def sources(make_coco: MakeCoco) -> Sources:
 
 
 @pytest.fixture
-def stand_in(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        put_sources(running, sources)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
+def stand_in(stand_in: GcsStandIn, sources: Sources) -> GcsStandIn:
+    put_sources(stand_in, sources)
+    return stand_in
 
 
 @pytest.fixture
@@ -105,28 +102,6 @@ def test_a_resumed_run_reads_no_images_of_finished_shards(
     assert resumed.code == 0, resumed.err
     assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
     assert len(images_read(stand_in)) == 40 - 10 * finished
-
-
-FLAKY = {
-    "errors now and then": Fault(What.STATUS, status=503, times=3, after=7),
-    "lost replies of uploads": Fault(What.LOST_REPLY, Kind.UPLOAD, times=6),
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("fault", FLAKY.values(), ids=FLAKY)
-def test_transient_errors_change_nothing(
-    fault: Fault, stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
-) -> None:
-    stand_in.inject(fault)
-
-    run = convert()
-
-    assert run.code == 0, run.err
-    assert stand_in.faults_left() == []
-    out = downloaded(stand_in, tmp_path / "downloaded")
-    assert shards_of(out) == local
-    assert check_committed(out)["splits"]["train"]["rejected"] == {}
 
 
 def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> None:

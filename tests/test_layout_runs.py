@@ -1,7 +1,5 @@
 """Whole runs with each layout, choice of features and numbering of classes."""
 
-import functools
-import itertools
 import json
 import re
 from pathlib import Path
@@ -11,32 +9,8 @@ import numpy as np
 import pytest
 
 from beam_tfrec.pipelines import coco
-from tests.coco_command import MakeCoco, command, committed, examples, rejected_of, run_coco, value
+from tests.coco_command import MakeCoco, command, committed, rejected_of, run_coco
 from tests.conftest import TEST_DATA
-
-
-def new_ids(spec: dict, first: int = 13, second: int = 90) -> None:
-    """Give the two categories ids with gaps, the later one first."""
-    names = {second: "crowd of people", first: "person"}
-    spec["categories"] = [{"id": number, "name": name} for number, name in names.items()]
-    for annotation in spec["annotations"]:
-        annotation["category_id"] = {1: first, 2: second}[annotation["category_id"]]
-
-
-def label_map(out: Path) -> list[tuple[int, str]]:
-    text = (out / "label_map.pbtxt").read_text()
-    return [(int(i), name) for i, name in re.findall(r"id: (-?\d+)\n  name: '(.*)'", text)]
-
-
-@pytest.mark.thorough
-def test_ids_that_label_maps_refuse_become_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
-    odd_ids = functools.partial(new_ids, first=-1, second=2**40)
-    sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
-    assert run_coco(*command(sources, out)).ended == (3, "E-ANN-LABELS")
-    plan = committed(sources, out, "--category_ids", "contiguous")["plan"]
-    assert label_map(out) == [(1, "person"), (2, "crowd of people")]
-    assert [label["category_id"] for label in plan["labels"]] == [-1, 2**40]
-    assert value(examples(out)[0], "image/object/class/label") == [1, 2]
 
 
 def test_features_without_a_file_end_the_run_early(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -117,33 +91,6 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             scale = np.array([image["height"], image["width"]] * 2)
             corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
-
-
-def test_layout_keras_writes_keys_and_files_of_the_recipe(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """Two annotations of each of five photos; the sixth has none and is not written."""
-
-    def bare_the_last(spec: dict) -> None:
-        spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] != 6]
-
-    sources, out = make_coco(6, edit=bare_the_last), tmp_path / "out"
-    names = ("--shard_names", "file_{index:02}-{records}.tfrec")
-    committed(sources, out, "--layout", "keras", "--records_per_shard", 4, *names)
-    found = sorted(path.name for path in out.glob("*.tfrec"))
-    assert found == ["file_00-4.tfrec", "file_01-4.tfrec", "file_02-2.tfrec"]
-    boxes = {}
-    for example in examples(out):
-        (annotation_id,), (image_id,) = value(example, "id"), value(example, "image_id")
-        (path,), (data,) = value(example, "path"), value(example, "image")
-        assert data == (sources[0] / path.decode()).read_bytes()
-        assert path == f"a{image_id - 1:03}.jpg".encode()
-        boxes[annotation_id] = (image_id, value(example, "category_id"), value(example, "bbox"))
-    numbers = itertools.product(range(5), range(2))
-    assert boxes == {
-        100 * image + place + 1: (image + 1, [place + 1], [1.5 + place, 2.0, 10.0, 12.25])
-        for image, place in numbers
-    }
 
 
 def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import bisect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import apache_beam as beam
@@ -69,13 +69,6 @@ BUCKETS = {  # names, and the requests that list them: one finds the folders
 }
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
-
-
 @pytest.mark.parametrize(("names", "requests"), BUCKETS.values(), ids=BUCKETS)
 def test_a_bucket_is_divided_at_its_folders(
     names: list[str], requests: int, stand_in: GcsStandIn
@@ -89,7 +82,7 @@ def test_a_bucket_is_divided_at_its_folders(
 
 @pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
 def test_each_runner_lists_all_names(runner: str, stand_in: GcsStandIn) -> None:
-    names = BUCKETS["many folders"][0]
+    names = BUCKETS["many folders"][0][:400]
     stand_in.put_all("b", names)
 
     with beam.Pipeline(runner=runner) as pipeline:

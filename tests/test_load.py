@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,6 @@ OBJECTS = FeatureSpec(
         Feature("objects/bbox", Kind.FLOAT, True, "boxes", Content.BOX_YXYX),
         Feature("objects/label", Kind.INT64, True, "ids", Content.CLASS_LABEL),
         Feature("caption", Kind.BYTES, True, "captions", Content.TEXT),
-    ),
-)
-STEPS = FeatureSpec(
-    "steps",
-    (
-        Feature("id", Kind.INT64, False, "number"),
-        Feature("token", Kind.INT64, False, "one a step", per_step=True),
-        Feature("box", Kind.FLOAT, True, "any a step", per_step=True),
     ),
 )
 PNG_4_BY_3 = {"L": 90, "RGB": (200, 100, 50), "RGBA": (200, 100, 50, 128), "LA": (90, 128)}
@@ -217,21 +209,6 @@ def test_data_sets_must_agree_on_the_number_of_keypoints(tmp_path: Path) -> None
     assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
 
 
-def test_sequence_examples(tmp_path: Path) -> None:
-    records = [
-        {"id": [n], "token": [[i] for i in range(n)], "box": [[0.5] * i for i in range(n)]}
-        for n in range(3)
-    ]
-    write_values(tmp_path, STEPS, {"train": [records]})
-    tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
-    single = list(beam_tfrec.load(str(tmp_path), "train"))
-    assert [r["token"].numpy().tolist() for r in single] == tokens
-    assert [r["box"].to_list() for r in single] == boxes
-    (batch,) = beam_tfrec.load(str(tmp_path), "train", batch_size=3)
-    assert batch["id"].numpy().tolist() == [0, 1, 2]
-    assert (batch["token"].to_list(), batch["box"].to_list()) == (tokens, boxes)
-
-
 # --- order ---
 
 
@@ -335,10 +312,7 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},
             "input_context must come without host and hosts, got 0, 2",
         ),
-        (
-            {"hosts": 4, "batch_size": 30},
-            "drop_remainder must leave a batch, got 111 records for 4 hosts: give a smaller",
-        ),
+        ({"hosts": 4, "batch_size": 30}, "drop_remainder must leave a batch, got 111 records for "),
     ],
 )
 def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], message: str) -> None:
@@ -370,24 +344,6 @@ def graph_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
     variant = tf.data.experimental.to_variant(dataset)
     serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
     return tf.compat.v1.GraphDef.FromString(serialized)
-
-
-def nodes_of(graph: tf.compat.v1.GraphDef) -> list[Any]:
-    return [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"batch_size": 2, "decode_images": False, "max_objects": 3},
-        {"batch_size": 2, "image_size": (8, 8), "max_objects": 3, "shuffle": True, "hosts": 2},
-    ],
-)
-def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> None:
-    ops = {node.op for node in nodes_of(graph_of(beam_tfrec.load(photos, "train", **options)))}
-    assert {"TFRecordDataset", "AssertCardinalityDataset"} <= ops
-    assert {op for op in ops if "Py" in op or "Generator" in op} == set()
 
 
 def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:

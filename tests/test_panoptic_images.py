@@ -8,7 +8,6 @@ import pytest
 
 from beam_tfrec.pipelines.coco import COMMAND
 from tests.coco_command import examples, run_coco, value
-from tests.small_images import png
 from tests.turned_images import png_of
 
 
@@ -42,18 +41,6 @@ def small_set(folder: Path) -> list[object]:
     (folder / "panoptic.json").write_text(json.dumps(spec))
     sources = ["--images", folder / "images", "--annotations", folder / "panoptic.json"]
     return [*sources, "--panoptic_images", folder / "panoptic", "--num_shards", 1]
-
-
-@pytest.mark.thorough
-def test_a_finished_run_notices_new_panoptic_images(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = [*small_set(tmp_path), "--output", out]
-    assert run_coco(*command).code == 0
-    assert "already complete" in run_coco(*command).out
-    (tmp_path / "panoptic" / "b.png").write_bytes(png())
-    assert "already complete" not in run_coco(*command).out
-    plan = json.loads((out / "manifest.json").read_bytes())["plan"]
-    assert plan["options"]["panoptic_codec"].startswith("zlib ")
 
 
 @pytest.mark.thorough

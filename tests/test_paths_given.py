@@ -54,29 +54,6 @@ def test_file_uris(sources: Sources, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "source"),
-    [
-        ("train-images", "train-images"),
-        ("link/out", "train-images"),
-        (".", "train-images"),
-        ("train.json", "train.json"),
-    ],
-)
-@pytest.mark.usefixtures("sources")
-def test_an_output_among_the_sources_is_refused(out: str, source: str, in_tmp: Path) -> None:
-    """Nothing is written."""
-    (in_tmp / "link").symlink_to("train-images")
-    before = snapshot(in_tmp)
-    run = convert(output=out)
-    assert run.ended == (2, "E-ARG")
-    assert run.fault.endswith(
-        f": output must lie apart from all sources, got {out!r} and {source!r};"
-        " give a folder that neither holds a source nor lies in one"
-    )
-    assert snapshot(in_tmp) == before
-
-
-@pytest.mark.parametrize(
     ("given", "line"),
     [
         (

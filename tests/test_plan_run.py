@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,15 +205,6 @@ def test_trusted_manifests_are_not_planned_again(make_coco: MakeCoco, tmp_path: 
     assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
 
 
-def test_the_report_counts_as_a_written_file(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made, out = make_coco(6), tmp_path / "out"
-    without, with_it = (planned(made, out, flag) for flag in ("--no_report", "--report"))
-    assert with_it["written_files"] - without["written_files"] == 1
-    assert run_coco(*command(made, out, "--report")).code == 0
-    files = [path for path in out.rglob("*") if path.is_file()]
-    assert with_it["written_files"] == len(files)
-
-
 def cut_annotations(images: Path, annotations: Path, out: Path) -> None:
     annotations.write_text(annotations.read_text()[:-30])
 
@@ -291,16 +282,11 @@ def test_rejects_over_budget_are_shown_with_the_plan(make_coco: MakeCoco, tmp_pa
     assert "1 E-IMG-EMPTY; the first: E-IMG-EMPTY a003.jpg (key 4): 0 bytes" in run.out
 
 
-@pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch, make_coco: MakeCoco) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        put_sources(stand_in, make_coco(5))
-        stand_in.forget_requests()
-        yield stand_in
-
-
-def test_jobs_of_dataflow_are_planned_in_this_process(gcs: GcsStandIn) -> None:
+def test_jobs_of_dataflow_are_planned_in_this_process(
+    stand_in: GcsStandIn, make_coco: MakeCoco
+) -> None:
+    put_sources(stand_in, make_coco(5))
+    stand_in.forget_requests()
     job = (
         *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
         *("--temp_location", "gs://staging/temp", "--sdk_container_image", "example.com/tfrec:1"),
@@ -308,8 +294,8 @@ def test_jobs_of_dataflow_are_planned_in_this_process(gcs: GcsStandIn) -> None:
     )
     run = run_coco(*SOURCES, "--output", "gs://out/c", "--max_rejected", 1, *job, "--plan")
     assert run.code == 0, run.err
-    assert {request.method for request in gcs.requests} == {"GET"}
-    assert gcs.objects("out") == {}
+    assert {request.method for request in stand_in.requests} == {"GET"}
+    assert stand_in.objects("out") == {}
     assert "note: planned in this process; the run will use Data" in run.out
     flags = ("--output", "gs://out/c", *job)
     refused = run_coco(*SOURCES, *flags, "--plan", "--dry_run=True")

@@ -11,6 +11,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
 from beam_tfrec.schemas.shards import ShardPlan
@@ -205,6 +206,8 @@ def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Shard
         numbered(2),
         [*numbered(2), sample("x", position=2)],  # the same number, but one is another
         [*numbered(2), sample("2", position=3)],
+        [*numbered(2), replace(sample("2", position=2), fields=b"others")],  # other annotations
+        [*numbered(2), replace(sample("2", position=2), blobs=(Blob("train", "2.jpg", 1003),))],
     ],
 )
 def test_a_bucket_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
@@ -245,14 +248,6 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
         f"E-SRC-CHANGED train-00001-of-00002: 3 samples were planned, and there are {came} now;"
         " run again when the source no longer changes"
     )
-
-
-def test_large_payloads_travel_in_short_runs() -> None:
-    samples = [sample(str(n), position=n) for n in range(10)]
-    large = [msgspec.structs.replace(one, payload=bytes(1_500_000)) for one in samples]
-    for members, runs in ((samples, [10]), (large, [1] * 10)):
-        found = ranked(members, members, Sharding({"": 1}, order={"": INPUT}))
-        assert [len(run.samples) for _, run in found] == runs
 
 
 @pytest.mark.parametrize("order", Order)

@@ -1,26 +1,19 @@
 """What readers share: labels, exclusion, the identity of files, the pipeline."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
 from beam_tfrec.transforms.sources.read_samples import (
-    ReadSamples,
     SplitSource,
     excluded_keys,
     merge_labels,
     uri_identity,
 )
-from tests.coco_texts import annotation, coco, image, read_counted
 
 
 def reject(code: str, **changes: Any) -> Rejected:
@@ -94,32 +87,3 @@ def test_a_missing_file_is_a_wrong_argument(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError) as raised:
             uri_identity(uris, exclude)
         assert str(raised.value) == f"E-ARG {not_there}: no such file; give the path of a file"
-
-
-def test_the_pipeline_reads_what_the_reader_reads(
-    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
-) -> None:
-    rules = CocoRules(drop_orphans=True)
-    train = [annotation(), annotation(6, image_id=2, bbox=[0, 0, 0, 0])]
-    files = {
-        "train": coco([image(), image(2, "b.jpg")], train),
-        "val": coco([image()], [annotation(image_id=99)]),
-    }
-    direct: list[Any] = []
-    for split, data in files.items():
-        (tmp_path / split).write_bytes(data)
-        direct += read_counted([("f.json", data)], split, rules)
-    uris = {split: [str(tmp_path / split)] for split in files}
-    with test_pipeline() as pipeline:
-        pieces = pipeline | beam.Create([(split, tuple(given)) for split, given in uris.items()])
-        out = pieces | ReadSamples(CocoReader(rules), uris)
-        for kind, found in ((Sample, out.samples), (Rejected, out.rejected)):
-            expected = [item for item in direct if isinstance(item, kind)]
-            assert_that(found, equal_to(expected), label=kind.__name__)
-        sources = [
-            msgspec.structs.replace(item, identity=uri_identity(uris[item.split], ""))
-            for item in direct
-            if isinstance(item, SplitSource)
-        ]
-        assert [(one.split, one.listed) for one in sources] == [("train", 2), ("val", 1)]
-        assert_that(out.sources, equal_to(sources), label="sources")

@@ -157,12 +157,6 @@ def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
     ]
 
 
-def test_a_record_is_a_dict(output: Path) -> None:
-    record = beam_tfrec.open(str(output), "train")[2]
-    assert isinstance(record, dict)
-    assert record == dict(record) == {**record}
-
-
 def test_copies_of_a_record_are_plain_dicts(output: Path) -> None:
     """PyTorch makes a batch from a copy of a record. Tree functions see dicts only."""
     record = beam_tfrec.open(str(output), "train")[2]
@@ -208,13 +202,6 @@ def check_against_tensorflow(spec: FeatureSpec, data: bytes, ours: Mapping[str, 
         value = (tensor.values if isinstance(tensor, tf.sparse.SparseTensor) else tensor).numpy()
         is_list = isinstance(value, np.ndarray) and value.dtype == object
         assert plain(ours[key]) == plain(value.tolist() if is_list else value), key
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_values_equal_those_that_tensorflow_parses(number: int) -> None:
-    """Lists of zero, one and two values, with and without an optional feature."""
-    data = example(number) + encode_example({"more": (Kind.INT64, [1])})  # joined messages merge
-    check_against_tensorflow(SPEC, data, record_parser(SPEC)(data))
 
 
 def test_records_share_no_arrays(output: Path) -> None:

@@ -56,16 +56,6 @@ def test_printed_command_commits_without_reading_an_image(
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-EMPTY": 1, "E-IMG-TRUNCATED": 3}
 
 
-def test_budget_is_checked_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(6), tmp_path / "out"
-    (sources[0] / "a000.jpg").unlink()
-    run = run_coco(*command(sources, out))
-    assert run.code == 4
-    assert not out.exists()  # no plan either, so that repaired sources conflict with none
-    assert run_coco(*accepting(run)).code == 0
-    assert check_committed(out)["splits"]["train"]["rejected"] == {"E-IMG-MISSING": 1}
-
-
 @pytest.mark.parametrize(
     ("bbox", "code", "shards"),
     [("1,1,5,5", "E-BOX-SHAPE", 0), ([64, 0, 5, 5], "E-BOX-OUTSIDE", 1)],
@@ -104,15 +94,3 @@ def test_exclude_leaves_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path
     assert rejected_of(second) == []
     again = run_coco(*command(sources, second, *flags))
     assert again.ended == (5, "E-OUT-PLAN")  # without --exclude the plan differs
-
-
-@pytest.mark.parametrize(
-    "text", ['{"code": "no such code", "stage": "s", "split": "train"}\n', "[]\n", None]
-)
-def test_exclude_refuses_other_files(text: str | None, make_coco: MakeCoco, tmp_path: Path) -> None:
-    other = tmp_path / "other.jsonl"
-    if text is not None:
-        other.write_text(text)
-    run = run_coco(*command(make_coco(2), tmp_path / "out", "--exclude", other))
-    assert run.ended == (2, "E-ARG")
-    assert ("line 1 is not a line of a rejected.jsonl" if text else str(other)) in run.fault

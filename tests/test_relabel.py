@@ -12,6 +12,7 @@ import pytest
 from beam_tfrec.pipelines import coco, folder, pairs, sidecar, table
 from tests.coco_command import (
     MakeCoco,
+    Sources,
     check_committed,
     command,
     committed_by,
@@ -26,6 +27,7 @@ from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import put_sources
 from tests.side_folders import labelme, shape, write_side_files
+from tests.small_runs import build_run, plan_run
 
 Run = Callable[[Sequence[str]], None]
 
@@ -88,16 +90,17 @@ def table_job(tmp_path: Path, _: MakeCoco) -> tuple[Run, Path, list[object], lis
     )
 
 
-def folder_job(tmp_path: Path, _: MakeCoco) -> tuple[Run, Path, list[object], list[object]]:
-    images, _ = rows_of_table(tmp_path)
-    return folder.run, images, [], ["--first_label", 1]
+def built(sources: Sources, output: Path) -> Path:
+    """Write a data set of one shard, without Beam, and return it."""
+    build_run(plan_run(*sources, output, num_shards=1))
+    return output
 
 
 @pytest.mark.parametrize(
     "job",
     [
         *(coco_job, sidecar_job, table_job),
-        *(pytest.param(job, marks=pytest.mark.thorough) for job in (keras_job, folder_job)),
+        *(pytest.param(job, marks=pytest.mark.thorough) for job in (keras_job,)),
     ],
 )
 def test_shards_are_those_of_a_fresh_build(
@@ -112,9 +115,9 @@ def test_shards_are_those_of_a_fresh_build(
     committed_by(run, old, flag, images, *old_flags, *shared)
     committed_by(run, fresh, flag, images, *new_flags, *shared)
     shutil.rmtree(images)
-    planned = run_pipeline(run, flag, old, *new_flags, *shared, "--output", new, "--plan")
-    assert planned.code == 0, planned.err
-    assert not new.exists()
+    if run is sidecar.run:
+        planned = run_pipeline(run, flag, old, *new_flags, *shared, "--output", new, "--plan")
+        assert (planned.code, new.exists()) == (0, False), planned.err
     committed_by(run, new, flag, old, *new_flags, *shared)
     assert shards(new) == shards(fresh) != shards(old)
 
@@ -124,8 +127,7 @@ def test_shards_are_those_of_a_fresh_build(
 
 def test_a_second_run_finishes_and_compares_images(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(12)
-    old, new = tmp_path / "old", tmp_path / "new"
-    assert run_coco(*command((images, annotations), old)).code == 0
+    old, new = built((images, annotations), tmp_path / "old"), tmp_path / "new"
     arguments = command((old, correct(annotations)), new, "--num_shards", 4)
     assert run_coco(*arguments).code == 0
     finished = shards(new)
@@ -174,8 +176,8 @@ def test_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, old, new = make_coco(9), tmp_path / "old", tmp_path / "new"
-    assert run_coco(*command(sources, old, "--num_shards", 1)).code == 0
+    sources, new = make_coco(9), tmp_path / "new"
+    old = built(sources, tmp_path / "old")
     arguments = command((old, sources[1]), new, "--num_shards", 3, "--max_rejected", 1)
     assert run_coco(*arguments).code == 0
     (shard,) = shard_paths(old)
@@ -218,9 +220,8 @@ def test_a_data_set_that_is_not_whole(
     make_coco: MakeCoco,
     tmp_path: Path,
 ) -> None:
-    sources, old = make_coco(4), tmp_path / "old"
-    assert run_coco(*command(sources, old)).code == 0
-    spoil(old)
+    sources = make_coco(4)
+    spoil(old := built(sources, tmp_path / "old"))
     refused = run_coco(*command((old, sources[1]), tmp_path / "new"))
     assert (refused.ended, said in refused.fault) == (ended, True), refused.fault
 
@@ -251,24 +252,21 @@ def test_another_program_s_manifest_is_a_file_among_photos(
     assert run_coco(*command(sources, tmp_path / "out")).code == 0
 
 
-def test_in_buckets(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_buckets(make_coco: MakeCoco, tmp_path: Path, stand_in: GcsStandIn) -> None:
     sources = make_coco(8)
-    fresh = tmp_path / "fresh"
-    assert run_coco(*command(sources, fresh)).code == 0
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        put_sources(stand_in, sources)
-        for path in fresh.rglob("*"):
-            if path.is_file():
-                stand_in.put("in", f"old/{path.relative_to(fresh)}", path.read_bytes())
-        given = ("--images", "gs://in/old", "--annotations", "gs://in/instances.json")
-        done = run_coco(*given, "--output", "gs://out/new")
-        assert done.code == 0, done.err
-        new = {name.removeprefix("new/"): data for name, data in stand_in.objects("out").items()}
-        for path in shard_paths(fresh):
-            assert new[path.name] == path.read_bytes()
-        read = [r.name for r in stand_in.requests if r.kind is Kind.READ]
-        assert len([name for name in read if name.endswith(".tfrec")]) >= 8
-        assert not [name for name in read if name.startswith("photos/")]
-        again = run_coco(*given, "--output", "gs://out/new")
-        assert again.out == "already complete: gs://out/new/manifest.json\n"
+    fresh = built(sources, tmp_path / "fresh")
+    put_sources(stand_in, sources)
+    for path in fresh.rglob("*"):
+        if path.is_file():
+            stand_in.put("in", f"old/{path.relative_to(fresh)}", path.read_bytes())
+    given = ("--images", "gs://in/old", "--annotations", "gs://in/instances.json")
+    done = run_coco(*given, "--output", "gs://out/new")
+    assert done.code == 0, done.err
+    new = {name.removeprefix("new/"): data for name, data in stand_in.objects("out").items()}
+    for path in shard_paths(fresh):
+        assert new[path.name] == path.read_bytes()
+    read = [r.name for r in stand_in.requests if r.kind is Kind.READ]
+    assert len([name for name in read if name.endswith(".tfrec")]) >= 8
+    assert not [name for name in read if name.startswith("photos/")]
+    again = run_coco(*given, "--output", "gs://out/new")
+    assert again.out == "already complete: gs://out/new/manifest.json\n"

@@ -1,12 +1,7 @@
 """The page: complete, small, safe, and the same for equal reports."""
 
-import shutil
-import subprocess
-import sys
-import zipfile
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,8 +12,6 @@ from beam_tfrec.transforms.report import Report, SplitReport
 from beam_tfrec.transforms.report.charts import make_chart, median
 from beam_tfrec.transforms.report.page import render_page
 from tests.report_contents import BIDI, NO_COUNTS, XSS, hostile_report, rich_report
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class Elements(HTMLParser):
@@ -119,30 +112,3 @@ def test_charts_count_each_record_once_and_medians_are_exact(histogram: dict[int
     bins = make_chart("record_bytes", [("train", histogram)]).bins
     assert sum(row.counts[0] for row in bins) == len(values)
     assert max(row.bars[0] for row in bins) == 100.0
-
-
-def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
-    """Beam sends workers the source archive; users install the wheel."""
-    no_caches = shutil.ignore_patterns("__pycache__")
-    for name in ("beam_tfrec", "schemas", "transforms", "pipelines", "readers"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=no_caches)
-    for name in ("setup.py", "README.md", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", "sdist", "--formats=zip", "bdist_wheel"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=True,
-    )
-    files = {
-        f"beam_tfrec/{path.relative_to(ROOT)}"
-        for name in ("schemas", "transforms", "pipelines", "readers")
-        for path in (ROOT / name).rglob("*.*")
-        if path.suffix in {".py", ".css", ".js", ".j2"}
-    }
-    assert {Path(name).suffix for name in files} == {".py", ".css", ".js", ".j2"}
-    files.add("beam_tfrec/__init__.py")
-    (wheel,), (source,) = tmp_path.glob("dist/*.whl"), tmp_path.glob("dist/*.zip")
-    installed = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    assert sorted(installed) == sorted(files)
-    assert files <= {name.partition("/")[2] for name in zipfile.ZipFile(source).namelist()}

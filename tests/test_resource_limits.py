@@ -1,13 +1,10 @@
 """Limits and permissions of a process: a fault in one line, nothing partial, never a reject."""
 
-import errno
-import itertools
 import os
 import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +29,6 @@ from tests.coco_command import (
     run_coco,
     run_pipeline,
 )
-from tests.faulty_sources import failing_reads
 from tests.small_runs import write_set
 
 pytestmark = pytest.mark.thorough
@@ -145,38 +141,6 @@ def test_memory_limit(tmp_path: Path) -> None:
     assert run.ended == (6, "E-IO-LIMIT"), run.err
     assert not (out / "rejected.jsonl").exists()
     assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
-
-
-def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
-    """It would not fit in memory; its size in the listing shows that."""
-    sources, out = write_set(tmp_path, 4), tmp_path / "out"
-    os.truncate(sources[0] / "a002.jpg", 2 << 30)
-    arguments = command(sources, out, "--max_rejected", 1)
-    run = Run(*children.outcome_of(convert_within, 1 << 30, arguments))
-    assert run.code == 0, run.err
-    assert [(line["code"], line["detail"]) for line in rejected_of(out)] == [
-        ("E-IMG-TOO-LARGE", f"{2 << 30} bytes, the limit is {256 << 20}")
-    ]
-
-
-def test_a_fault_leaves_no_shard_being_built(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shard still being built would disturb the next run, or print after the fault."""
-    reads = itertools.count()
-
-    def fail(name: str, attempt: int) -> None:
-        if next(reads) == 0:  # the first read of this process
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        time.sleep(0.1)
-
-    failing_reads(monkeypatch, fail)
-    out = tmp_path / "out"
-    flags = ("--num_shards", 6, "--shards_in_flight", 3, "--readers", 2)
-    assert run_coco(*command(make_coco(18), out, *flags)).ended == (6, "E-IO-AUTH")
-    before = digests(out)
-    time.sleep(1)
-    assert digests(out) == before
 
 
 def large_table(path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from beam_tfrec.pipelines import table
-from beam_tfrec.schemas.samples import Sample, digest_payload
+from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.shuffle import run_spool
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool, close_spool, payload_bytes
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool, close_spool
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:
@@ -29,19 +29,6 @@ def spools() -> Iterator[Callable[[], RunSpool]]:
 @pytest.fixture
 def spool(spools: Callable[[], RunSpool]) -> RunSpool:
     return spools()
-
-
-def test_a_sample_keeps_place_and_digest_of_its_payload(spool: RunSpool) -> None:
-    first, second = (
-        spool.store_payload(sample("1", b"abc")),
-        spool.store_payload(sample("2", b"polygons")),
-    )
-
-    assert (first.payload, second.payload) == (b"", b"")
-    assert second.payload_digest == digest_payload(b"polygons")
-    assert payload_bytes(second) == 8
-    assert spool.load_payload(second) == sample("2", b"polygons")
-    assert spool.load_payload(first) == sample("1", b"abc")
 
 
 def test_payloads_beyond_the_buffer_are_read_back(spool: RunSpool) -> None:

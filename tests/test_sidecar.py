@@ -2,30 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from beam_tfrec.pipelines import coco, sidecar
-from tests.coco_command import (
-    committed_by,
-    examples,
-    read_records,
-    rejected_of,
-    run_pipeline,
-    shard_paths,
-    value,
-)
-from tests.conftest import TEST_DATA
-from tests.side_folders import (
-    coco_instances,
-    labelme,
-    of_image,
-    sa1b,
-    shape,
-    sources,
-    write_side_files,
-)
+from beam_tfrec.pipelines import sidecar
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, shard_paths, value
+from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))
 XY = ("--images", "x", "--annotations", "y")
@@ -127,17 +109,6 @@ def test_files_may_name_their_images(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.thorough
-def test_a_finished_run_notices_changed_annotations(tmp_path: Path) -> None:
-    folders, out = write_side_files(tmp_path, {f"{n}": CAT_AND_DOG for n in range(2)}), "out"
-    flags = [*sources(folders), "--output", tmp_path / out]
-    assert run_pipeline(sidecar.run, *flags).code == 0
-    again = run_pipeline(sidecar.run, *flags)
-    assert again.out == f"already complete: {tmp_path / out / 'manifest.json'}\n"
-    (folders[1] / "1.json").write_text(json.dumps(labelme(shape("cow"))))
-    assert run_pipeline(sidecar.run, *flags).fault.startswith("E-OUT-PLAN")
-
-
 FIELDS = ("--fields", "a.b=int64,score=float", "tags=bytes[],who=bytes")
 
 
@@ -184,16 +155,9 @@ def test_a_field_that_no_file_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [
-        (
-            ["--images", "a=x", "--annotations", "b=x"],
-            "images and annotations must name the same splits, got images ['a'] and annotations"
-            " ['b']; give both as SPLIT=PATH",
-        ),
+        (["--images", "a=x", "--annotations", "b=x"], "images and annotations must name the same "),
         ([*XY, "--features", "masks"], "features masks describe objects and need boxes, got"),
-        (
-            [*XY, "--fields", "a=int64", "--max_dropped", "4"],
-            "max_dropped must come without fields, got 4; leave it out",
-        ),
+        ([*XY, "--fields", "a=int64", "--max_dropped", "4"], "max_dropped must come without field"),
         (
             [*XY, "--fields", "a=int64", "--on_size_mismatch", "reject"],
             "on_size_mismatch must come without fields, got reject; leave it out",
@@ -207,61 +171,3 @@ def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path
 
 
 # --- LabelMe files made from COCO's annotations give the same records, byte for byte ---
-
-FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
-
-
-def write_labelme(spec: dict[str, Any], folder: Path) -> None:
-    """Write a file per image; a COCO object of several polygons becomes a group of shapes."""
-    names = {one["id"]: one["name"] for one in spec["categories"]}
-    for image in spec["images"]:
-        shapes = [
-            {
-                "label": names[annotation["category_id"]],
-                "shape_type": "polygon",
-                "group_id": annotation["id"],
-                "points": [*map(list, zip(polygon[0::2], polygon[1::2], strict=True))],
-            }
-            for annotation in of_image(spec, image)
-            for polygon in annotation["segmentation"]
-        ]
-        size = {"imageWidth": image["width"], "imageHeight": image["height"]}
-        path = folder / Path(image["file_name"]).with_suffix(".json")
-        path.write_text(json.dumps({"version": "5.2.1", "shapes": shapes, **size}))
-
-
-def as_labelme_has_it(spec: dict[str, Any]) -> dict[str, Any]:
-    """Keep what LabelMe can express: polygons, and the boxes around them."""
-    spec["annotations"] = [one for one in spec["annotations"] if not one["iscrowd"]]
-    for annotation in spec["annotations"]:
-        xs = [x for polygon in annotation["segmentation"] for x in polygon[0::2]]
-        ys = [y for polygon in annotation["segmentation"] for y in polygon[1::2]]
-        annotation["bbox"] = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-        del annotation["area"]
-    return spec
-
-
-def test_records_equal_those_of_coco(tmp_path: Path) -> None:
-    spec = as_labelme_has_it(coco_instances())
-    images, folder, instances = TEST_DATA / "coco_val/images", tmp_path / "json", tmp_path / "i"
-    folder.mkdir()
-    write_labelme(spec, folder)
-    instances.write_text(json.dumps(spec))
-    of_coco = ["--images", images, "--annotations", instances, "--string_ids", *FEATURES]
-    of_files = ["--images", images, "--annotations", folder, *FEATURES]
-    wanted = committed_by(coco.run, tmp_path / "coco", *of_coco)
-    got = committed_by(sidecar.run, tmp_path / "out", *of_files)
-    summaries = [manifest["splits"]["train"]["annotations"] for manifest in (wanted, got)]
-    assert summaries[0] == summaries[1]
-    assert summaries[1]["written"] == len(spec["annotations"]) > 60
-    labels = [
-        [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
-        for manifest in (wanted, got)
-    ]
-    assert labels[0] == labels[1]
-    records = [
-        [record for path in shard_paths(tmp_path / out) for record in read_records(path)]
-        for out in ("coco", "out")
-    ]
-    assert records[0] == records[1]
-    assert len(records[1]) == 5

@@ -15,7 +15,7 @@ from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at
 
 COLUMNS = {"a": [*range(20)], "b": ["x"] * 20}
 IMAGES, LABELS = random_images(6, 4), np.arange(6)
-NAMES = ["t.csv", "t.jsonl", "t.parquet", "x.npy", "stored.npz", "packed.npz"]
+NAMES = ["t.csv", "t.parquet", "x.npy", "packed.npz"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +27,7 @@ def served(memory_served: None) -> Iterator[None]:
 def store(tmp_path: Path) -> MemoryStore:
     store = MemoryStore()
     store.put("t.csv", b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(20)))
-    store.put("t.jsonl", b"".join(b'{"a":%d,"b":"x"}\n' % number for number in range(20)))
     pyarrow.parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=5)
-    np.savez(tmp_path / "stored.npz", x=IMAGES, y=LABELS)
     np.savez_compressed(tmp_path / "packed.npz", x=IMAGES, y=LABELS)
     for path in tmp_path.iterdir():
         store.put(path.name, path.read_bytes())

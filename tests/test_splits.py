@@ -159,25 +159,6 @@ def split_of_each(out: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.thorough
-def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
-    """Across classes, too: the same scene may have cats and dogs."""
-    names = [f"{c}/s{s}/{shot}.jpg" for s in range(12) for c in ("cat", "dog") for shot in (0, 1)]
-    sources = ("--images", put_photos(tmp_path / "images", *names))
-    flags = (*DRAWN, "--split_seed", 1, "--allow_empty")
-    committed_by(folder.run, tmp_path / "out", *sources, *flags)
-    splits: dict[str, set[str]] = {}
-    for name, split in split_of_each(tmp_path / "out").items():
-        splits.setdefault(name.split("/")[1], set()).add(split)
-    assert len(splits) == 12
-    assert all(len(drawn) == 1 for drawn in splits.values())
-    assert len({split for drawn in splits.values() for split in drawn}) > 1
-
-    put_photos(tmp_path / "images", "cat/stray.jpg")
-    run = run_pipeline(folder.run, *sources, *flags, "--output", tmp_path / "other")
-    assert run.fault == f"E-SRC-SPLIT cat/stray.jpg: folder {NO_VALUE}"
-
-
 def test_folders_name_the_split(tmp_path: Path) -> None:
     names = {"cat/train/1.jpg": "train", "dog/train/1.jpg": "train", "cat/Test/1.jpg": "test"}
     flags = ("--images", put_photos(tmp_path / "images", *names), "--split_by", "folder")

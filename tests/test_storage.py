@@ -168,25 +168,6 @@ def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
     assert store.files.all() == {"a.tfrec": b"".join(expected)}
 
 
-def test_an_observer_never_sees_a_partial_file(store: Store) -> None:
-    sizes: set[int] = set()
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.is_set():
-            sizes.update(e.size_bytes for e in store.storage.list() if e.name.endswith(".tfrec"))
-
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(watch)
-        for number in range(5):
-            store.storage.create(f"{number}.tfrec", bytes(400_000))
-        stop.set()
-        watching.result()
-
-    assert sizes <= {400_000}
-    assert {len(data) for data in store.files.all().values()} == {400_000}
-
-
 def test_deletes_a_folder_with_all_its_files(store: Store) -> None:
     for name in ("d/e", "d/f/g", "dd/h"):
         store.files.put(name, b"1")

@@ -145,25 +145,6 @@ def test_reads_and_seeks_like_a_file(
                 file.seek(-11, os.SEEK_END)
 
 
-def test_a_read_is_one_span(
-    storage: Storage, entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    real = type(storage).read
-
-    def read(self: Storage, name: str, expected: Entry, span: tuple[int, int]) -> bytes:
-        asked.append(span)
-        return real(self, name, expected, span)
-
-    monkeypatch.setattr(type(storage), "read", read)
-    with open_stored(storage, entry, 1) as file:
-        file.seek(2)
-        assert file.read(6) == b"234567"
-    with open_stored(storage, entry, 1) as file:
-        assert file.read() == b"0123456789"
-    assert asked == [(2, 8), (0, 10)]
-
-
 def test_refuses_to_read_much_at_once_or_another_file(storage: Storage, entry: Entry) -> None:
     with pytest.raises(ValueError, match="10 bytes at once"):
         open_stored(storage, entry, 1, max_at_once_bytes=5).read()

@@ -181,10 +181,10 @@ def test_a_name_taken_during_an_upload_is_kept(store: Store, stand_in: GcsStandI
 
 
 def upload_in_little_memory(emulator: str) -> int:
-    """Run in a child: upload 100 MB, and return by how many bytes the memory grew."""
+    """Run in a child: upload 60 MB, and return by how many bytes the memory grew."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator
     spool = open_storage("gs://b/root").spool()
-    for _ in range(100):
+    for _ in range(60):
         spool.write([bytes(1_000_000)])
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spool.publish("large")
@@ -310,16 +310,6 @@ def test_too_many_open_files_are_reported_at_once(
 
 
 # --- requests ---
-
-
-def test_one_request_per_image_and_per_thousand_names(store: Store, stand_in: GcsStandIn) -> None:
-    stand_in.put_all("b", [f"root/{number:05}" for number in range(2500)])
-
-    for entry in [*store.storage.list()][:50]:
-        assert store.storage.read(entry.name, entry) == b"1"
-
-    assert (stand_in.count(Kind.LIST), stand_in.count(Kind.READ)) == (1 + 3, 50)
-    assert len(stand_in.requests) == 54
 
 
 def test_a_listing_has_generations_and_checksums(store: Store, stand_in: GcsStandIn) -> None:

@@ -1,5 +1,6 @@
 """Local paths: odd files, errors of the system, crashes, and disks that lack features."""
 
+import ctypes
 import errno
 import os
 import socket
@@ -309,6 +310,19 @@ def test_a_disk_may_refuse_links_in_several_ways(
     assert store.storage.create("a", b"123") is True
     assert store.storage.create("a", b"other") is False
     assert store.files.all() == {"a": b"123"}
+
+
+@by_named_spools
+def test_a_disk_without_exclusive_names_is_refused(
+    storage: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs could overwrite each other."""
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)  # of the C library's renameat2
+    what = "the filesystem has neither hard links nor exclusive renames; write to another f"
+    with pytest.raises(RuntimeError, match=f"^E-IO-READONLY {folder}: {what}"):
+        storage.probe()
+    assert all_names(folder) == []
 
 
 # --- other runs in the same folder ---

@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from beam_tfrec.pipelines.run import summarize
 from beam_tfrec.schemas.manifest import Annotations, SourceFile
-from tests.coco_command import PROJECT, MakeCoco, check_visible, run_coco
+from tests.coco_command import PROJECT, MakeCoco, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.report_contents import NO_COUNTS
 from tests.test_manifest import MANIFEST
@@ -134,7 +133,7 @@ def test_summary_of_a_split(split: dict[str, Any], lines: list[str]) -> None:
     assert [line for line in text if line in lines] == lines
 
 
-def on_a_terminal(arguments: list[object], interrupt_after_shards: int = -1) -> tuple[int, str]:
+def on_a_terminal(arguments: list[object]) -> tuple[int, str]:
     """Run the command on a terminal of 100 columns; return its exit code and what it showed."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
@@ -150,10 +149,6 @@ def on_a_terminal(arguments: list[object], interrupt_after_shards: int = -1) -> 
     with contextlib.suppress(OSError):  # the other end was closed
         while piece := os.read(master, 1 << 16):
             shown += piece
-            done = [int(shards) for shards in re.findall(rb"(\d+)/\d+ shards", shown)]
-            if 0 < interrupt_after_shards <= max(done, default=0):
-                process.send_signal(signal.SIGINT)
-                interrupt_after_shards = -1
     os.close(master)
     return process.wait(30), shown.decode()
 
@@ -193,16 +188,6 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
     assert lines[lines.index(bars[0]) + 1].startswith(f"{many[-1]}: 119 records in ")
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor
-
-
-@pytest.mark.thorough
-def test_interrupt_on_a_terminal(many: list[object]) -> None:
-    code, shown = on_a_terminal(many, interrupt_after_shards=20)
-    assert code == 130
-    last = [line for line in lines_left(shown) if line][-1]
-    said = r"interrupted; at least \d+ of 60 shards done; run again to resume"
-    assert re.fullmatch(said, last), shown
-    assert check_visible(many[-1]) >= 15
 
 
 @pytest.mark.slow

@@ -1,12 +1,11 @@
 """TFRecord framing: the bytes equal TensorFlow's, and damage is found."""
 
-import itertools
 from pathlib import Path
 
 import google_crc32c
 import pytest
 
-from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame, stored_crc
+from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
 
 # Records, each as a list of its parts.
 RECORDS = [
@@ -17,14 +16,6 @@ RECORDS = [
     [bytes(range(256)) * 300, b"\xff" * 4096],
     [b"\0"] * 1000,
 ]
-
-
-def test_parts_are_passed_on_uncopied() -> None:
-    parts = [b"12", b"345"]
-    framed = frame_record(parts)
-    assert framed[1] is parts[0] and framed[2] is parts[1]
-    assert [len(part) for part in framed] == [12, 2, 3, 4]
-    assert stored_crc(framed[-1]) == google_crc32c.value(b"12345")
 
 
 def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:
@@ -40,19 +31,6 @@ def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:
 
 FRAMED = [b"12345", b"", bytes(range(256)) * 3, b"x"]
 FRAMED_FILE = b"".join(part for record in FRAMED for part in frame_record([record]))
-OFFSETS = [0, 21, 37, 37 + 768 + 16, len(FRAMED_FILE)]
-
-
-def test_every_flipped_bit_is_found() -> None:
-    for (start, end), record in zip(itertools.pairwise(OFFSETS), FRAMED, strict=True):
-        assert read_frame(FRAMED_FILE, start, end) == record
-        for bit in range(8 * start, 8 * end):
-            flipped = bytearray(FRAMED_FILE)
-            flipped[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(FrameError) as caught:
-                read_frame(bytes(flipped), start, end)
-            in_header = bit // 8 - start < 12
-            assert caught.value.code == ("E-VER-FRAME" if in_header else "E-VER-CRC")
 
 
 def header(length: int) -> bytes:

@@ -1,6 +1,5 @@
 """A bucket with a limit of reads per second: the run takes longer, and nothing fails."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import apache_beam as beam
@@ -19,11 +18,9 @@ IMAGES = 60
 
 
 @pytest.fixture
-def stand_in(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        put_sources(running, make_coco(IMAGES))
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
+def stand_in(stand_in: GcsStandIn, make_coco: MakeCoco) -> GcsStandIn:
+    put_sources(stand_in, make_coco(IMAGES))
+    return stand_in
 
 
 def arguments(out: Path) -> list[str]:

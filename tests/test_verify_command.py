@@ -1,4 +1,4 @@
-"""The command `beam-tfrec verify`: exit codes, literal lines, and packages it does not import."""
+"""The command `beam-tfrec verify`: exit codes and literal lines."""
 
 import re
 import subprocess
@@ -46,10 +46,7 @@ USAGE = {
     "no argument": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
     "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
-    "a folder without records": (
-        (PROJECT / "docs",),
-        "has no manifest.json and no TFRecord files; give a finished data set or a file",
-    ),
+    "a folder without records": ((PROJECT / "docs",), "has no manifest.json and no TFRecord files"),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
     "an empty source": ((__file__, "--sources", "val="), "sources of val must not be empty"),
@@ -61,22 +58,3 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[object, ...], said: str) ->
     code, lines, err = run(*arguments)
     assert (code, lines) == (2, [])
     assert err.startswith("E-ARG ") and said in err and len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("command", ["verify", "show"])
-def test_neither_beam_nor_tensorflow_is_imported(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(RECORD)
-    program = (
-        f"import sys; sys.argv = ['beam-tfrec', {command!r}, {str(path)!r}]\n"
-        "from beam_tfrec.pipelines import cli\n"
-        "try: cli.main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    loaded = set(found.stdout.splitlines()[-1].split())
-    assert "msgspec" in loaded
-    assert not loaded & {"apache_beam", "tensorflow", "PIL", "pyarrow", "numpy"}

@@ -40,13 +40,6 @@ def changed(at: int, by: int = 1) -> bytes:
     return bytes(data)
 
 
-def test_a_damaged_record_is_skipped() -> None:
-    assert walked(changed(13)) == [
-        BadFrame(0, 0, "E-VER-CRC", "its data's checksum is f20336ab, the frame's 21f1576e"),
-        *RECORDS[1:],
-    ]
-
-
 def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
     data = changed(0)  # 3 becomes 2
     (alone,) = walked(data)
@@ -60,21 +53,6 @@ def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
     first, *others = walked(data, STARTS)
     assert first == alone._replace(what=alone.what.partition(";")[0])
     assert others == RECORDS[1:]
-
-
-@pytest.mark.parametrize(
-    ("end", "what"),
-    [
-        (40, "the file ends within a frame's header, after 5 bytes of it"),
-        (50, "a record of 5 bytes is cut off: 3 bytes are left for it and its checksum"),
-        (55, "a record of 5 bytes is cut off: 8 bytes are left for it and its checksum"),
-    ],
-)
-def test_a_cut_off_file_is_reported(end: int, what: str) -> None:
-    last = walked(ABC[:end])[-1]
-    assert isinstance(last, BadFrame)
-    assert last[:3] == (2, 35, "E-VER-FRAME")
-    assert last.what.startswith(what)
 
 
 def claiming(size: int) -> bytes:

@@ -7,20 +7,13 @@ from typing import Any
 import pytest
 
 from beam_tfrec.schemas.documents.data_card import is_sealed
-from beam_tfrec.transforms.output_files import is_own_document
 from beam_tfrec.transforms.report import gather
 from beam_tfrec.transforms.report import page as page_module
 from beam_tfrec.transforms.report.page import write_report
-from beam_tfrec.transforms.storage import Access, open_storage
-from tests.coco_command import (
-    MakeCoco,
-    check_committed,
-    command,
-    run_coco,
-    snapshot,
-)
+from beam_tfrec.transforms.storage import Access
+from tests.coco_command import MakeCoco, check_committed, command, run_coco, snapshot
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
-from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
+from tests.memory_store import MemoryStore, Moment, Process, fail_at
 
 REPORT = "report.html"
 
@@ -117,23 +110,6 @@ def page_and_steps(complete: tuple[Sources, MemoryStore]) -> tuple[bytes, int]:
     page = check_data_set(sources, store)
     assert page is not None
     return page, len(process.steps)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("moment", list(Moment))
-def test_after_a_kill_at_any_step_the_next_run_writes_it(
-    moment: Moment, complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]
-) -> None:
-    sources, (page, steps) = complete[0], page_and_steps
-    for number in range(1, steps + 1):
-        store = complete[1].copy()
-        with pytest.raises(Killed):
-            report_on(store.start(kill_at(number, moment)))
-        check_data_set(sources, store)
-        process = store.start()
-        assert report_on(process)
-        assert is_own_document(open_storage(f"{process.uri}/out"), "report.html")
-        assert check_data_set(sources, store) == page
 
 
 @pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])

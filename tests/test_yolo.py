@@ -172,11 +172,7 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["splits"]["train"]["repairs"] == {"background": 2}
     (rejected,) = rejected_of(out)
-    assert (rejected["code"], rejected["split"], rejected["key"]) == (
-        "E-IMG-MISSING",
-        "val",
-        "9",
-    )
+    assert (rejected["code"], rejected["split"], rejected["key"]) == ("E-IMG-MISSING", "val", "9")
     labels = [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
     assert labels == [(1, "person"), (2, "cat")]
     elsewhere = tmp_path / "elsewhere.yaml"
@@ -234,11 +230,7 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
     ("text", "listed", "fault"),
     [
         ("train: train.txt", b"\n", "a list must name images, got none in {}/train.txt; fill it"),
-        (
-            "train: train.txt",
-            b"images/\xe9.jpg",
-            "a list must be UTF-8, got {}/train.txt; save it",
-        ),
+        ("train: train.txt", b"images/\xe9.jpg", "a list must be UTF-8, got {}/train.txt; save it"),
         ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
     ],
 )

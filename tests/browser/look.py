@@ -25,9 +25,6 @@ FOCUS = """() => {
   const at = document.activeElement;
   return at === document.body ? "" : at.id || at.className || at.getAttribute("href") || at.tagName;
 }"""
-STOPS = """() => [
-  ...document.querySelectorAll("a[href], button:not(:disabled), input, select, summary"),
-].filter((e) => e.checkVisibility() && !(e.type === "radio" && !e.checked)).length"""
 CLASS_ROWS = """() => [...document.querySelectorAll("#class-table tbody tr")]
   .filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"""
 VISIBLE = "(s) => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
@@ -138,24 +135,6 @@ def lightbox(looker: Looker) -> None:
     looker.expect("open after a click outside it", page.evaluate(is_open), False)
 
 
-def keyboard(looker: Looker) -> None:
-    """Go through a page by Tab, and skip to its contents."""
-    page = looker.open("one")
-    stops = [""]
-    while len(stops) < 40 and (stops[-1] or len(stops) == 1):
-        page.keyboard.press("Tab")
-        stops.append(page.evaluate(FOCUS))
-    stops = stops[1:-1]
-    looker.expect("stops", len(stops), page.evaluate(STOPS))
-    looker.expect("each once", len(set(stops)), len(stops))
-    looker.expect("first", stops[0], "skip")
-    looker.expect("missing", {"open", "filter-class", "show-boxes", "#origin"} - {*stops}, set())
-    page = looker.open("one")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    looker.expect("skips to", page.evaluate(FOCUS), "main")
-
-
 def sizes(looker: Looker) -> None:
     """Look for contents wider than the window, and for misplaced pictures."""
     for name in ("rich", "hostile", "small"):
@@ -231,7 +210,14 @@ def known_box(looker: Looker) -> None:
 
 
 LOOKS: tuple[Callable[[Looker], None], ...] = (
-    *(filters, drawn, lightbox, keyboard, sizes, hostile, axe, without_script, known_box),
+    filters,
+    drawn,
+    lightbox,
+    sizes,
+    hostile,
+    axe,
+    without_script,
+    known_box,
 )
 
 

@@ -91,7 +91,6 @@ class GcsStandIn(ThreadingHTTPServer):
 
     Attributes:
         url: address, e.g. `http://127.0.0.1:40001`.
-        latency_s: delay of each request; may be set at any time.
         bugs: errors of the stand-in itself.
     """
 
@@ -100,7 +99,6 @@ class GcsStandIn(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.latency_s = 0.0
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.bugs: list[Exception] = []
         self._store = Store(self.url)
@@ -110,7 +108,6 @@ class GcsStandIn(ThreadingHTTPServer):
         self._faults: list[Fault] = []
         self._requests: list[Call] = []
         self._connections: set[Any] = set()
-        self._closing = threading.Event()
         self._released = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
 
@@ -119,7 +116,6 @@ class GcsStandIn(ThreadingHTTPServer):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._closing.set()
         self._released.set()
         self.shutdown()
         self._thread.join()
@@ -201,7 +197,6 @@ class GcsStandIn(ThreadingHTTPServer):
 
     def respond(self, call: Call) -> tuple[Reply, What]:
         """Handle one request: do its effect, record it; return the reply, and the fault to add."""
-        self._closing.wait(self.latency_s)
         reply, what = self._decide(call)
         call.status = None if what in (What.RESET, What.LOST_REPLY) else int(reply.status)
         with self._lock:

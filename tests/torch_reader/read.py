@@ -22,9 +22,6 @@ import grain
 import tfrecord
 import torch
 from absl import flags
-from grain.experimental import TFRecordIterDataset
-from tfrecord import example_pb2
-from tfrecord.torch.dataset import MultiTFRecordDataset
 from torch.utils.data import DataLoader
 
 import beam_tfrec
@@ -100,27 +97,12 @@ def grain_workers(out: str, split: str) -> Iterator[str]:
         yield from batch
 
 
-def grain_files(out: str, split: str) -> Iterator[str]:
-    """Grain's own reader of TFRecord files, and protobuf."""
-    for shard in _shards(out, split):
-        for record in TFRecordIterDataset(str(shard)):
-            example = example_pb2.Example.FromString(record)
-            yield digest({key: _values(of) for key, of in example.features.feature.items()})
-
-
 def tfrecord_package(out: str, split: str) -> Iterator[str]:
     """The `tfrecord` package, with our index files: two shares of each shard."""
     for shard in _shards(out, split):
         for share in ((0, 2), (1, 2)):
             loader = tfrecord.tfrecord_loader(str(shard), str(_index(shard)), None, share)
             yield from map(digest, loader)
-
-
-def tfrecord_multi(out: str, split: str) -> Iterator[str]:
-    """The `tfrecord` package's data set of many files, which fills names into two patterns."""
-    names = {shard.stem: 1.0 for shard in _shards(out, split)}
-    patterns = f"{out}/{{}}.tfrec", f"{out}/index/{{}}.idx"
-    yield from MultiTFRecordDataset(*patterns, names, transform=digest, infinite=False)
 
 
 def tfrecord2idx(out: str, split: str) -> Iterator[str]:
@@ -147,9 +129,7 @@ WAYS: dict[str, Way] = {
     "Grain, resumed": grain_resumed,
     "Grain, 2 workers": grain_workers,
     "Grain, 2 workers, resumed": partial(grain_resumed, workers=2),
-    "Grain, files": grain_files,
     "tfrecord, by index": tfrecord_package,
-    "tfrecord, several files": tfrecord_multi,
     "tfrecord2idx": tfrecord2idx,
 }
 
@@ -163,10 +143,6 @@ def _shards(out: str, split: str) -> list[Path]:
 def _index(shard: Path) -> Path:
     """Return the shard's index file, which is named like the shard."""
     return shard.parent / "index" / f"{shard.stem}.idx"
-
-
-def _values(feature: example_pb2.Feature) -> list:
-    return list(getattr(feature, feature.WhichOneof("kind")).value)
 
 
 if __name__ == "__main__":
