@@ -117,7 +117,7 @@ class ArraysConfig(DataSetConfig):
         """Build the part of the graph that reads samples from ranges of arrays."""
         planned = root | "PlanArrays" >> PlanArrays(self.sources, self.access)
         reader = ArrayReader(self.splitting, self.sources, self.access)
-        read = planned.pieces | "ReadArrays" >> self.read_samples(reader)
+        read = planned.pieces | "ReadArrays" >> self.samples_step(reader)
         return read._replace(tallies=planned.tallies)
 
     def options(self) -> dict[str, str]:

@@ -98,7 +98,7 @@ class CocoConfig(DataSetConfig):
         """Build the part of the graph that reads samples from the annotations."""
         files = [(split, tuple(self.annotations[split])) for split in sorted(self.annotations)]
         pieces = root | "Files" >> beam.Create(files)
-        read = pieces | "ReadCoco" >> self.read_samples(self.reader())
+        read = pieces | "ReadCoco" >> self.samples_step(self.reader())
         return read._replace(listing=root | "ListBlobs" >> ListBlobs(self.roots, self.access))
 
     def options(self) -> dict[str, str]:

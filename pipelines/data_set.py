@@ -231,7 +231,7 @@ class DataSetConfig(DataSetJob):
     def check_since(self) -> None:
         """Refuse `since` if keys cannot be compared with those of earlier data sets."""
 
-    def read_samples(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
+    def samples_step(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
         """Return the step that reads samples and drops excluded ones."""
         return ReadSamples(reader, self.source_files, self.exclude, self.access)
 

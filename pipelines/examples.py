@@ -67,7 +67,7 @@ class ExamplesConfig(StagingConfig):
             notes = [SplitSource(split, labels=labels, found=found) for split in self.splits]
             noted = root.pipeline | "Labels" >> beam.Create(notes)
             items = (items, noted) | "AddLabels" >> beam.Flatten()
-        return items | "CountSamples" >> self.read_samples(_alone)
+        return items | "CountSamples" >> self.samples_step(_alone)
 
 
 @dataclass(eq=False)

@@ -61,7 +61,7 @@ class FolderConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        read = listed.pieces | "ReadFolder" >> self.read_samples(FolderReader(self.splitting))
+        read = listed.pieces | "ReadFolder" >> self.samples_step(FolderReader(self.splitting))
         return read._replace(tallies=listed.tallies)
 
 

@@ -102,7 +102,7 @@ class OpenImagesConfig(DataSetConfig):
         reader = OpenImagesReader(
             self.splitting, self.label_file, self.access, self.allow_unannotated
         )
-        read = joined | "ReadOpenImages" >> self.read_samples(reader)
+        read = joined | "ReadOpenImages" >> self.samples_step(reader)
         return read._replace(tallies=listed.tallies)
 
     def options(self) -> dict[str, str]:

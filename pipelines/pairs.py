@@ -68,7 +68,7 @@ class PairsConfig(DataSetConfig):
             | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)
             | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
         )
-        read = pairs | "ReadPairs" >> self.read_samples(PairReader(self.splitting))
+        read = pairs | "ReadPairs" >> self.samples_step(PairReader(self.splitting))
         return read._replace(tallies=listed.tallies)
 
     def options(self) -> dict[str, str]:

@@ -125,7 +125,7 @@ class RecordsConfig(StagingConfig):
         )
         plan = functools.partial(plan_source, reader=reader)
         planned = root | "PlanRecords" >> PlanFiles(self.listed_roots, plan, self.access)
-        read = planned.pieces | "ReadRecords" >> self.read_samples(reader)
+        read = planned.pieces | "ReadRecords" >> self.samples_step(reader)
         if self.choice.keys:
             sources = (
                 read.sources

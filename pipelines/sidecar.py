@@ -142,7 +142,7 @@ class SideConfig(DataSetConfig):
             self.skip_imageless,
             names.masks,
         )
-        read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
+        read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.samples_step(reader)
         return read._replace(tallies=listed.tallies)
 
     def options(self) -> dict[str, str]:

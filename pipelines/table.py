@@ -255,7 +255,7 @@ class TableConfig(StagingConfig):
             self.label_file,
         )
         listing = None
-        read = pieces | "ReadTable" >> self.read_samples(reader)
+        read = pieces | "ReadTable" >> self.samples_step(reader)
         if self.image_column and not self.stores_images:
             listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
         return read._replace(listing=listing, tallies=tallies)

@@ -96,7 +96,7 @@ class WebdatasetConfig(DataSetConfig):
         reader = TarReader(self.splitting, self.sources, self.access, types, self.label_file, read)
         plan = functools.partial(plan_tars, sources=self.sources)
         planned = root | "PlanTars" >> PlanFiles(self.roots, plan, self.access)
-        read = planned.pieces | "ReadTars" >> self.read_samples(reader)
+        read = planned.pieces | "ReadTars" >> self.samples_step(reader)
         return read._replace(tallies=planned.tallies)
 
     def options(self) -> dict[str, str]:

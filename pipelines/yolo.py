@@ -189,9 +189,9 @@ class YoloConfig(SideConfig):
         segmentations = self.layout.reads_segmentations
         return functools.partial(_read_labels, parse=parse, segmentations=segmentations)
 
-    def read_samples(self, reader: Callable) -> ReadSamples:
+    def samples_step(self, reader: Callable) -> ReadSamples:
         """Return the step that reads samples, with the classes of the data.yaml."""
-        return replace(super().read_samples(reader), labels=self.labels)
+        return replace(super().samples_step(reader), labels=self.labels)
 
 
 def _read_labels(text: bytes | None, **options: Any) -> SideSample | Fault:

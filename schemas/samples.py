@@ -22,6 +22,9 @@ _PACK = msgspec.msgpack.Encoder()
 STAGED_IMAGES = "/staged"
 """Name of the root of images that were copied out of tables; no split has an empty name."""
 
+PHOTO, PANOPTIC_IMAGE = 0, 1
+"""Indexes of a sample's photo and its panoptic image in `Sample.blobs`."""
+
 _PANOPTIC_SUFFIX = "/panoptic"
 _SIZED = "/instance_masks"
 _ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks", _SIZED
@@ -91,8 +94,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         split: name of its split, such as `train`.
         key: name that is unique in its split, such as the decimal COCO image id.
-        position: index in the annotation file or sorted listing, from 0.
-        blobs: files to read for it; empty for a table row.
+        position: rank in the input order: the index in an annotation file or sorted listing, from
+            0; of rows, records and members, the number in their file, with the file's in high bits.
+        blobs: files to read for it; empty for a row without an image.
         fields: the annotation fields, packed as MessagePack; each source has its own type.
         annotation_ids: ids of the annotations it carries, for rejects and sums.
         payload: fields too large to be shuffled often, such as segmentations; empty for none.

@@ -22,7 +22,7 @@ from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
 from beam_tfrec.transforms.images.findings import BadImage
-from beam_tfrec.transforms.shard_index import CopiedRow
+from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
@@ -90,7 +90,7 @@ NOT_BUILT = Built({}, [], [], [])
 class Record(NamedTuple):
     """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data.
 
-    A copied record has its row instead of Example and images.
+    `row` is its index row where that is not made of Example and images, which are empty then.
     """
 
     parts: list[bytes]
@@ -98,7 +98,7 @@ class Record(NamedTuple):
     built: Built
     images: Sequence[EncodedImage]
     crc32c: int
-    copied: CopiedRow | None = None
+    row: ReadyRow | None = None
 
 
 def record_maker(
@@ -146,7 +146,7 @@ def make_rows(
     with contextlib.suppress(ValueError, OverflowError):  # some row becomes a reject
         if (examples := layout.examples(loaded)) is not None:
             return [
-                Record([frame], len(frame), NOT_BUILT, (), crc32c, CopiedRow(crc32c, [], []))
+                Record([frame], len(frame), NOT_BUILT, (), crc32c, ReadyRow(crc32c, [], []))
                 for frame, crc32c in map(frame_one, examples)
             ]
     return [*map(make_record, samples)]

@@ -178,7 +178,7 @@ def build_shard(
                     growing.reject(sample, record)
                 else:
                     growing.append(sample, record)
-        info = growing.info(plan_digest(plan), job.names)
+        info = growing.finish(plan_digest(plan), job.names)
         receipt = _commit_shard(info, growing.rows, spool, output)
     return msgspec.structs.replace(info, receipt=receipt)
 
@@ -189,16 +189,16 @@ def _records(
     """Yield a shard's samples in order, with their records."""
     size_of: Callable[[Sample], int] = functools.partial(bytes_in_flight, conversion=job.conversion)
     make_record = record_maker(job, plan, gate, roots)
+    if roots and not job.layout.copies_records:
+        yield from gate.in_order(shard.samples, size_of, make_record)
+        return
     if job.layout.copies_records:
         from beam_tfrec.transforms import copy_records  # late: rarely needed
 
         size_of = copy_records.copied_bytes
         make_group = functools.partial(copy_records.copy_group, roots=roots)
-    elif not roots:
+    else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
-    else:
-        yield from gate.in_order(shard.samples, size_of, make_record)
-        return
     sized = batches(shard.samples, size_of, _GROUP_BYTES)
     made = gate.in_order(sized, operator.itemgetter(1), lambda group: make_group(group[0]))
     for (group, _), records in made:
@@ -275,10 +275,10 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
-        parts, size, built, images, crc32c, copied = record
+        parts, size, built, images, crc32c, ready = record
         self._unwritten += parts
-        if copied is not None:
-            row = copied.at(sample.key, self._bytes, size)
+        if ready is not None:
+            row = ready.at(sample.key, self._bytes, size)
         else:
             sources = [
                 Source(
@@ -294,7 +294,7 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
-        if copied is not None:  # nothing of it is counted
+        if ready is not None:  # nothing of it is counted
             return
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
@@ -316,7 +316,7 @@ class GrowingShard:
         self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
         PROGRESS.add(Counts(done=1, rejected=1))
 
-    def info(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
+    def finish(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
         """Write the remaining records, and return the shard's receipt."""
         shard = self._shard
         records = len(self.rows)

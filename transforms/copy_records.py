@@ -8,7 +8,7 @@ from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame, stored_crc
 from beam_tfrec.transforms.build_records import NOT_BUILT, Record
-from beam_tfrec.transforms.shard_index import CopiedRow
+from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.storage import Entry, Storage, is_local, source_changed
 
 _SPAN_BYTES = 8 << 20
@@ -16,7 +16,7 @@ _LOCAL_GAP_BYTES = 64 << 10  # to read so many bytes takes as long as another ca
 _REMOTE_GAP_BYTES = 1 << 20
 _BYTES_A_COPY = 600
 
-_COPIED_ROW = msgspec.msgpack.Decoder(CopiedRow)
+_READY_ROW = msgspec.msgpack.Decoder(ReadyRow)
 
 
 def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Record | Unfit]:
@@ -69,7 +69,7 @@ def copied_bytes(sample: Sample) -> int:
 
 
 def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
-    blob, copied = sample.blobs[0], _COPIED_ROW.decode(sample.fields)
+    blob, copied = sample.blobs[0], _READY_ROW.decode(sample.fields)
     try:
         read_frame(frame, 0, len(frame))
     except FrameError as error:

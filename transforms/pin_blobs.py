@@ -9,7 +9,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
-from beam_tfrec.schemas.samples import Sample, is_panoptic_root
+from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, PHOTO, Sample, is_panoptic_root
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import (
@@ -23,9 +23,6 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Entry
-
-PHOTO, PANOPTIC = 0, 1
-"""Indexes of a sample's photo and its panoptic image in `Sample.blobs`."""
 
 _NO_ROOT = ""  # join scope of samples without a blob at an index
 
@@ -118,7 +115,7 @@ class PinBlobs(beam.PTransform):
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
         tallies = [known for known in self.more_tallies if known is not None]
-        for index in (PHOTO, PANOPTIC) if self.panoptic else (PHOTO,):
+        for index in (PHOTO, PANOPTIC_IMAGE) if self.panoptic else (PHOTO,):
             pinned = self._pin(samples, index)
             samples = pinned.samples
             rejected.append(pinned.rejected)
@@ -150,7 +147,7 @@ class PinBlobs(beam.PTransform):
 
 
 def _is_at(listed: ListedFile, index: int) -> bool:
-    return is_panoptic_root(listed.root) == (index == PANOPTIC)
+    return is_panoptic_root(listed.root) == (index == PANOPTIC_IMAGE)
 
 
 def _name_of(sample: Sample, index: int) -> tuple[str, str]:

@@ -77,8 +77,11 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     crc32c: int | None = None
 
 
-class CopiedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a copied record keeps of its index row. It decides the plan, so it has no pins.
+class ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The part of an index row that is known before its record has a place in a shard.
+
+    A copied record keeps it from its source; it decides the plan, so it has no pins. A row of a
+    table without images has little to tell.
 
     Attributes:
         crc32c: CRC-32C of the record without framing.
@@ -103,11 +106,11 @@ class CopiedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return IndexRow(key, offset, size, sources, self.labels, *facts)
 
 
-def copied_row(row: IndexRow, crc32c: int) -> CopiedRow:
+def ready_row(row: IndexRow, crc32c: int) -> ReadyRow:
     """Return what a copy of a record keeps of its row."""
     sources = [(source.name, source.size, source.sha256) for source in row.sources]
     facts = row.image_height, row.image_width, row.objects
-    return CopiedRow(crc32c, sources, row.labels, *facts)
+    return ReadyRow(crc32c, sources, row.labels, *facts)
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:

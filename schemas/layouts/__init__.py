@@ -10,11 +10,10 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
-from beam_tfrec.schemas.annotations.coco_join import BadAnnotation
 from beam_tfrec.schemas.columns import ColumnFacts, found_of_columns
 from beam_tfrec.schemas.example import FeatureListValues, FeatureValues
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 

@@ -12,7 +12,7 @@ from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, Segmentation
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, Sample
 
 # Contents with files of their own.
 _OWN_FILES = ("boxes", "captions", "panoptic", "semantic", "object_masks", "instance_masks")
@@ -233,9 +233,6 @@ RGB_8_BITS = (bytes([8, 2]),)
 NUMBERS_8_BITS = (bytes([8, 0]), *(bytes([bits, 3]) for bits in (1, 2, 4, 8)))
 """The same of PNGs with a number for each pixel: gray of 8 bits, or places in a palette."""
 
-PLACE = 1
-"""Index of the panoptic image in `Sample.blobs`."""
-
 
 def _panoptic_values(picture: Picture) -> Values | Unfit:
     import numpy as np  # takes a tenth of a second, and few data sets have panoptic images
@@ -247,9 +244,9 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
         return {key: [] for key in _DOCS}
     values = paint_values(segments)
     if isinstance(values, str):
-        return Unfit("E-EX-FAILED", f"panoptic: {values}", PLACE)
+        return Unfit("E-EX-FAILED", f"panoptic: {values}", PANOPTIC_IMAGE)
     read = functools.partial(read_places, segments=segments)
-    found = _read_ids(picture, PLACE, RGB_8_BITS, read)
+    found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
     if isinstance(found, Unfit):
         return found
     orientation, (places, has_unlisted_pixels, num_empty) = found
@@ -300,7 +297,10 @@ def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any
 
 
 def orientation_to_photo(
-    png: EncodedImage, photo: EncodedImage, kinds: Sequence[bytes] = RGB_8_BITS, place: int = PLACE
+    png: EncodedImage,
+    photo: EncodedImage,
+    kinds: Sequence[bytes] = RGB_8_BITS,
+    place: int = PANOPTIC_IMAGE,
 ) -> int | Unfit:
     """Return the orientation that turns a panoptic image so that it fits the written photo.
 

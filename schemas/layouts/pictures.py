@@ -117,7 +117,6 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
             image), `image_id`, `license_id`, LVIS's lists, and also objects left out of `objects`.
         objects: objects that can be written, sorted by annotation id.
         labels: labels by category id of the annotation files, and by name.
-        panoptic_image: PNG with the pixels of `fields.segments`; None without one.
         more_images: the sample's images after the photo: the panoptic image, or PNGs of masks.
         dropped: annotations that cannot be written, with their reasons.
         repairs: names of repairs, one entry per repair; a layout may append its own.
@@ -129,10 +128,14 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
     fields: AttributedFields
     objects: list[PictureObject]
     labels: Labels = {}
-    panoptic_image: EncodedImage | None = None
     more_images: Sequence[EncodedImage] = ()
     dropped: list[BadAnnotation] = []
     repairs: list[str] = []
+
+    @property
+    def panoptic_image(self) -> EncodedImage | None:
+        """The PNG with the pixels of `fields.segments`; None without one."""
+        return self.more_images[0] if self.more_images else None
 
     def bbox_xywh_px(self, found: PictureObject) -> BBoxXywhPx:
         """Return an object's `x, y, width, height` in pixels of the written image.
@@ -239,13 +242,21 @@ class PictureLayout(Layout):
     ) -> Built | Unfit:
         """Return the Example's values, or why the sample gets no Example."""
         fields, image, policy = _FIELDS.decode(sample.fields), images[0], self.on_size_mismatch
-        json_size, more = (fields.width_px, fields.height_px), images[1:]
+        json_size = fields.width_px, fields.height_px
         frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
         if isinstance(frame, Unfit):
             return frame
-        repairs = [*frame.repairs]
-        first = [*more, None][0]
-        picture = Picture(sample.key, image, frame, fields, [], labels, first, more, [], repairs)
+        picture = Picture(
+            sample.key,
+            image,
+            frame,
+            fields,
+            objects=[],
+            labels=labels,
+            more_images=images[1:],
+            dropped=[],
+            repairs=[*frame.repairs],
+        )
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)
@@ -258,14 +269,16 @@ class PictureLayout(Layout):
             if not isinstance(placed, PictureObject):
                 picture.dropped.append(BadAnnotation(annotation_id, *placed))
                 continue
-            repairs += ["box_clipped"] if placed.box.clipped else []
+            if placed.box.clipped:
+                picture.repairs.append("box_clipped")
             picture.objects.append(placed)
         values = self.values(picture)
         if isinstance(values, Unfit):
             return values
         label_ids = [placed.label.id for placed in picture.objects]
         features = self.typed(values)
-        return Built(features, picture.dropped, repairs, label_ids, None, fields.license_id)
+        noted = picture.dropped, picture.repairs
+        return Built(features, *noted, label_ids, None, fields.license_id)
 
 
 def choose_frame(

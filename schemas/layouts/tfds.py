@@ -23,12 +23,12 @@ from beam_tfrec.schemas.features import (
 )
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.groups import (
-    PLACE,
     FeatureGroup,
     GroupedLayout,
     orientation_to_photo,
 )
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureObject
+from beam_tfrec.schemas.samples import PANOPTIC_IMAGE
 
 SEQUENCES = ("objects", "panoptic_objects")
 """Prefixes of the lists of objects, which TFDS reads as sequences of dicts."""
@@ -69,7 +69,7 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
         return orientation
     if orientation != 1:  # the PNG's bytes are kept, so it cannot be turned to fit the photo
         detail = "made of the picture as viewed, which takes --orientation upright"
-        return Unfit("E-IMG-SIZE", detail, PLACE)
+        return Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
     # A segment whose box lies outside the image is left out.
     found = [picture.place_object(of.id, of) for of in picture.fields.segments or []]
     placed = [segment for segment in found if isinstance(segment, PictureObject)]

@@ -11,7 +11,7 @@ from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
-from beam_tfrec.transforms.shard_index import CopiedRow
+from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 
 
@@ -56,7 +56,7 @@ def _bits_of(held: Values) -> int:
 
 def row_of(
     record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, name: str
-) -> CopiedRow:
+) -> ReadyRow:
     """Return the index columns of another program's record; its source is its first image.
 
     Args:
@@ -72,7 +72,7 @@ def row_of(
     key = roles.objects[0].labels if roles.objects else roles.class_label
     labels = list(values[key].values) if key else []
     facts = record_facts(values, roles)
-    return CopiedRow(crc32c, [(name, len(source), digest)], labels, *facts)
+    return ReadyRow(crc32c, [(name, len(source), digest)], labels, *facts)
 
 
 def classes_in(record: Sequences) -> set[str]:

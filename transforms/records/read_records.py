@@ -38,7 +38,7 @@ from beam_tfrec.transforms.records.describe_records import (
     text_in,
 )
 from beam_tfrec.transforms.records.stage_records import STAGED_RECORD
-from beam_tfrec.transforms.shard_index import CopiedRow, IndexRow, copied_row
+from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     why_skipped,
@@ -242,7 +242,7 @@ class RecordReader:
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
                 place = _Place(row.key, number, row.offset, row.size)
-                yield self._sample(file, place, copied_row(row, row.crc32c or 0))
+                yield self._sample(file, place, ready_row(row, row.crc32c or 0))
             return
         by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
@@ -300,7 +300,7 @@ class RecordReader:
                 key = given
         place = _Place(key, found.number, found.offset, found.size + FRAME_BYTES)
         if row is not None:
-            return self._sample(file, place, copied_row(row, found.crc32c), record)
+            return self._sample(file, place, ready_row(row, found.crc32c), record)
         assert record is not None
         bits = bits_in(record)
         copied = row_of(record, bits, found.data, found.crc32c, file.entry.name)
@@ -310,7 +310,7 @@ class RecordReader:
         return sample
 
     def _sample(
-        self, file: RecordFile, at: "_Place", copied: CopiedRow, record: Sequences | None = None
+        self, file: RecordFile, at: "_Place", copied: ReadyRow, record: Sequences | None = None
     ) -> "Sample | _LeftOut":
         """Return the sample of a record, or why it is left out."""
         fields = {}
