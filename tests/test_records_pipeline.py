@@ -300,7 +300,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     **{
         f"{option} of bytes": (
             lambda old, _, flags=flags: ("--records", old, "--record_type", "bytes", *flags),
-            f"{option} needs features, got 'a': leave it out",
+            f"{option} needs features, got 'a'; leave it out",
         )
         for option, flags in {
             "key_feature": ("--key_feature", "a"),

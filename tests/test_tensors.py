@@ -118,7 +118,7 @@ def test_two_byte_values_are_bfloat16_on_request() -> None:
         (np.zeros(2, "c8"), "got '<c8': convert it"),
         (np.zeros(2, "M8[s]"), "got '<M8[s]': convert it"),
         (np.zeros(2, "V2"), "got '|V2': convert it, or give --dtype bfloat16 if that is what"),
-        (np.zeros((3, 4), order="F"), "got Fortran order: save numpy.ascontiguousarray of it"),
+        (np.zeros((3, 4), order="F"), "got Fortran: save it by ascontiguousarray"),
     ],
 )
 def test_refuses_other_arrays(values: np.ndarray, message: str) -> None:

@@ -176,7 +176,7 @@ class Storage(Protocol):
             raise self.changed(name, "not there")
         if entry.crc32c is not None:
             return entry.crc32c
-        return crc32c_of(open_stored(self, entry, 1))
+        return crc32c_of(open_unbuffered(self, entry))
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; return False if the name is taken."""
