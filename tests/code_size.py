@@ -8,8 +8,9 @@ second help and the templates of all sources.
 Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
 the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
 
-So have four more sources: 1,300 lines for `voc`, `yolo`, `openimages` and `webdataset`, with the
-attributes of objects, boxes of fractions and images in tar files.
+So have five more sources: 1,950 lines for `voc`, `yolo`, `openimages`, `webdataset` and Parquet of
+Hugging Face, with attributes and masks of objects, boxes of fractions, images in tar files and
+in cells of tables.
 """
 
 import ast
@@ -41,30 +42,30 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3705, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3270, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2460, ["transforms/sources/**/*.py"]),
-    Budget("report", 1105, ["transforms/report/**/*.py"]),
+    Budget("pipelines", 3765, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3200, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2795, ["transforms/sources/**/*.py"]),
+    Budget("report", 1100, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1210, ["transforms/storage/**/*.py"]),
-    Budget("verify", 964, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 600, ["transforms/records/**/*.py"]),
-    Budget("forecast", 195, ["transforms/forecast/**/*.py"]),
+    Budget("transforms/storage", 1280, ["transforms/storage/**/*.py"]),
+    Budget("verify", 955, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 490, ["transforms/records/**/*.py"]),
+    Budget("forecast", 180, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2070, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1080, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2075, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1085, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2080,
+        2155,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 792, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 20_475, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 33_335, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 765, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 20_830, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_400, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 139
+MOST_MODULES = 142
 
 
 def code_lines(source: str) -> int:
