@@ -49,7 +49,7 @@ BUDGETS = (
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1280, ["transforms/storage/**/*.py"]),
-    Budget("verify", 955, ["transforms/verify/**/*.py"]),
+    Budget("verify", 965, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 490, ["transforms/records/**/*.py"]),
     Budget("forecast", 180, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
@@ -61,9 +61,9 @@ BUDGETS = (
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 765, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 20_830, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_400, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 770, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 20_850, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_530, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 142
 

@@ -291,6 +291,37 @@ def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
     assert launched.startswith("beam-tfrec-") and "beam-tfrec-" in str(condition)
 
 
+GCLOUD = Path(shutil.which("gcloud") or "/").resolve()
+PARSE = """
+import json, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/third_party"]
+from googlecloudsdk.generated_clients.apis.monitoring.v3 import monitoring_v3_messages as api
+from apitools.base.py import encoding
+
+def unknown(message):
+    yield from message.all_unrecognized_fields()
+    for field in message.all_fields():
+        values = getattr(message, field.name)
+        for value in values if isinstance(values, list) else [values]:
+            if hasattr(value, "all_unrecognized_fields"):
+                yield from unknown(value)
+
+policy = encoding.PyValueToMessage(api.AlertPolicy, json.load(open(sys.argv[2])))
+print(policy.combiner, *unknown(policy))
+"""
+
+
+@pytest.mark.skipif(
+    not (GCLOUD.parents[1] / "lib/googlecloudsdk").exists() if GCLOUD.name else True,
+    reason="gcloud is not installed",
+)
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_gcloud_knows_every_field_and_value_of_the_policies(path: Path) -> None:
+    words = [sys.executable, "-c", PARSE, str(GCLOUD.parents[1] / "lib"), str(path)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.returncode) == ("OR\n", 0), run.stderr
+
+
 def test_parameters_of_the_request_are_flags() -> None:
     launch = json.loads(block("launchParameter", "json"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]

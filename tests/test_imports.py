@@ -104,6 +104,33 @@ def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
         yield f"imports {module}.{name}"
 
 
+@pytest.mark.parametrize(
+    ("folder", "source", "broken"),
+    [
+        ("schemas", "import os, beam_tfrec.schemas.faults as f", []),
+        ("pipelines", "from beam_tfrec import __version__", []),
+        ("pipelines", "from beam_tfrec import load", ["imports load"]),
+        ("schemas", "def f():\n  import beam_tfrec.transforms.gate", ["imports transforms"]),
+        ("schemas", "import schemas.faults", ["imports schemas"]),
+        ("schemas", "from . import coco", ["imports by a relative name"]),
+        ("transforms", "import beam_tfrec.transforms.report.page", [f"imports {REPORT}"]),
+        ("transforms", "from tests.conftest import rounds", ["imports tests"]),
+        (
+            "pipelines",
+            "from beam_tfrec.pipelines.run import _f",
+            ["imports beam_tfrec.pipelines.run._f"],
+        ),
+        ("pipelines", "import beam\nbeam.x = 1", ["sets beam.x"]),
+        ("pipelines", "import beam\nsetattr(beam, x, 1)", ["sets beam by setattr"]),
+        ("pipelines", "config.x = 1\nself._x = 1\ncls._x = super()._x", []),
+        ("pipelines", "import sys\nsys.meta_path.insert(0, x)", ["uses sys.meta_path"]),
+        ("pipelines", "other._x + self._y._z + a._replace(b=1)", ["uses _x", "uses _z"]),
+    ],
+)
+def test_breaches_are_found(folder: str, source: str, broken: list[str]) -> None:
+    assert sorted(breaches(folder, source)) == broken
+
+
 def test_modules_keep_the_rules() -> None:
     found: dict[tuple[str, str], str] = {}
     for package in PACKAGES:

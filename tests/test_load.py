@@ -203,7 +203,7 @@ def test_data_sets_must_agree_on_the_number_of_keypoints(tmp_path: Path) -> None
     for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
         write_values(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
     roots = [str(tmp_path / name) for name in "ab"]
-    message = "max_objects needs one number of keypoints, got 0 and 3: omit it"
+    message = "max_objects needs one number of keypoints, got 0 and 3: load each data set alone"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         beam_tfrec.load(roots, "train", max_objects=4)
     assert len(beam_tfrec.load(roots, "train", decode_images=False)) == 2
@@ -269,13 +269,14 @@ def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int])
 def test_keras_trains_the_same_steps_in_each_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the README's code: 120 records are one batch of 64 and one of 56."""
+    """With the README's code, for objects: 120 records are one batch of 64 and one of 56."""
     spec = FeatureSpec("objects", OBJECTS.features[2:3])
     shard = [{"objects/label": [1, 2]}] * 60
     write_values(tmp_path / "out", spec, {"train": [shard, shard]})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(block_of("README.md", "steps = beam_tfrec.steps_per_epoch"), names)
+    code = block_of("README.md", "steps = beam_tfrec.steps_per_epoch")
+    exec(code.replace("batch_size=64", "batch_size=64, max_objects=100"), names)
     pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
     model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
     model.compile(loss="mse")
@@ -297,8 +298,8 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
-        ({"image_size": 224}, "image_size must be height, width, got 224: give"),
-        ({"image_size": (0, 5)}, "image_size must be height, width, got (0, 5)"),
+        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: give"),
+        ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
         ({"image_size": (5, 5)}, "image_size needs images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},

@@ -6,11 +6,11 @@ lines.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -269,10 +269,29 @@ def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
         head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
             return read_manifest(data, where, "path")  # raises with the reason
-        return from_json(data, Manifest)
+        manifest = from_json(data, Manifest)
+        keys = unknown_keys(msgspec.json.decode(data), msgspec.to_builtins(manifest))
+        if head.format_version == FORMAT_VERSION and (unknown := next(keys, "")):
+            report.find("E-VER-MANIFEST", where, f"has an unknown key {unknown!r}", COPY)
+        return manifest
     except ValueError as error:
         report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
     return None
+
+
+def unknown_keys(given: Any, known: Any) -> Iterator[str]:
+    """Yield keys of decoded JSON that a value of its type does not have.
+
+    >>> list(unknown_keys({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]}))
+    ['c']
+    """
+    if isinstance(given, dict):
+        yield from given.keys() - known.keys()
+        for key in given.keys() & known.keys():
+            yield from unknown_keys(given[key], known[key])
+    elif isinstance(given, list):
+        for one, other in zip(given, known, strict=True):
+            yield from unknown_keys(one, other)
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
