@@ -274,6 +274,7 @@ FAULTS = [
         3,
     ),
     ("in/t.parquet in/other.parquet", "E-ANN-LABELS train: category 0 'hat' contradicts", 3),
+    ("in/t.parquet in/z.parquet", "E-ANN-LABELS the sources: some number their classes", 3),
 ]
 
 
@@ -290,6 +291,7 @@ def test_faults_of_files_and_flags(
     write(Path("in/two.parquet"), [], dict.fromkeys("ab", IMAGE), both)
     features = PHOTO_FEATURES | {"label": {"names": ["x", "y", "z"], "_type": "ClassLabel"}}
     write(Path("in/other.parquet"), photo_rows(), PHOTO_TYPES, features)
+    write(Path("in/z.parquet"), photo_rows(), PHOTO_TYPES, {})
     Path("in/short.txt").write_text("hat\npants\n")
     ended = run_pipeline(table.run, "--table", *flags.split(), "--output", "out")
     assert ended.fault.startswith(fault)

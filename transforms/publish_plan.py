@@ -288,8 +288,13 @@ def _numbered(
         labels = read_label_file(label_file, 1 if first_id is None else first_id, job.label_file)
         refuse_unlisted(labels, names, job.label_file)
         return labels
-    if not names:
-        return number_labels(job.earlier.labels, merge_labels(sources), first_id)
+    numbered = merge_labels(sources)
+    if numbered and (unlisted := names - {label.name for label in numbered}):
+        what = f"some number their classes, others only name them, as {min(unlisted)!r}"
+        remedy = "write all with one schema, or give --label_file"
+        raise RuntimeError(fault_line("E-ANN-LABELS", "the sources", what, remedy))
+    if numbered or not names:
+        return number_labels(job.earlier.labels, numbered, first_id)
     return number_names(job.earlier.labels, names, 1 if first_id is None else first_id)
 
 
