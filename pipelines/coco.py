@@ -67,7 +67,9 @@ class CocoConfig(DataSetConfig):
         super().__post_init__()
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
-            raise ValueError(f"string_ids must come without layout {self.layout.name}: number ids")
+            raise ValueError(
+                f"string_ids needs layout detection, got {self.layout.name}: number the ids"
+            )
 
     @property
     def roots(self) -> dict[str, str]:

@@ -201,7 +201,7 @@ class DataSetConfig(DataSetJob):
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
-            raise ValueError(f"split_by divides one source, got {sorted(self.given)}: give one")
+            raise ValueError(f"split_by divides one source, got {sorted(self.given)}: omit SPLIT=")
         known = self.split_fields
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:

@@ -51,7 +51,9 @@ class FolderConfig(DataSetConfig):
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
         for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
             if getattr(self.conversion, option) is value:
-                raise ValueError(f"{option} must fit layout imagenet, got {value.value}: omit it")
+                raise ValueError(
+                    f"layout imagenet holds JPEGs of RGB, got {option} {value.value}: omit it"
+                )
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -44,7 +44,7 @@ class PairsConfig(DataSetConfig):
         check_same_splits(low=self.low, high=self.high)
         for split, uri in self.low.items():
             if uri.rstrip("/") == self.high[split].rstrip("/"):
-                raise ValueError(f"low and high must be two folders, got {uri!r}: give each")
+                raise ValueError(f"low and high must be two folders, got {uri!r}: give another")
         super().__post_init__()
         if self.conversion.resize is not None:
             raise ValueError(f"pairs take no resize, got {self.conversion.resize}: leave it out")

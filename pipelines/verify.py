@@ -115,7 +115,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     began = time.perf_counter()
     config = configure(engines.beam_parser().parse_known_args(list(argv))[1])
     if config.workers is not None:
-        raise ValueError(f"workers must come without --runner, got {config.workers}: leave it out")
+        raise ValueError(f"workers must come without --runner, got {config.workers}: see its flags")
     uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
     options = engines.checked_options(argv, uris)
     if engines.makes_template(options):

@@ -152,7 +152,7 @@ def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
         ),
         (
             ("--images", "a", "--layout", "imagenet", "--reencode", "png"),
-            "reencode must fit layout imagenet, got png; omit it",
+            "layout imagenet holds JPEGs of RGB, got reencode png; omit it",
         ),
     ],
 )

@@ -39,7 +39,7 @@ FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
             "features must be boxes",
         ),
         (["--layout", "tfds", "--category_ids", "original"], "category_ids of layout tfds must be"),
-        (["--layout", "keras", "--string_ids"], "string_ids must come without layout keras"),
+        (["--layout", "keras", "--string_ids"], "string_ids needs layout detection, got keras"),
         (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
         (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
         (["--resize", "99999"], "resize must be 1 to 65500 px, got 99999"),

@@ -110,7 +110,7 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
         ),
         (
             ["--low", "x/", "--high", "x"],
-            "E-ARG command line: low and high must be two folders, got 'x/'; give each",
+            "E-ARG command line: low and high must be two folders, got 'x/'; give another",
         ),
         (
             ["--low", "x", "--high", "y", "--resize", "64"],

@@ -177,7 +177,11 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
             Splitting("part"),
             "split_by must name a field (folder), got 'part': leave it out",
         ),
-        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got ['train', 'val']: give one"),
+        (
+            {"train": "a", "val": "b"},
+            BY_HASH,
+            "divides one source, got ['train', 'val']: omit SPLIT=",
+        ),
     ],
 )
 def test_other_fields_and_several_folders_are_refused(

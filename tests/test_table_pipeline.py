@@ -321,7 +321,7 @@ REFUSED = [
     ("a.csv --first_label 1", "first_label must come with label_column, got 1: name the column"),
     (
         "train=a.csv val=b.csv --split_by part",
-        "split_by divides one source, got ['train', 'val']: give one",
+        "split_by divides one source, got ['train', 'val']: omit SPLIT=",
     ),
     ("a.csv --sequence a a", f"{ONCE}, got 'a': remove one mention"),
     ("a.csv --sequence a --label_column a", f"{ONCE}, got 'a': remove one mention"),
