@@ -75,7 +75,6 @@ class DataSetConfig(DataSetJob):
     plan: str = ""
     quiet: bool = False
 
-    source_flag: ClassVar[str] = "--images"
     """Flag whose values name the splits."""
 
     images_field: ClassVar[str] = ""
@@ -201,7 +200,8 @@ class DataSetConfig(DataSetJob):
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
-            raise ValueError(f"split_by divides one source, got {sorted(self.given)}: omit SPLIT=")
+            given = " and ".join(sorted(self.given))
+            raise ValueError(f"split_by divides one source, got {given}: give one, without SPLIT=")
         known = self.split_fields
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:

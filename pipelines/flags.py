@@ -136,7 +136,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
         return datetime.datetime.now(datetime.UTC).date()
     date = parse_date(flags.date)
     if not any(DATE in name for name in (flags.output, *flags.since)):
-        raise ValueError(f"date needs {DATE} in output or since, got {date}: leave it out")
+        raise ValueError(f"date needs {DATE} in output or since, got {date}: add {DATE} to output")
     return date
 
 

@@ -100,7 +100,11 @@ class OpenImagesConfig(DataSetConfig):
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
         joined = listed.pieces | "JoinRows" >> JoinRows(self.tables, self.access)
         reader = OpenImagesReader(
-            self.splitting, self.label_file, self.access, self.allow_unannotated
+            self.splitting,
+            self.label_file,
+            self.access,
+            self.allow_unannotated,
+            has_masks=bool(self.masks),
         )
         read = joined | "ReadOpenImages" >> self.samples_step(reader)
         return read._replace(tallies=listed.tallies)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import apache_beam as beam
 import msgspec
@@ -14,7 +13,7 @@ from beam_tfrec.pipelines.data_set import (
     plan_data_set,
     shard_job_of,
 )
-from beam_tfrec.schemas.faults import RejectBudget, bytes_text, counted, printable
+from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
@@ -40,7 +39,6 @@ from beam_tfrec.transforms.publish_plan import (
 )
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
-_ALL = RejectBudget(percent=100)
 _FILES_A_SHARD = 4  # data, receipt and two indexes
 _OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
@@ -92,10 +90,8 @@ def plan_run(
         RuntimeError: the fault that would end the run before it has a plan.
     """
     label_file = read_uri(config.label_file, config.access) if config.label_file else None
-    anything = replace(config, budget=_ALL, drop_budget=_ALL)  # budgets are checked below
-    job_plan = make_job_plan(
-        gathered.table, gathered.sources, gathered.rejected, anything, label_file
-    )
+    # Without rejects, since their budgets are checked below.
+    job_plan = make_job_plan(gathered.table, gathered.sources, [], config, label_file)
     state, there, fault = COMPLETE, len(gathered.outlines), None
     try:
         check_budget_aloud(gathered.rejected, gathered.sources, config)

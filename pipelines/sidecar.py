@@ -297,12 +297,14 @@ def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableL
     return TableLayout(types, with_image=True)
 
 
-def refuse_flags(flags: argparse.Namespace, names: Sequence[str], comes: str) -> None:
+def refuse_flags(
+    flags: argparse.Namespace, names: Sequence[str], comes: str, remedy: str = "leave it out"
+) -> None:
     """Refuse given flags that have no effect, with words such as `without fields`."""
     for name in names:
         if (given := getattr(flags, name)) not in (None, []):
             got = getattr(given, "value", given)
-            raise ValueError(f"{name} must come {comes}, got {got}: leave it out")
+            raise ValueError(f"{name} must come {comes}, got {got}: {remedy}")
 
 
 def side_fields(flags: argparse.Namespace) -> dict[str, Any]:

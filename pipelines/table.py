@@ -30,7 +30,6 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION
-from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES
 from beam_tfrec.transforms.sources.list_blobs import ListBlobs
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader, first_features
@@ -181,10 +180,10 @@ class TableConfig(StagingConfig):
             return super().completed()
         try:
             features = first_features(self.table_files, self.table_folders, self.access)
-        except RuntimeError:
-            if not self.trust_manifest:  # else the sources may be gone
+        except RuntimeError as error:
+            if not self.trust_manifest or not str(error).startswith("E-ARG"):
                 raise
-            features = NO_FEATURES
+            return super().completed()  # the sources are gone
         image, objects, layout = self.image_column, self.objects_column, self.layout
         image = image or _only("image_column", features.images)
         stores = image in features.binary
@@ -192,6 +191,8 @@ class TableConfig(StagingConfig):
             classes = layout.label_columns
             if not (classes or layout.types or layout.sequence_columns):
                 objects = objects or _only("objects_column", features.objects)
+            if objects:
+                features.class_path(objects)  # refuses several
             named = [name for name in features.class_columns if name not in layout.types]
             if not (classes or objects) and len(named) == 1:
                 layout = replace(layout, label_columns=tuple(named))
@@ -217,7 +218,7 @@ class TableConfig(StagingConfig):
         dropped = "" if self.drop_budget is None else str(self.drop_budget)
         for option, value, needed, is_there in (
             ("image_root", roots, "image_column of names", named),
-            ("objects_column", self.objects_column, "images in cells of Parquet", stores),
+            ("objects_column", self.objects_column, "image_column of Parquet cells", stores),
             ("max_dropped", dropped, "objects_column", bool(self.objects_column)),
             ("on_size_mismatch", changed, "objects_column", bool(self.objects_column)),
             ("label_file", self.label_file, "label_column", has_classes),
@@ -225,7 +226,7 @@ class TableConfig(StagingConfig):
         ):
             if value and not is_there:
                 what = f"{option} must come with {needed}, got {value}"
-                raise ValueError(f"{what}: name the column, or leave {option} out")
+                raise ValueError(f"{what}: name such a column, or leave {option} out")
         if self.plan and stores and (self.conversion.changes or self.conversion.turns):
             raise ValueError(
                 f"plan must come without image options for images in Parquet, got {self.plan}:"

@@ -159,7 +159,8 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     if flags.format:
         refuse_flags(flags, ("layout", "dtype", "fields"), "without format")
         return detection_of(flags, FEATURES)
-    refuse_flags(flags, ("features", "on_size_mismatch", "max_dropped"), "with format")
+    objects_only = "features", "on_size_mismatch", "max_dropped"
+    refuse_flags(flags, objects_only, "with format", "add --format auto, or leave it out")
     unused = ("layout", "dtype", "label_file", "first_label")
     return fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
 

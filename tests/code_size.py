@@ -42,9 +42,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3765, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3200, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2795, ["transforms/sources/**/*.py"]),
+    Budget("pipelines", 3775, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3205, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2815, ["transforms/sources/**/*.py"]),
     Budget("report", 1100, ["transforms/report/**/*.py"]),
     Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
@@ -57,13 +57,13 @@ BUDGETS = (
     Budget("schemas/annotations", 1085, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2155,
+        2160,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 770, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 20_850, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_530, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 20_885, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_550, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 142
 

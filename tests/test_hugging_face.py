@@ -257,6 +257,8 @@ FAULTS = [
     ("in/twice.parquet --key_column id", "E-SET-DUPLICATE ", 3),
     ("in/two.parquet", "E-ARG command line: image_column must name one of a, b, got none", 2),
     ("in/t.parquet --image_root in", "E-ARG command line: image_root must come with image_col", 2),
+    ("in/t.parquet --objects_column x", "E-TAB-HEADER in/t.parquet: has no column 'x'; name", 3),
+    ("in/poses.parquet", "E-ARG command line: objects_column must have one member of classes", 2),
     ("in/t.parquet --max_dropped 5", "E-ARG command line: max_dropped must come with objects_c", 2),
     (
         "in/t.parquet --objects_column label --label_column label",
@@ -289,6 +291,8 @@ def test_faults_of_files_and_flags(
     write_photos(Path("in/twice.parquet"), [{**row, "id": 1} for row in photo_rows()[:2]])
     both = {"a": {"_type": "Image"}, "b": {"_type": "Image"}}
     write(Path("in/two.parquet"), [], dict.fromkeys("ab", IMAGE), both)
+    posed = {"image": {"_type": "Image"}, "o": [{"bbox": NUMBERS, "a": NAMED, "b": NAMED}]}
+    write(Path("in/poses.parquet"), [], {"image": IMAGE, "o": pa.list_(pa.int64())}, posed)
     features = PHOTO_FEATURES | {"label": {"names": ["x", "y", "z"], "_type": "ClassLabel"}}
     write(Path("in/other.parquet"), photo_rows(), PHOTO_TYPES, features)
     write(Path("in/z.parquet"), photo_rows(), PHOTO_TYPES, {})
@@ -369,6 +373,10 @@ def test_splits_days_buckets_and_plans(tmp_path: Path, monkeypatch: pytest.Monke
     "metadata", ["", "{", "[]", '{"info": {"features": {"a": 7, "b": {"names": 1, "_type": []}}}}']
 )
 def test_other_metadata_is_ignored(metadata: str) -> None:
+    strict = pa.struct([pa.field("bytes", pa.binary(), nullable=False), ("path", pa.string())])
     types = {"a": IMAGE, "b": pa.int64(), "c": pa.large_binary(), "d": pa.list_(pa.binary())}
+    types["e"] = strict
     schema = pa.schema(types, metadata={"huggingface": metadata})
-    assert features_of(schema)._replace(columns=()) == StoredFeatures(frozenset("ac"))
+    assert features_of(schema)._replace(columns=(), members=frozenset()) == StoredFeatures(
+        frozenset("ace")
+    )

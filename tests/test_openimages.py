@@ -304,10 +304,12 @@ def test_masks_without_a_box_or_a_file_are_dropped(tmp_path: Path) -> None:
     ]
     pngs = dict.fromkeys(names, png) | {"b_m_1.png": b"", "a_readme.txt": b""}
     rows += [mask_row("a_m_5.png", here), mask_row("a_m_1.png", here)]
-    flags += [*write_masks(tmp_path, rows, pngs), "--max_rejected", 2, "--max_dropped", 5]
+    rows += [mask_row("a_m_4.png", "nan,0.5,0,1")]
+    flags += [*write_masks(tmp_path, rows, pngs), "--max_rejected", 2, "--max_dropped", 6]
     manifest = committed_by(openimages.run, tmp_path / "out", *flags)
     no_box = "no box of {} is where the mask's box is"
     assert sorted(rejects(tmp_path / "out"), key=str) == [
+        ("E-ANN-ROW", "a", ["masks:11"], "a box of [nan, 0.5, 0.0, 1.0]"),
         ("E-ANN-ROW", "a", ["masks:5"], "could not convert string to float: 'x'"),
         ("E-IMG-EMPTY", "b", [3], "0 bytes"),
         ("E-IMG-MISSING", "gone", [4], "no such image"),

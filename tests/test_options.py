@@ -55,7 +55,10 @@ REFUSED = [
         "--since gs://b/1 'gs://b-{date}/2'",
         "since needs {date} after the bucket, got 'gs://b-{date}/2': give names",
     ),
-    ("--date 2026-11-20", "date needs {date} in output or since, got 2026-11-20: leave it out"),
+    (
+        "--date 2026-11-20",
+        "date needs {date} in output or since, got 2026-11-20: add {date} to output",
+    ),
     ("--images train=j", "images must come once per split, got i, j: remove one"),
     ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),

@@ -180,7 +180,7 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
         (
             {"train": "a", "val": "b"},
             BY_HASH,
-            "divides one source, got ['train', 'val']: omit SPLIT=",
+            "divides one source, got train and val: give one",
         ),
     ],
 )

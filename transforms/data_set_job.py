@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.layouts import Layout
@@ -34,6 +35,9 @@ class DataSetJob:
         trust_manifest: whether to skip checking the sources if the output is complete and has
             the same options.
     """
+
+    source_flag: ClassVar[str] = "--images"
+    """Flag of the sources, for messages."""
 
     output: str
     layout: Layout

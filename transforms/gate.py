@@ -24,7 +24,7 @@ _BATCHES_BYTES = 2 << 20  # size of the batches of all readers together
 T = TypeVar("T")
 R = TypeVar("R")
 _Batch: TypeAlias = tuple[list[T], int, Future[list[R]]]
-"""Items, bytes reserved for them, and the future of their results; None for the caller's own."""
+"""Items, bytes reserved for them, and the future of their results."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,6 @@ class WorkerGate:
 
         Bytes are reserved before an item is read, and released after the consumer has used it. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
-
-        If as many shards are being built as there are readers, callers call `make` themselves,
-        which takes a tenth less CPU.
         """
 
         pending: deque[_Batch[T, R]] = deque()

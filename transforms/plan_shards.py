@@ -233,9 +233,8 @@ def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str
     for (key, position), (other, second) in itertools.pairwise(in_order):
         if key == other:
             what = f"two samples have the key {key!r}"
-            if (
-                position < second < _FIRST_WITH_FILE_NUMBER
-            ):  # samples of a program have no positions
+            # Samples of a program have no positions.
+            if position < second < _FIRST_WITH_FILE_NUMBER:
                 what += f" (at positions {position} and {second})"
             ways = "records: --key_feature or --on_duplicate; tar files: rename members"
             remedy = f"give every sample its own key, or put it into another split ({ways})"

@@ -226,9 +226,9 @@ def check_budget_aloud(
         raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
 
 
-def _show_rejects(rejects: Sequence[Rejected], remedy: str) -> None:
+def _show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
     for reject in rejects[:_SHOWN_REJECTS]:
-        _LOG.warning("%s", reject_text(reject, remedy))
+        _LOG.warning("%s", reject_text(reject, fate))
     if more := len(rejects[_SHOWN_REJECTS:]):
         _LOG.warning("and %d more", more)
 
@@ -431,7 +431,8 @@ def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
         given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
         classes = ", ".join(names)
         _LOG.warning("the classes are %s; if these are splits, give --images %s", classes, given)
-    elif len(names) == 1 and job.listed_roots and not any("/" in root for root in job.listed_roots):
-        given = shlex.join(join_uri(root, names[0]) for root in job.listed_roots.values())
+    elif len(names) == 1 and job.source_flag == "--images":
+        folders = {split: join_uri(uri, names[0]) for split, uri in job.listed_roots.items()}
+        given = shlex.join(f"{split}={uri}" for split, uri in folders.items() if "/" not in split)
         what = "the only class is %s; if its folders are the classes, give --images %s"
         _LOG.warning(what, printable(names[0]), given)

@@ -346,7 +346,8 @@ def _number_values(picture: Picture, of_objects: bool = False) -> Values | Unfit
     numbers = turn_array(pixels, orientation)
     if not of_objects:
         return {f"{_CLASSES}/encoded": [encode_gray_png(numbers)], f"{_CLASSES}/format": [b"png"]}
-    masks = [numbers == int(found.annotation_id) + 1 for found in picture.objects]
+    ids = [int(found.annotation_id) + 1 for found in picture.objects]
+    masks = [(numbers == number) & (number < 255) for number in ids]  # 255 is the border
     picture.repairs.extend("mask_empty" for mask in masks if not mask.any())
     return {"image/object/mask": [encode_gray_png(mask.view("uint8")) for mask in masks]}
 
@@ -359,7 +360,10 @@ def _instance_values(picture: Picture) -> Values | Unfit:
     for found in picture.objects:
         pixels, place = None, int(found.attributes.get("mask", 0))
         if place:
-            pixels = _read_pixels(picture.more_images[place - 1], place, read_numbers)
+            png = picture.more_images[place - 1]
+            if png.info.format != "png":
+                return Unfit("E-IMG-TYPE", f"{png.name} is no PNG, but {png.info.format}", place)
+            pixels = _read_pixels(png, place, read_numbers)
             if isinstance(pixels, Unfit):
                 return pixels
             pixels = (pixels > 0).view("uint8")

@@ -112,7 +112,10 @@ forget_keys = _keys_in.cache_clear
 
 
 def warn_of_keys(sources: Sequence[SplitSource], uri: str, access: Access) -> list[SplitSource]:
-    """Warn if there are more keys to copy than records with such keys; return the sources."""
+    """Warn if there are more keys to copy than records with such keys; return the sources.
+
+    A record whose key others have too hides a key that no record has.
+    """
     keys = {*_keys_in(uri, access)} - {""}
     met = sum(source.listed - source.skipped.get(NOT_IN_KEYS, 0) for source in sources)
     if met < len(keys):

@@ -25,8 +25,11 @@ from beam_tfrec.transforms.storage import Entry
 _METADATA = b"huggingface"
 _LISTS = ("List", "LargeList", "Sequence")
 _TEXT, _BYTES = "(?:large_)?string(?:_view)?", "(?:large_)?binary(?:_view)?"
-_HOLDS_BYTES = re.compile(rf"{_BYTES}|struct<(?:path: {_TEXT}, )?bytes: {_BYTES}(?:, path: .*)?>")
-_BOX = "bbox"
+_NULLS = "(?: not null)?"
+_HOLDS_BYTES = re.compile(
+    rf"{_BYTES}|struct<(?:path: {_TEXT}{_NULLS}, )?bytes: {_BYTES}{_NULLS}(?:, path: .*)?>"
+)
+_BOX, _CATEGORY = "bbox", "category"
 
 
 class StoredFeatures(NamedTuple):
@@ -38,6 +41,7 @@ class StoredFeatures(NamedTuple):
         objects: columns of objects with boxes.
         classes: names of the classes by number, by column or `column.member`.
         columns: names of all columns.
+        members: known members of columns of objects, as `column.member`.
     """
 
     binary: frozenset[str] = frozenset()
@@ -45,6 +49,7 @@ class StoredFeatures(NamedTuple):
     objects: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] = {}
     columns: Sequence[str] = ()
+    members: frozenset[str] = frozenset()
 
     @property
     def class_columns(self) -> list[str]:
@@ -52,14 +57,22 @@ class StoredFeatures(NamedTuple):
         return [path for path in self.classes if path in self.columns]
 
     def class_path(self, objects_column: str) -> str:
-        """Return the path of the classes of a column of objects.
+        """Return the path of the classes of a column of objects: `category`, or the only one.
 
         >>> StoredFeatures(classes={"objects.label": ["cat"]}).class_path("objects")
         'objects.label'
+
+        Raises:
+            ValueError: when several members are classes, and none is `category`.
         """
-        usual = f"{objects_column}.category"
+        usual = f"{objects_column}.{_CATEGORY}"
         named = [path for path in self.classes if path.startswith(f"{objects_column}.")]
-        return min(named) if named and usual not in named else usual
+        if usual in self.members or not named:
+            return usual
+        if len(named) > 1:
+            what = f"objects_column must have one member of classes, got {' and '.join(named)}"
+            raise ValueError(f"{what}: call it {_CATEGORY} in the table")
+        return named[0]
 
 
 NO_FEATURES = StoredFeatures()
@@ -95,7 +108,7 @@ def features_of(schema: Any) -> StoredFeatures:
         features = known["info"]["features"]
         columns = {name: _inner(features[name]) for name in schema.names if name in features}
     except (ValueError, KeyError, TypeError):
-        return StoredFeatures(binary)
+        return StoredFeatures(binary, columns=schema.names)
     nested = {name: of for name, of in columns.items() if not isinstance(of.get("_type"), str)}
     paths = dict(columns)
     for name, members in nested.items():
@@ -106,6 +119,7 @@ def features_of(schema: Any) -> StoredFeatures:
         tuple(name for name, members in nested.items() if _BOX in members),
         {path: names for path, of in paths.items() if (names := _class_names(of))},
         schema.names,
+        frozenset(paths.keys() - columns.keys()),
     )
 
 
@@ -184,9 +198,10 @@ def open_objects(
     Raises:
         RowFault: when the column does not hold objects.
     """
-    found = _objects_in(cells.get(column) or [], column)
+    cell = cells.get(column)
+    found = [] if cell is None else _objects_in(cell, column)
     ids: list[Any] = [of.get("id") for of in found]
-    if not all(isinstance(one, int) for one in ids) or len({*ids}) < len(ids):
+    if not all(type(one) is int for one in ids) or len({*ids}) < len(ids):
         ids = [*range(len(found))]
     names = features.classes.get(class_path, ())
     member = class_path.removeprefix(f"{column}.")
@@ -196,7 +211,8 @@ def open_objects(
             category = class_of(of.get(member), names)
             if category is None or isinstance(category, list | dict):
                 raise RowFault("E-SRC-LABEL", f"{class_path} has no class")
-        except RowFault as error:
+            name = text_of(category)
+        except ValueError as error:
             bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
             continue
         area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
@@ -204,7 +220,7 @@ def open_objects(
             CocoInstance(
                 id=number,
                 image_id=0,
-                category_id=text_of(category),
+                category_id=name,
                 bbox=msgspec.Raw(msgspec.json.encode(of.get(_BOX))),
                 area=area if isinstance(area, int | float) and math.isfinite(area) else None,
                 iscrowd=crowd if isinstance(crowd, int) else 0,

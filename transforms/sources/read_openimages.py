@@ -7,6 +7,7 @@ be anywhere in a table. `OpenImagesReader` makes the samples of a partition.
 
 import functools
 import itertools
+import math
 import operator
 import posixpath
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -159,6 +160,9 @@ def match_masks(
         except ValueError as error:
             yield row, ("E-ANN-ROW", str(error))
             continue
+        if not all(map(math.isfinite, edges)):
+            yield row, ("E-ANN-ROW", f"a box of {edges}")
+            continue
         found = [(_distance(edges, of), at) for at, of in free.items() if of.category_id == label]
         distance, at = min(found, default=(1.0, -1))
         if posixpath.basename(path) not in files:
@@ -185,12 +189,14 @@ class OpenImagesReader:
         classes: URI of the file of classes.
         access: credentials and limits for stores.
         allow_unannotated: whether an image without rows is a sample instead of a reject.
+        has_masks: whether objects have masks.
     """
 
     splitting: Splitting
     classes: str
     access: Access = DEFAULT_ACCESS
     allow_unannotated: bool = False
+    has_masks: bool = False
 
     def __call__(self, grouped: tuple[Partition, Iterable[_Parts]]) -> Iterator[Item]:
         """Yield samples, rejects, and notes on what the rows hold."""
@@ -227,7 +233,7 @@ class OpenImagesReader:
     ) -> Iterator[Item]:
         """Yield the sample of an image and its dropped rows, or rejects, without their split."""
         more = [row for row in all_rows if row[0] in (ROTATION, MASKS) and image_id]
-        rows = [row for row in all_rows if row not in more]
+        rows = [row for row in all_rows if row[0] not in (ROTATION, MASKS) or not image_id]
         ids = tuple(_id_of(row) for row in rows)
         names = sorted(file.entry.name for file in images)
         if not image_id:
@@ -258,7 +264,8 @@ class OpenImagesReader:
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
         ids: list[int | str] = []
-        name, found, seen = image.entry.name, {BOXES}, set[tuple[str, ...]]()
+        name, seen = image.entry.name, set[tuple[str, ...]]()
+        found = {BOXES, "instance_masks"} if self.has_masks else {BOXES}
         orientation = 0
         for row in (row for row in more if row[0] == ROTATION):
             (cell,) = row[2]
@@ -288,7 +295,6 @@ class OpenImagesReader:
                 found |= known
         files = [image]
         for row, match in match_masks((row for row in more if row[0] == MASKS), objects, masks):
-            found.add("instance_masks")
             if isinstance(match, tuple):
                 yield _rejected(*match, image_id, name, _id_of(row))
             else:

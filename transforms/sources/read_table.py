@@ -106,7 +106,8 @@ class TableReader:
         """Yield a sample or a reject for every row, then notes about the columns.
 
         Raises:
-            RuntimeError: `E-TAB-HEADER` when a column that an option names is missing;
+            RuntimeError: `E-TAB-HEADER` when the column of objects is missing, or another named
+                column of CSV and TSV;
                 `E-SRC-SPLIT` when a row has no split.
         """
         if not file.format:
@@ -121,6 +122,9 @@ class TableReader:
             what = f"has no column {min(missing)!r}"
             remedy = f"name one of {', '.join(table.columns[:20])}"
             raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
+        if self.objects_column not in {"", *table.features.columns}:
+            what = f"has no column {self.objects_column!r}"
+            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, "name another column"))
         notes: dict[str, _SplitNotes] = {}
         stager = Stager(self.staging) if self.stores_images and self.staging else None
         for row in table.rows:
@@ -161,7 +165,8 @@ class TableReader:
             blobs: tuple[Blob, ...]
             if self.stores_images:
                 image = open_image(cells.get(self.image_column), self.image_column)
-                blobs = (image.blob(f"{file.entry.name}:{number}"),)
+                name = key if self.key_column else f"{file.entry.name}:{number}"
+                blobs = (image.blob(name),)
             else:
                 blobs = self._blobs_of(cells, file.split)
             code = "E-ROW-TYPE"

@@ -360,9 +360,7 @@ def _open_parquet(file: TableFile, storage: Storage, buffer_bytes: int = 0) -> A
     if not buffer_bytes:
         stored = open_stored(storage, file.entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
     with _parquet_faults(file):
-        return pyarrow.parquet.ParquetFile(
-            stored, buffer_size=buffer_bytes, pre_buffer=not buffer_bytes
-        )
+        return pyarrow.parquet.ParquetFile(stored, buffer_size=buffer_bytes)
 
 
 def _parquet_rows(

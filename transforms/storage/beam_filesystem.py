@@ -95,7 +95,9 @@ class BeamStorage(Storage):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
         if _GLOB & set(name):
-            raise ValueError(f"a name to delete must not hold * ? or [, got {name!r}: delete it")
+            raise ValueError(
+                f"a name to delete must not hold * ? or [, got {name!r}: do it by hand"
+            )
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
 

@@ -286,7 +286,7 @@ def unknown_keys(given: Any, known: Any) -> Iterator[str]:
     ['c']
     """
     if isinstance(given, dict):
-        yield from given.keys() - known.keys()
+        yield from sorted(given.keys() - known.keys())
         for key in given.keys() & known.keys():
             yield from unknown_keys(given[key], known[key])
     elif isinstance(given, list):
