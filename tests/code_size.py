@@ -63,7 +63,7 @@ BUDGETS = (
     Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 770, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 20_885, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_550, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 32_580, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 142
 

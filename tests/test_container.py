@@ -81,6 +81,7 @@ print(beam_tfrec.__file__)
 """
 
 
+@pytest.mark.thorough
 def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", USE], cwd=hostile, capture_output=True, text=True, timeout=60

@@ -289,6 +289,7 @@ def write_many(out: Path, rows: dict[str, dict[str, IndexRow]]) -> Path:
     return write_manifest(out, SPEC, entries, [Label(n, f"class {n}") for n in range(5)])
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_records(tmp_path: Path, compared: Compared) -> None:
     draw = random.Random(0)
     sizes = {"test": 5_000, "train": 85_000, "val": 10_000}

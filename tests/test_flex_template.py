@@ -112,6 +112,7 @@ def launch(folder: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_template_writes_the_same_bytes_as_the_command(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(5), make_coco(3, name="val")
     images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]

@@ -126,7 +126,10 @@ def write_objects(path: Path, rows: Rows, names: Sequence[str], form: str) -> Pa
     return write(path, rows, types, features, 7)
 
 
-@pytest.mark.parametrize("form", ["Sequence", "List", "dict", "[]"])
+@pytest.mark.parametrize(
+    "form",
+    ["List", *(pytest.param(of, marks=pytest.mark.thorough) for of in ("Sequence", "dict", "[]"))],
+)
 def test_boxes_are_those_of_coco(form: str, tmp_path: Path) -> None:
     rows, names = coco_rows()
     path = write_objects(tmp_path / "in/t.parquet", rows, names, form)
@@ -141,7 +144,7 @@ def test_boxes_are_those_of_coco(form: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out/_staged").exists()
 
 
-@pytest.mark.parametrize("stored", ["files", "binary"])
+@pytest.mark.parametrize("stored", ["files", pytest.param("binary", marks=pytest.mark.thorough)])
 def test_classes_and_images_are_those_of_files(stored: str, tmp_path: Path) -> None:
     """Images in cells give the records of images in files."""
     images, rows = tmp_path / "images", photo_rows()
@@ -302,6 +305,7 @@ def test_faults_of_files_and_flags(
     assert ended.code == code
 
 
+@pytest.mark.thorough
 def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     rows = [
         {"id": n, "image": {"bytes": jpeg_bytes(color=n) + bytes(9000), "path": None}, "label": 0}
@@ -330,6 +334,7 @@ def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     assert ended.out.startswith("already complete: ")
 
 
+@pytest.mark.thorough
 def test_splits_days_buckets_and_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A glob of a bucket gives the bytes of a folder; a later day adds its rows only."""
     rows = photo_rows()

@@ -164,8 +164,8 @@ def test_attributes_and_labels_have_the_keys_of_the_object_detection_api(tmp_pat
     [
         ("0", 1, 0),
         ("90.0", 1, 1),  # counter-clockwise, as numpy turns
-        ("180", 1, 2),
-        ("270", 1, 3),
+        pytest.param("180", 1, 2, marks=pytest.mark.thorough),
+        pytest.param("270", 1, 3, marks=pytest.mark.thorough),
         ("90", 6, 1),  # the list is right, not the file
         ("0", 6, 0),
         ("nan", 6, 3),
@@ -410,6 +410,7 @@ def test_flags_must_fit_together(flags: str, said: str, tmp_path: Path) -> None:
     assert (ended.code, said in ended.fault) == (2, True), ended.fault
 
 
+@pytest.mark.thorough
 def test_rows_may_be_in_any_order(tmp_path: Path) -> None:
     sides = [f"0.{side}" for side in range(1, 9)]
     rows = [[box(f"i{n}", f"/m/01yrx,1,0,{side},0,1,,,,,") for side in sides] for n in range(6)]

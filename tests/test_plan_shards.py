@@ -306,7 +306,11 @@ def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
         ({"train": 100}, Sharding({"": 8}, hosts=4, seed=-3)),
         ({"train": 1024}, Sharding()),  # 16 shards
         ({"train": 50}, Sharding(records_per_shard=7)),
-        ({"train": 9000}, Sharding({"": 3}, order={"": INPUT})),  # three buckets
+        pytest.param(  # three buckets
+            {"train": 9000},
+            Sharding({"": 3}, order={"": INPUT}),
+            marks=pytest.mark.thorough,
+        ),
         (
             {"train": 60, "val": 20, "test": 7},
             Sharding({"train": 4, "": 2}, order={"val": INPUT}, seed=2),

@@ -63,8 +63,10 @@ def resharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(out, "--num_shards", 3, "--seed", 5)
 
 
-QUICK = ["coco detection, captions and keypoints", "table of JSON Lines, sequences", "pairs"]
+QUICK = ["coco detection, captions and keypoints"]
 OTHERS = [
+    "table of JSON Lines, sequences",
+    "pairs",
     "coco detection, split by hash",
     "coco keras, in order of the input",
     "coco tfds, panoptic",
@@ -172,6 +174,7 @@ def test_a_feature_decides_the_split(tmp_path: Path) -> None:
     assert (list(manifest["splits"]), len(manifest["features"])) == (["test", "val"], 2)
 
 
+@pytest.mark.thorough
 def test_a_larger_sample_holds_the_smaller_one(whole: Path, tmp_path: Path) -> None:
     found = []
     for share in ("20%", "60%", "1"):

@@ -99,8 +99,11 @@ def built(sources: Sources, output: Path) -> Path:
 @pytest.mark.parametrize(
     "job",
     [
-        *(coco_job, sidecar_job, table_job),
-        *(pytest.param(job, marks=pytest.mark.thorough) for job in (keras_job,)),
+        coco_job,
+        *(
+            pytest.param(job, marks=pytest.mark.thorough)
+            for job in (sidecar_job, table_job, keras_job)
+        ),
     ],
 )
 def test_shards_are_those_of_a_fresh_build(
@@ -154,6 +157,7 @@ def test_conversion_makes_the_bytes_of_a_fresh_build(make_coco: MakeCoco, tmp_pa
     assert "holds changed images (image_converted), which annotations do not fit" in refused.fault
 
 
+@pytest.mark.thorough
 def test_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     (train, of_train), (val, of_val) = make_coco(6), make_coco(4, "val")
     for place, path in enumerate(sorted(val.iterdir())):

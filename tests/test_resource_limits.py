@@ -168,7 +168,7 @@ def test_tables_that_are_large_in_memory(
     out = tmp_path / "out"
     flags = ("--types", "a=bytes", "--max_rejected", "1", "--workers", "1")
     arguments = ["--table", str(tmp_path / name), "--output", str(out), *flags]
-    run = Run(*children.outcome_of(convert_within, 704 << 20, arguments, run_table))
+    run = Run(*children.outcome_of(convert_within, 900 << 20, arguments, run_table))
     assert run.code == 0, run.err
     assert manifest_of(out)["splits"]["train"]["records"] == records
     assert [line["code"] for line in rejected_of(out)] == rejects

@@ -208,6 +208,7 @@ def test_lines_of_a_long_run(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatc
     assert not_progress(run.err) == []
 
 
+@pytest.mark.thorough
 def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
     """No progress and no notes; the summary and a fault are printed."""
     images, annotations = make_coco(3)

@@ -120,7 +120,12 @@ def test_fields_are_those_of_sidecar(tmp_path: Path) -> None:
     ("flags", "good", "bad"),
     [
         (("--format", "auto", "--features", "boxes,masks"), SA1B, SA1B | {"annotations": [{}]}),
-        (("--format", "labelme", "--first_label", 0), labelme(shape()), labelme({})),
+        pytest.param(
+            ("--format", "labelme", "--first_label", 0),
+            labelme(shape()),
+            labelme({}),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_objects_are_those_of_sidecar(

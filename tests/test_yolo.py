@@ -210,6 +210,7 @@ def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have
     assert manifest["splits"]["train"].get("skipped", {}) == skipped
 
 
+@pytest.mark.thorough
 def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path) -> None:
     """Their labels lie where the split's do not, since a folder `images` is within another."""
     root = write_images(tmp_path / "set", dict.fromkeys(("1", "2"), ""))
