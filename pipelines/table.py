@@ -253,7 +253,7 @@ class TableConfig(StagingConfig):
             self.objects_column,
             self.stores_images,
             None if self.plan else self.staging,
-            self.label_file,
+            bool(self.label_file),
         )
         listing = None
         read = pieces | "ReadTable" >> self.samples_step(reader)

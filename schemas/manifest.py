@@ -335,6 +335,21 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 
 
+def unknown_keys(given: Any, known: Any) -> Iterator[str]:
+    """Yield keys of decoded JSON that a value of its type does not have.
+
+    >>> list(unknown_keys({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]}))
+    ['c']
+    """
+    if isinstance(given, dict):
+        yield from sorted(given.keys() - known.keys())
+        for key in given.keys() & known.keys():
+            yield from unknown_keys(given[key], known[key])
+    elif isinstance(given, list):
+        for one, other in zip(given, known, strict=True):
+            yield from unknown_keys(one, other)
+
+
 def order_of(plan: JobPlan, split: str) -> Order:
     """Return a split's order from a plan's option `order`, such as `all=shuffled train=input`."""
     orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())

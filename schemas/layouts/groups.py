@@ -332,20 +332,37 @@ def orientation_to_photo(
 PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values, found_as="panoptic")
 
 
-def _number_values(picture: Picture, of_objects: bool = False) -> Values | Unfit:
-    """Return the number of each pixel, or the mask of each object.
+def _read_numbers(picture: Picture, place: int) -> Any | Unfit:
+    """Return the number of each pixel of a PNG, an array turned as the photo is."""
+    from beam_tfrec.schemas.geometry.masks import read_numbers
 
-    Sources with such PNGs count objects from 0, and their pixels have the next number.
-    """
-    from beam_tfrec.schemas.geometry.masks import encode_gray_png, read_numbers
-
-    found = _read_ids(picture, 2 if of_objects else 1, NUMBERS_8_BITS, read_numbers)
+    found = _read_ids(picture, place, NUMBERS_8_BITS, read_numbers)
     if isinstance(found, Unfit):
         return found
     orientation, pixels = found
-    numbers = turn_array(pixels, orientation)
-    if not of_objects:
-        return {f"{_CLASSES}/encoded": [encode_gray_png(numbers)], f"{_CLASSES}/format": [b"png"]}
+    return turn_array(pixels, orientation)
+
+
+def _semantic_values(picture: Picture) -> Values | Unfit:
+    """Return the PNG of the class of each pixel."""
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png
+
+    numbers = _read_numbers(picture, 1)
+    if isinstance(numbers, Unfit):
+        return numbers
+    return {f"{_CLASSES}/encoded": [encode_gray_png(numbers)], f"{_CLASSES}/format": [b"png"]}
+
+
+def _object_mask_values(picture: Picture) -> Values | Unfit:
+    """Return the mask of each object, from the PNG that numbers them.
+
+    Sources with such PNGs count objects from 0, and their pixels have the next number.
+    """
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png
+
+    numbers = _read_numbers(picture, 2)
+    if isinstance(numbers, Unfit):
+        return numbers
     ids = [int(found.annotation_id) + 1 for found in picture.objects]
     masks = [(numbers == number) & (number < 255) for number in ids]  # 255 is the border
     picture.repairs.extend("mask_empty" for mask in masks if not mask.any())
@@ -379,10 +396,9 @@ _SEMANTIC = (
     Feature(f"{_CLASSES}/encoded", Kind.BYTES, False, _NUMBERED),
     text(f"{_CLASSES}/format", "png"),
 )
-_of_objects = functools.partial(_number_values, of_objects=True)
 OF_PNGS = (
-    FeatureGroup("semantic", _SEMANTIC, _number_values, "semantic"),
-    FeatureGroup("object_masks", _MASKS, _of_objects, "object_masks", needs_boxes=True),
+    FeatureGroup("semantic", _SEMANTIC, _semantic_values, "semantic"),
+    FeatureGroup("object_masks", _MASKS, _object_mask_values, "object_masks", needs_boxes=True),
     FeatureGroup("instance_masks", _MASKS, _instance_values, "instance_masks", needs_boxes=True),
 )
 """Groups for PNGs: Pascal VOC's of classes and numbered objects, Open Images' of an object each."""

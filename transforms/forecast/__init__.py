@@ -8,7 +8,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -204,9 +204,15 @@ def outline_shard(
     )
 
 
-def gather_plan(table: ShardTable, *others: Any) -> None:
-    """Store a `GatheredPlan` in this process for `take_plan`, from its fields."""
-    _GATHERED.append(GatheredPlan(table, *others))
+def gather_plan(
+    table: ShardTable,
+    outlines: list[ShardOutline],
+    sources: list[SplitSource],
+    rejected: list[Rejected],
+    tallies: list[tuple[str, PinTally]],
+) -> None:
+    """Store the gathered plan in this process for `take_plan`."""
+    _GATHERED.append(GatheredPlan(table, outlines, sources, rejected, tallies))
 
 
 def take_plan() -> GatheredPlan:

@@ -18,8 +18,9 @@ from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.columns import Cell, text_of
 from beam_tfrec.schemas.fields import BadAnnotation
 from beam_tfrec.schemas.samples import STAGED_IMAGES, Blob
+from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.list_blobs import listing_fault
-from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_objects
+from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.storage import Entry
 
 _METADATA = b"huggingface"
@@ -228,9 +229,7 @@ def open_objects(
         )
     sides = (cells.get(side) for side in ("width", "height"))
     width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
-    opened = read_objects(b"", lambda _: SideFile(width, height, entries, bad))
-    assert isinstance(opened, SideSample)
-    return opened
+    return read_sidecar.open_objects(SideFile(width, height, entries, bad))
 
 
 def _objects_in(cell: Cell, column: str) -> list[dict[str, Any]]:

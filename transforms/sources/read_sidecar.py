@@ -94,16 +94,22 @@ def read_objects(
     side = SideFile(0, 0, [], []) if text is None else parse(text)
     if isinstance(side, str):
         return "E-ANN-FILE", side
+    return open_objects(side, segmentations=segmentations)
+
+
+def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
+    """Return the sample of parsed annotations, with their faults and notes."""
     opener = ObjectOpener({entry.category_id: side.num_keypoints for entry in side.entries})
     image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
     opened, bad = opener.open_all(side.entries, image, segmentations=segmentations)
-    names = sorted({of.category_id for _, of, _ in opened if isinstance(of.category_id, str)})
-    payload = pack([outline for _, _, outline in opened]) if segmentations else b""
-    ids = tuple(annotation_id for annotation_id, _, _ in opened)
+    objects = [one.fields for one in opened]
+    names = sorted({of.category_id for of in objects if isinstance(of.category_id, str)})
+    payload = pack([one.segmentation for one in opened]) if segmentations else b""
+    ids = tuple(one.annotation_id for one in opened)
     attributes = [side.attributes.get(annotation_id, {}) for annotation_id in ids]
-    fields = PictureFields(image.width, image.height, [found for _, found, _ in opened])
+    fields = PictureFields(image.width, image.height, objects)
     if any(attributes):  # other samples keep the bytes that they had before attributes
-        fields = AttributedFields(image.width, image.height, fields.objects, attributes=attributes)
+        fields = AttributedFields(image.width, image.height, objects, attributes=attributes)
     opener.repairs.update(side.repairs)
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
     found += ["keypoints"] if side.num_keypoints else []

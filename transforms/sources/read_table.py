@@ -86,7 +86,7 @@ class TableReader:
         objects_column: column of Parquet with each image's objects; empty for none.
         stores_images: whether the image column of Parquet holds the images' bytes.
         staging: place for these images; None to write none, for a plan.
-        label_file: URI of the file that numbers the classes; empty if the schema may do so.
+        has_label_file: whether a file numbers the classes, so that the schema does not.
     """
 
     splitting: Splitting
@@ -100,7 +100,7 @@ class TableReader:
     objects_column: str = ""
     stores_images: bool = False
     staging: Staging | None = None
-    label_file: str = ""
+    has_label_file: bool = False
 
     def __call__(self, file: TableFile) -> Iterator[Item]:
         """Yield a sample or a reject for every row, then notes about the columns.
@@ -220,7 +220,7 @@ class TableReader:
         paths = self.label_columns
         if self.objects_column:
             paths = (features.class_path(self.objects_column),)
-        if self.label_file or len(paths) != 1:
+        if self.has_label_file or len(paths) != 1:
             return []
         return [Label(*of) for of in enumerate(features.classes.get(paths[0], ()))]
 

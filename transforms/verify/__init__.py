@@ -6,11 +6,11 @@ lines.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from beam_tfrec.schemas.manifest import (
     ShardEntry,
     from_json,
     read_manifest,
+    unknown_keys,
 )
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.gate import usable_cores
@@ -277,21 +278,6 @@ def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
     except ValueError as error:
         report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
     return None
-
-
-def unknown_keys(given: Any, known: Any) -> Iterator[str]:
-    """Yield keys of decoded JSON that a value of its type does not have.
-
-    >>> list(unknown_keys({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]}))
-    ['c']
-    """
-    if isinstance(given, dict):
-        yield from sorted(given.keys() - known.keys())
-        for key in given.keys() & known.keys():
-            yield from unknown_keys(given[key], known[key])
-    elif isinstance(given, list):
-        for one, other in zip(given, known, strict=True):
-            yield from unknown_keys(one, other)
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
