@@ -163,5 +163,5 @@ def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.
     if split not in manifest.splits:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))
-    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, split):
+    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, [split]):
         yield from read_data_set.parts_of(shard)

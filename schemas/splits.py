@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from beam_tfrec.schemas.faults import fault_line
 
+_MAX_FOLDS = 1000
 _DIGEST_BITS = 128
 GIVEN, HASH = "given", "hash"
 USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
@@ -22,6 +23,20 @@ USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
 out of the data set."""
 
 _NO_FIELDS: Mapping[str, str] = {}
+
+
+def fold_names(k: int) -> list[str]:
+    """Return the names of k folds.
+
+    >>> fold_names(3)
+    ['fold0', 'fold1', 'fold2']
+
+    Raises:
+        ValueError: `k` is not 2 to 1,000.
+    """
+    if not 2 <= k <= _MAX_FOLDS:
+        raise ValueError(f"folds must be 2 to {_MAX_FOLDS:,}, got {k}: give for example fold*5")
+    return [f"fold{number}" for number in range(k)]
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,14 @@ def test_splittings_without_effect_are_refused(arguments: dict[str, Any], messag
         Splitting(**arguments)
 
 
+def test_folds_are_equal_shares() -> None:
+    assert parse_splits("fold*12")[0] == {f"fold{n}": 1 for n in range(12)}
+    assert parse_splits("test=2, fold*2 ")[0] == {"test": 2, "fold0": 1, "fold1": 1}
+    for text in ("fold*1", "fold*1001"):
+        with pytest.raises(ValueError, match=f"folds must be 2 to 1,000, got {text[5:]}: give"):
+            parse_splits(text)
+
+
 @pytest.mark.parametrize("text", ["train=90,val", "train=many", "train,,val", "a=1,a=2"])
 def test_splits_that_cannot_be_read_are_refused(text: str) -> None:
     message = f"{FORM} {text!r}: give such as train=90,val=10"

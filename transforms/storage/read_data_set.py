@@ -5,7 +5,7 @@ from it. Each names its own remedy, since they differ in what else a user can gi
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
@@ -85,8 +85,10 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
     return manifest, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = "") -> list[Shard]:
-    """Return the shards of a data set, or of one split, as a listing of its folder has them.
+def list_shards(
+    storage: Storage, manifest: Manifest, remedy: str, splits: Collection[str] = ()
+) -> list[Shard]:
+    """Return the shards of all splits, or of these, as a listing of the data set's folder has them.
 
     Raises:
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
@@ -95,7 +97,7 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
     there = {entry.name: entry for entry in storage.list(recursive=False)}
     shards: list[Shard] = []
     for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        if split in ("", entry.split):
+        if not splits or entry.split in splits:
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
                 code, what = wrong
