@@ -47,6 +47,12 @@ class ExamplesConfig(StagingConfig):
     labels: Mapping[int, str]
     layout: RecordsLayout = field(default_factory=RecordsLayout)
 
+    def __post_init__(self) -> None:
+        """Refuse a table of groups."""
+        if table := self.splitting.group_table:
+            raise ValueError(f"group_by must name a feature, got {table!r}: write groups into one")
+        super().__post_init__()
+
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""

@@ -224,11 +224,12 @@ def budget_of(name: str, text: str) -> RejectBudget:
 def _add_split_flags(group: FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; or the name of a field"
     group.text("--split_by", how, "HOW", GIVEN)
-    usual = f"shares of the hash, fold*K for K equal folds, or the field's values (default there:"
-    usual = f"{usual} {','.join(USUAL_SPLITS)})"
+    usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
+    usual = f"shares of the hash, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
-    together = "keep samples with the same value of this field in one split"
-    group.text("--group_by", together, "FIELD", rare=True)
+    table = "a .csv or .parquet file with the columns key and cluster, or key and group"
+    together = f"keep samples with the same value of this field, or of {table}, in one split"
+    group.text("--group_by", together, "FIELD|FILE", rare=True)
     group.number("--split_seed", "seed of splits by hash (default 0)", 0, rare=True)
 
 

@@ -10,7 +10,15 @@ from typing import SupportsIndex
 
 import tensorflow as tf
 
-from beam_tfrec.readers.data_sets import DataSets, Part, Root, Splits, deal, find_data_sets, list_shards
+from beam_tfrec.readers.data_sets import (
+    DataSets,
+    Part,
+    Root,
+    Splits,
+    deal,
+    find_data_sets,
+    list_shards,
+)
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,

@@ -80,9 +80,9 @@ def test_several_splits_are_read_as_one(tmp_path: Path) -> None:
     assert len(beam_tfrec.load(root, train, batch_size=4)) == 2
     assert beam_tfrec.steps_per_epoch(root, train, 4) == 2
     for split in ([], ["fold0", "fold0"]):
-        with pytest.raises(ValueError, match="^split must name each split once, got "):
+        with pytest.raises(ValueError, match=r"^split must name each split once, got "):
             beam_tfrec.open(root, split)
-    with pytest.raises(ValueError, match="^split must be one of fold0, fold1, fold2, got 'val'$"):
+    with pytest.raises(ValueError, match=r"^split must be one of fold0, fold1, fold2, got 'val'$"):
         beam_tfrec.open(root, ["fold0", "val"])
 
 
