@@ -90,7 +90,8 @@ def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
 
 
 NO_VALUE = "decides its split and has no value; give every sample one, or split without it"
-SHARES_NEEDED = "splits must have shares if split_by is hash, and only then, got split_by"
+SHARES_NEEDED = "splits must have shares if split_by is hash or stratified, and only then, got"
+SHARES_NEEDED += " split_by"
 SUCH_AS = "give for example --split_by hash --splits train=90,val=10"
 FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
 
@@ -116,12 +117,13 @@ def test_a_field_that_names_no_split_stops_the_run(
 
 ONE = {"a": Fraction(1)}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"by": ""}, "split_by must not be empty, got '': give given, hash or a field"),
+    ({"by": ""}, "split_by must not be empty, got '': give given, hash, stratified or a field"),
     ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
     ({"by": "part", "shares": ONE}, f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}"),
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
     ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
-    ({"seed": 3}, "group_by and split_seed need split_by hash, got 'given': leave them out"),
+    ({"seed": 3}, "group_by and split_seed need split_by hash or stratified, got 'given': leave"),
+    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': leave it out"),
     (
         {"by": HASH, "shares": ONE, "seed": 10**64},
         "split_seed must have at most 64 digits, got 1000",

@@ -121,6 +121,11 @@ class ArraysLayout(Layout):
             others=tuple(sorted(others.items())),
         )
 
+    def classes_of(self, sample: Sample) -> list[int | str]:
+        """Return the label of an item, if it has one."""
+        label = _FIELDS.decode(sample.fields).label
+        return [] if label is None else [label]
+
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; features of other arrays are its largest error."""
         return _BYTES_BESIDE_ARRAY + sample.blobs[0].read_bytes + len(sample.fields)

@@ -2,12 +2,12 @@
 
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.splits import DigestValues, Splitting
 from beam_tfrec.transforms.storage import Access, read_uri, source_changed
 
 if TYPE_CHECKING:  # pyarrow takes 0.2 s, and few runs have a table
@@ -21,11 +21,7 @@ _KEY, _GROUPS = "key", ("cluster", "group")
 _REMEDY = "give a .csv or .parquet file with the columns key and cluster, or key and group"
 
 
-GroupDigests = tuple[Any, Any]
-"""Arrays of sorted digests of keys, and of the digest of each one's group."""
-
-
-def read_groups(splitting: Splitting, access: Access) -> GroupDigests:
+def read_groups(splitting: Splitting, access: Access) -> DigestValues:
     """Return the sorted digests of a table's keys, and the digest of each one's group.
 
     Args:
