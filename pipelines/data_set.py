@@ -257,6 +257,7 @@ class DataSetConfig(DataSetJob):
             self.access,
             splitting=self.splitting,
             classes_of=self.layout.classes_of if self.splitting.by == STRATIFIED else None,
+            earlier=[earlier.uri for earlier in self.earlier.sets],
         )
 
     def options(self) -> dict[str, str]:

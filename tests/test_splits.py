@@ -263,7 +263,6 @@ def test_a_table_without_one_group_for_each_key_is_refused(
 
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde"), min_size=1), st.text())
 def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str) -> None:
-    """Also keys with digests that end in zero bytes."""
     splitting = Splitting(HASH, SHARES, "g.csv")
     digests = sorted((splitting.digest_of(key), key) for key in groups)
     values = [splitting.digest_of(groups[key]) for _, key in digests]
@@ -272,6 +271,17 @@ def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str
     for key in [*groups, other]:
         assert grouped.split_for("", key) == BY_HASH.split_of(groups.get(key, key))
     assert table.found.all()
+
+
+@given(
+    st.lists(st.binary(min_size=16, max_size=16), unique=True), st.binary(min_size=16, max_size=16)
+)
+def test_digests_are_found(digests: list[bytes], other: bytes) -> None:
+    """Also those that end in zeros, which NumPy would cut off."""
+    held = sorted({*digests, bytes(16), b"a".ljust(16, b"\0")})
+    table = DigestTable(np.array(held, "S16"), np.arange(len(held)))
+    assert [table.find(digest).tolist() for digest in held] == [[n] for n in range(len(held))]
+    assert table.find(other).tolist() == [n for n, digest in enumerate(held) if digest == other]
 
 
 # --- COCO images ---

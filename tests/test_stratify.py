@@ -1,24 +1,34 @@
 """Stratified splits: shares of each class, groups, and the same result in any order."""
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_tfrec.pipelines import folder
-from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.pipelines.coco import CocoConfig
+from beam_tfrec.pipelines.examples import WriteExamples
+from beam_tfrec.pipelines.pairs import PairsConfig
+from beam_tfrec.pipelines.records import RecordsConfig
+from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
+from beam_tfrec.schemas.splits import HASH, STRATIFIED, Splitting
 from beam_tfrec.schemas.stratify import NEW, stratify
+from beam_tfrec.transforms.sources.stratify_samples import Listed, assign_splits
 from tests.coco_command import (
     committed_by,
 )
 from tests.conftest import draw
+from tests.oracle import CASES, DATA, make_sources
 from tests.test_splits import put_photos, split_of_each
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
@@ -161,3 +171,102 @@ def test_classes_of_folders_are_divided(tmp_path: Path) -> None:
     again = tmp_path / "again"
     committed_by(folder.run, again, "--images", images, *FLAGS, "--exclude", exclude)
     assert split_of_each(again) == split_of_each(out)
+
+
+def test_later_samples_fill_up_the_splits(tmp_path: Path) -> None:
+    """The samples of both days together have the shares, and none is written twice."""
+    names = [f"{name}/s{n % 3}/{n}.jpg" for name in ("cat", "dog") for n in range(30)]
+    first = ["cat/s0/0.jpg", "dog/s0/0.jpg", *(name for name in names if "s1" in name)]
+    images = put_photos(tmp_path / "images", *first)
+    flags = ("--images", images, *FLAGS)
+    committed_by(folder.run, tmp_path / "one", *flags)
+    put_photos(images, *names)
+    committed_by(folder.run, tmp_path / "two", *flags, "--since", tmp_path / "one")
+    one, two = split_of_each(tmp_path / "one"), split_of_each(tmp_path / "two")
+    assert {*one} == {*first}
+    assert {*two} == {*names} - {*first}
+    found = classes_of_each(tmp_path / "one") + classes_of_each(tmp_path / "two")
+    each = {"train": 24, "val": 3, "test": 3}
+    assert found == {(split, name): each[split] for split in each for name in ("cat", "dog")}
+
+
+IMAGES = {"train": "photos"}
+BY_CLASS = Splitting(STRATIFIED, SHARES)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: PairsConfig(output="o", low=IMAGES, high={"train": "h"}, splitting=BY_CLASS),
+            "split_by stratified needs classes, layout pairs has none: give --stratify",
+        ),
+        (
+            lambda: RecordsConfig(
+                output="o",
+                records={"train": ["r"]},
+                layout=RecordsLayout(RecordType.BYTES),
+                splitting=BY_CLASS,
+            ),
+            "split_by needs features, got 'stratified': leave it out",
+        ),
+        (
+            lambda: CocoConfig(
+                output="o",
+                images=IMAGES,
+                annotations={"train": ["a.json"]},
+                splitting=replace(BY_CLASS, group_by="scene", stratify_by="country"),
+            ),
+            "group_by and stratify_by must name one field of images at most, got scene and country",
+        ),
+        (
+            lambda: WriteExamples("o", splitting=BY_CLASS),
+            "split_by of WriteExamples must not be stratified: give hash",
+        ),
+        (
+            lambda: WriteExamples("o", splitting=replace(BY_CLASS, group_by="g.csv")),
+            "group_by must name a feature, got 'g.csv': write groups into one",
+        ),
+    ],
+)
+def test_sources_without_classes_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        make()
+
+
+def test_samples_without_any_class_are_refused() -> None:
+    listed = Listed(bytes(16), b"", [0])
+    message = "^E-ARG the source: has no sample with a class, which split_by stratified needs; give"
+    with pytest.raises(RuntimeError, match=message):
+        assign_splits(BY_CLASS, [listed])
+    assert [len(column) for column in assign_splits(BY_CLASS, [])] == [0, 0]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "flags", "records"),
+    [
+        ("coco keras", (), 35),
+        ("coco tfds, panoptic", ("--stratify_by", "width"), 6),
+        ("table of Parquet, images and boxes in cells", (), 5),
+        ("sidecar, fields", ("--stratify_by", "imageWidth"), 7),
+        ("voc", (), 5),
+        ("yolo", (), 5),
+        ("openimages", (), 5),
+        ("arrays of .npz, raw", ("--group_by", "MADE/groups.csv"), 12),
+    ],
+)
+def test_each_source_is_divided(
+    name: str, flags: Sequence[str], records: int, tmp_path: Path
+) -> None:
+    made, out = tmp_path / "made", tmp_path / "out"
+    made.mkdir()
+    make_sources(made)
+    case = CASES[name]
+    given = " ".join([case.flags, *flags]).replace("val=", "").replace("--num_shards 2", "")
+    words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split()
+    divide = ("--split_by", "stratified", "--splits", "fold*2", "--allow_empty")
+    manifest = committed_by(case.run, out, *words, *divide)
+    counts = [split["records"] for split in manifest["splits"].values()]
+    assert sum(counts) == records
+    assert not (out / "_staged").exists()

@@ -334,6 +334,7 @@ class ReadSamples(beam.PTransform):
         splitting: rule of the reader. With a table or `stratified`, `read` has a field of this
             name.
         classes_of: function that returns the classes of a sample; None unless `stratified`.
+        earlier: URIs of earlier data sets, for `stratified`: their samples keep their splits.
     """
 
     read: Callable[[Any], Iterable[Item]]
@@ -343,6 +344,7 @@ class ReadSamples(beam.PTransform):
     labels: Sequence[Label] = ()
     splitting: Splitting = field(default_factory=Splitting)
     classes_of: Callable[[Sample], Collection[int | str]] | None = None
+    earlier: Sequence[str] = ()
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
@@ -362,7 +364,8 @@ class ReadSamples(beam.PTransform):
             tables["groups"] = beam.pvalue.AsSingleton(groups)
             counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
         if self.classes_of is not None:
-            assign = AssignSplits(self.read, self.splitting, self.classes_of, tables)
+            what = self.read, self.splitting, self.classes_of, tables
+            assign = AssignSplits(*what, self.earlier, self.access)
             assigned = pieces | "AssignSplits" >> assign
             tables = {**tables, "assigned": beam.pvalue.AsSingleton(assigned)}
         read = pieces | "Read" >> beam.ParDo(
