@@ -24,8 +24,8 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_groups import read_groups
 from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.split_tables import read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.coco_command import (
     MakeCoco,

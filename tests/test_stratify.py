@@ -23,7 +23,7 @@ from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.splits import HASH, STRATIFIED, Splitting
 from beam_tfrec.schemas.stratify import NEW, stratify
-from beam_tfrec.transforms.sources.stratify_samples import Listed, assign_splits
+from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
 from tests.coco_command import (
     committed_by,
 )
@@ -235,7 +235,7 @@ def test_sources_without_classes_are_refused(make: Callable[[], object], message
 
 
 def test_samples_without_any_class_are_refused() -> None:
-    listed = Listed(bytes(16), b"", [0])
+    listed = Listed(bytes(16), b"", bytes(4))
     message = "^E-ARG the source: has no sample with a class, which split_by stratified needs; give"
     with pytest.raises(RuntimeError, match=message):
         assign_splits(BY_CLASS, [listed])

@@ -22,8 +22,6 @@ from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import DigestValues, Splitting
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
-from beam_tfrec.transforms.sources.read_groups import read_groups
-from beam_tfrec.transforms.sources.stratify_samples import AssignSplits
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
@@ -356,22 +354,21 @@ class ReadSamples(beam.PTransform):
                 _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
             )
         )
-        tables: dict[str, beam.pvalue.AsSideInput] = {}
-        counts = [identified]
-        if self.splitting.group_table:
-            rule = pieces.pipeline | "Splitting" >> beam.Create([self.splitting])
-            groups = rule | "ReadGroups" >> beam.Map(read_groups, self.access)
-            tables["groups"] = beam.pvalue.AsSingleton(groups)
-            counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
-        if self.classes_of is not None:
-            what = self.read, self.splitting, self.classes_of, tables
-            assign = AssignSplits(*what, self.earlier, self.access)
-            assigned = pieces | "AssignSplits" >> assign
-            tables = {**tables, "assigned": beam.pvalue.AsSingleton(assigned)}
+        sides, counts = {}, [identified]
+        if self.splitting.group_table or self.classes_of:
+            from beam_tfrec.transforms.sources.split_tables import (
+                make_split_tables,
+            )  # rarely needed
+
+            of_samples = self.splitting, self.classes_of, self.earlier, self.access
+            tables = make_split_tables(pieces, self.read, *of_samples)
+            sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
+            if groups := tables.get("groups"):
+                counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
         read = pieces | "Read" >> beam.ParDo(
             _Read(self.read, self.exclude, self.access, self.splitting),
             beam.pvalue.AsList(identified),
-            **tables,
+            **sides,
         ).with_outputs("rejected", "sources", main="samples")
         sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
