@@ -34,7 +34,7 @@ MAX_GROUP_ROWS = 10_000_000
 """Largest table. Each worker holds 33 bytes a row; the step that reads it holds 250."""
 
 MAX_STRATIFIED = 10_000_000
-"""Largest number of samples: one step holds them all, with 350 bytes each while it sorts them."""
+"""Largest number of samples: one step holds them all, with up to 410 bytes each."""
 
 _KEY, _GROUPS = "key", ("cluster", "group")
 _TABLE_REMEDY = "give a .csv or .parquet file with the columns key and cluster, or key and group"
