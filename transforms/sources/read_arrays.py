@@ -20,7 +20,7 @@ from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import ArrayFields
 from beam_tfrec.schemas.layouts.arrays import found_in
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import NPZ, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import (
     BFLOAT16,
@@ -42,7 +42,6 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_blobs import (
     NPY,
-    NPZ,
     UNPACKED,
     Member,
     read_blob,
