@@ -109,6 +109,7 @@ CASES: Mapping[str, Case] = {
     "folder classification": Case(folder.run, _CLASSES),
     "folder imagenet": Case(folder.run, f"{_CLASSES} --layout imagenet"),
     "folder tutorial": Case(folder.run, f"{_CLASSES} --layout tutorial", codecs=True),
+    "folder raw": Case(folder.run, f"{_CLASSES} --layout raw --resize 16x12", codecs=True),
     "folder tensor": Case(
         folder.run, f"{_CLASSES} --layout tensor --resize 16x16 --dtype float32", codecs=True
     ),
