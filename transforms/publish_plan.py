@@ -363,9 +363,8 @@ def look_at_output(
     if not is_claimed(plan, output, names):
         return FREE, 0
     claimed = len(receipts(output))
-    files = sum(
-        split_of(name, names) is not None for name in files_in(output, names.folders(splits))
-    )
+    there = files_in(output, names.folders(splits))
+    files = sum(split_of(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 

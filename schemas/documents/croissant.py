@@ -52,6 +52,7 @@ def croissant_json(manifest: Manifest) -> str:
     but accepts the file.
     """
     layout, names = manifest.layout, manifest.plan.options.get("shard_names", COUNTED)
+    indexes = [_index(names)] if manifest.shards else []
     counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
     content: _Json = {
         "@context": _CONTEXT,
@@ -64,10 +65,7 @@ def croissant_json(manifest: Manifest) -> str:
         "version": f"{FORMAT_VERSION}.0.0",
         "isLiveDataset": False,
         "license": _licenses(manifest),
-        "distribution": [
-            *map(_shard, manifest.shards),
-            *([_index(names)] if manifest.shards else []),
-        ],
+        "distribution": [*map(_shard, manifest.shards), *indexes],
         "recordSet": _record_sets(manifest),
     }
     given = {name: value for name, value in content.items() if value != []}

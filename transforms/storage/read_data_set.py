@@ -107,7 +107,7 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
 
 
 def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries directly in the data set's folders, by name; `""` is the data set itself."""
+    """Return the entries directly in folders of a data set, by name; `""` is the data set."""
     prefixes = [f"{folder}/" if folder else "" for folder in sorted(folders)]
     found = (storage.list(prefix, recursive=False) for prefix in prefixes)
     return {entry.name: entry for entries in found for entry in entries}
