@@ -154,6 +154,17 @@ def refuse_foreign(output: Storage, found: Collection[str]) -> None:
         raise foreign(output, what, replaceable=of_a_run)
 
 
+def refuse_others(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+    """Refuse other files in the folders of splits, since readers open all that lies there.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN`, naming the first file.
+    """
+    for name in sorted(list_folders(output, names.folders(splits) - {""})):
+        if names.matches(name) is None:
+            raise foreign(output, f"{name} is in a folder of shards only", replaceable=False)
+
+
 def files_in(output: Storage, folders: Iterable[str]) -> dict[str, Entry]:
     """Return the files directly in the output's folders, by name; `""` is the output itself."""
     there = list_folders(output, folders)

@@ -45,6 +45,7 @@ from beam_tfrec.transforms.output_files import (
     names_of_ours,
     receipts,
     refuse_foreign,
+    refuse_others,
     removed_names,
     split_of,
 )
@@ -356,6 +357,7 @@ def look_at_output(
     Raises:
         RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would raise.
     """
+    refuse_others(output, names, splits)
     if overwrite:
         gone = removed_names(output, names, splits)
         refuse_foreign(output, names_of_ours(output, names, splits).difference(gone))

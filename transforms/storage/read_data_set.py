@@ -110,7 +110,8 @@ def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
     """Return the entries directly in folders of a data set, by name; `""` is the data set."""
     prefixes = [f"{folder}/" if folder else "" for folder in sorted(folders)]
     found = (storage.list(prefix, recursive=False) for prefix in prefixes)
-    return {entry.name: entry for entries in found for entry in entries}
+    # Some consoles make an object with the folder's own name.
+    return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
 def what_differs(written: ShardEntry | ShardInfo, listed: Entry | None) -> tuple[str, str] | None:
