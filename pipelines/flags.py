@@ -256,8 +256,10 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.number("--hosts", hosts, 1)
     group.text(
         "--shard_names",
-        "counted (train-00000-of-00016-750.tfrec), plain (without -750), or a template of {split}"
-        " {index:05} {num_shards:05} {records} (default counted; plain with --layout tfds)",
+        "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+        " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
+        " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
+        " folder for each split (default counted; plain with --layout tfds)",
         "NAMES",
     )
     order = "order of records, shuffled or input, for each split or for all (default shuffled)"

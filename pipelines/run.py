@@ -40,7 +40,7 @@ from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
 from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
-from beam_tfrec.transforms.output_files import is_own_document, remove_output
+from beam_tfrec.transforms.output_files import is_own_document, refuse_others, remove_output
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
@@ -178,6 +178,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
+        refuse_others(output, config.names, config.splits)
         if config.overwrite:
             _check_sources(config)
             replaces = remove_output(output, config.names, config.splits)

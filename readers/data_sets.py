@@ -274,32 +274,45 @@ stop=2)])
 
 
 def steps(
-    records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
+    records: Sequence[int],
+    global_batch: int,
+    hosts: int = 1,
+    host: int = 0,
+    drop_remainder: bool | None = None,
 ) -> int:
-    """Return the number of batches that every host reads from a split in an epoch.
+    """Return the number of batches that a host reads from a split in an epoch.
 
     Args:
-        records: number of records in the split.
+        records: number of records in each shard.
         global_batch: number of records in a batch, summed over all hosts.
         hosts: number of hosts.
-        drop_remainder: drop the last short batch; by default only with several hosts. Otherwise
-            some hosts may have one more batch.
+        host: number of this host, from 0.
+        drop_remainder: as in `drops_remainder`.
 
     Raises:
-        ValueError: `global_batch` is not a multiple of `hosts`, or no batch is left.
+        ValueError: `host` is not below `hosts`, `global_batch` is not a multiple of `hosts`, or
+            dropping the remainder leaves no batch.
 
-    >>> steps(1000, 64, 8), steps(1000, 64), steps(1000, 64, drop_remainder=True)
+    >>> steps([500, 500], 64, 8), steps([500, 500], 64), steps([500, 500], 64, drop_remainder=True)
     (15, 16, 15)
     """
-    check_host(0, hosts)
+    check_host(host, hosts)
     if global_batch < 1 or global_batch % hosts:
         raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
-    whole, left = divmod(records // hosts, global_batch // hosts)
-    is_dropping = hosts > 1 if drop_remainder is None else drop_remainder
-    count = whole + (left > 0 and not is_dropping)
-    if not count:
-        raise ValueError(f"global_batch must be at most {records} records, got {global_batch}")
-    return count
+    is_dropping = drops_remainder(hosts, drop_remainder)
+    parts = deal(records, host, hosts, drop_remainder=is_dropping)
+    whole, left = divmod(sum(part.records for part in parts), global_batch // hosts)
+    if is_dropping and not whole:
+        raise ValueError(f"global_batch must be at most {sum(records)} records, got {global_batch}")
+    return whole + (left > 0 and not is_dropping)
+
+
+def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:
+    """Return whether hosts read equal numbers of records and only full batches.
+
+    None is the default of `load` and `steps_per_epoch`: only with several hosts.
+    """
+    return hosts > 1 if drop_remainder is None else drop_remainder
 
 
 def check_host(host: int, hosts: int) -> None:

@@ -102,6 +102,9 @@ CASES: Mapping[str, Case] = {
     "coco detection, resized": Case(
         coco.run, f"{_TRAIN} --features boxes,masks --resize 128 --reencode png", codecs=True
     ),
+    "coco detection, folders of splits": Case(
+        coco.run, f"{_TRAIN} --num_shards 2 --shard_names maxdiffusion"
+    ),
     "coco keras": Case(coco.run, f"{_TRAIN} --layout keras --records_per_shard 16"),
     "coco keras, in order of the input": Case(coco.run, f"{_TRAIN} --layout keras --order input"),
     "coco tfds": Case(coco.run, f"{_TRAIN} --layout tfds --shard_names plain"),

@@ -46,13 +46,13 @@ from beam_tfrec.transforms.output_files import (
     companions_of,
     create_or_compare,
     create_or_leave,
+    files_in,
     foreign,
     indexes,
     missing_files,
     receipts,
     sources_name,
     split_of,
-    top_level,
 )
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
@@ -273,7 +273,7 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
     """Check that a fresh listing shows exactly the shards of the plan."""
     written = {*receipts(output), *indexes(output, names)}
-    there = top_level(output)
+    there = files_in(output, names.folders(info.split for info in shards))
     for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
         if name in written:
             raise foreign(output, f"{name} does not belong to this plan")

@@ -5,7 +5,7 @@ from it. Each names its own remedy, since they differ in what else a user can gi
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
@@ -18,7 +18,7 @@ from beam_tfrec.schemas.manifest import (
     index_names_of,
     read_manifest,
 )
-from beam_tfrec.schemas.shards import ShardInfo
+from beam_tfrec.schemas.shards import ShardInfo, folder_of
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import Access, Entry, Storage, open_storage, open_stored
 
@@ -86,13 +86,14 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
 
 
 def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = "") -> list[Shard]:
-    """Return the shards of a data set, or of one split, as a listing of its folder has them.
+    """Return the shards of a data set, or of one split, as a listing of its folders has them.
 
     Raises:
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
-    there = {entry.name: entry for entry in storage.list(recursive=False)}
+    folders = {folder_of(entry.file) for entry in manifest.shards if split in ("", entry.split)}
+    there = list_folders(storage, folders)
     shards: list[Shard] = []
     for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if split in ("", entry.split):
@@ -103,6 +104,14 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
             assert file is not None
             shards.append(Shard(entry, index_name, file))
     return shards
+
+
+def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries directly in folders of a data set, by name; `""` is the data set."""
+    prefixes = [f"{folder}/" if folder else "" for folder in sorted(folders)]
+    found = (storage.list(prefix, recursive=False) for prefix in prefixes)
+    # Some consoles make an object with the folder's own name.
+    return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
 def what_differs(written: ShardEntry | ShardInfo, listed: Entry | None) -> tuple[str, str] | None:
