@@ -37,6 +37,7 @@ from beam_tfrec.transforms.sources.read_samples import (
     SourceSamples,
     SplitSource,
     is_there,
+    uri_identity,
 )
 from beam_tfrec.transforms.storage import check_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
@@ -167,7 +168,12 @@ class DataSetConfig(DataSetJob):
         """Return the URIs of everything else that is read."""
         listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
         since = self.since.names if self.since else ()
-        return [*self.all_files, *listed, *filter(None, [self.exclude]), *since]
+        return [*self.all_files, *listed, *self.option_files, *since]
+
+    @property
+    def option_files(self) -> list[str]:
+        """URIs of files that options name, and that must lie apart from the output."""
+        return [*filter(None, [self.exclude, self.splitting.group_table])]
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
@@ -180,16 +186,20 @@ class DataSetConfig(DataSetJob):
         Raises:
             ValueError: when options do not fit the sources.
         """
+        changes: dict[str, Any] = {}
+        if table := self.splitting.group_table:
+            identity = uri_identity([table], "", self.access)
+            changes["splitting"] = replace(self.splitting, table_identity=identity)
         given = {root: uri for root, uri in self.roots.items() if root in self.given}
         if not (self.images_field and given):
-            return self
+            return replace(self, **changes)
         for root, uri in given.items():
             if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
                 from beam_tfrec.transforms.storage.stored_images import image_root  # rarely needed
 
                 split = root if self.splitting.is_given else ""
                 given[root] = image_root(uri, split, self.access)
-        changes: dict[str, Any] = {self.images_field: given}
+        changes[self.images_field] = given
         return replace(self, **changes)
 
     @property
@@ -213,7 +223,7 @@ class DataSetConfig(DataSetJob):
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in a source, or contains one."""
         folders, files = {*self.listed_roots.values()}, {*self.all_files}
-        kept_apart = {*folders, *filter(None, [self.exclude])}
+        kept_apart = {*folders, *self.option_files}
         for source in sorted(files | kept_apart):
             below = name_below(source, self.output)
             lies_in = below == "" or (below and source in folders)
@@ -233,7 +243,9 @@ class DataSetConfig(DataSetJob):
 
     def samples_step(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
         """Return the step that reads samples and drops excluded ones."""
-        return ReadSamples(reader, self.source_files, self.exclude, self.access)
+        return ReadSamples(
+            reader, self.source_files, self.exclude, self.access, splitting=self.splitting
+        )
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -47,6 +47,12 @@ class ExamplesConfig(StagingConfig):
     labels: Mapping[int, str]
     layout: RecordsLayout = field(default_factory=RecordsLayout)
 
+    def __post_init__(self) -> None:
+        """Refuse a table of groups."""
+        if table := self.splitting.group_table:
+            raise ValueError(f"group_by must name a feature, got {table!r}: write groups into one")
+        super().__post_init__()
+
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
@@ -163,5 +169,5 @@ def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.
     if split not in manifest.splits:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))
-    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, split):
+    for shard in read_data_set.list_shards(storage, manifest, _RESTORE, [split]):
         yield from read_data_set.parts_of(shard)

@@ -21,7 +21,7 @@ from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.shards import NAMED_TEMPLATES, ShardNames
-from beam_tfrec.schemas.splits import GIVEN, USUAL_SPLITS, Splitting
+from beam_tfrec.schemas.splits import GIVEN, USUAL_SPLITS, Splitting, fold_names
 from beam_tfrec.transforms.earlier import DATE, Since, expand_date, parse_date
 from beam_tfrec.transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
 from beam_tfrec.transforms.images.check_images import Check
@@ -29,6 +29,7 @@ from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conv
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import Access
 
+_FOLDS = re.compile(r"\s*fold\*([0-9]+)\s*")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -165,10 +166,13 @@ def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
     ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
     >>> parse_splits("train, test")
     ({}, ('train', 'test'))
+    >>> parse_splits("fold*2")
+    ({'fold0': Fraction(1, 1), 'fold1': Fraction(1, 1)}, ())
 
     Raises:
         ValueError: when it is neither shares nor names.
     """
+    text = _FOLDS.sub(lambda k: ",".join(f"{fold}=1" for fold in fold_names(int(k[1]))), text)
     parts = [part.strip().partition("=") for part in text.split(",")]
     names = tuple(split.strip() for split, _, _ in parts)
     if repeated := [split for split in names if names.count(split) > 1]:
@@ -220,10 +224,12 @@ def budget_of(name: str, text: str) -> RejectBudget:
 def _add_split_flags(group: FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; or the name of a field"
     group.text("--split_by", how, "HOW", GIVEN)
-    usual = f"shares of the hash, or the field's values (default there: {','.join(USUAL_SPLITS)})"
+    usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
+    usual = f"shares of the hash, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
-    together = "keep samples with the same value of this field in one split"
-    group.text("--group_by", together, "FIELD", rare=True)
+    table = "a .csv or .parquet file with the columns key and cluster, or key and group"
+    together = f"keep samples with the same value of this field, or of {table}, in one split"
+    group.text("--group_by", together, "FIELD|FILE", rare=True)
     group.number("--split_seed", "seed of splits by hash (default 0)", 0, rare=True)
 
 

@@ -16,13 +16,13 @@ from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from beam_tfrec.readers.data_sets import Root
+    from beam_tfrec.readers.data_sets import Root, Splits
     from beam_tfrec.readers.records import Records
 
 
 def load(
     data_sets: "Root | Sequence[Root]",
-    split: str,
+    split: "Splits",
     *,
     batch_size: int | None = None,
     decode_images: bool = True,
@@ -41,7 +41,7 @@ def load(
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one.
-        split: name of the split, such as `train`.
+        split: name of the split, such as `train`, or names of several that are read as one.
         batch_size: number of records in a batch on this host; None yields single records.
         decode_images: decode images to RGB pixels, uint8 [height, width, 3]. False yields the bytes
             of the image files.
@@ -91,7 +91,7 @@ def load(
 
 def open(
     data_sets: "Root | Sequence[Root]",
-    split: str,
+    split: "Splits",
     *,
     host: int = 0,
     hosts: int = 1,
@@ -105,7 +105,7 @@ def open(
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one.
-        split: name of the split, such as `train`.
+        split: name of the split, such as `train`, or names of several that are read as one.
         host: number of this host, from 0.
         hosts: number of hosts that share the split.
         drop_remainder: give all hosts the same number of records.
@@ -120,7 +120,7 @@ def open(
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC`: a shard is missing
             or differs from the manifest.
     """
-    from beam_tfrec.readers.data_sets import deal, find_data_sets, list_shards
+    from beam_tfrec.readers.data_sets import deal, find_data_sets, list_shards, split_names
     from beam_tfrec.readers.records import Records
     from beam_tfrec.readers.shard_reader import ShardReader
 
@@ -128,12 +128,12 @@ def open(
     shards = list_shards(found, split)
     counts = [shard.entry.records for shard in shards]
     parts = deal(counts, host, hosts, drop_remainder=drop_remainder)
-    return Records(ShardReader(found, split, shards, parts))
+    return Records(ShardReader(found, "+".join(split_names(split)), shards, parts))
 
 
 def steps_per_epoch(
     data_sets: "Root | Sequence[Root]",
-    split: str,
+    split: "Splits",
     global_batch: int,
     hosts: int = 1,
     *,
@@ -148,7 +148,7 @@ def steps_per_epoch(
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one.
-        split: name of the split, such as `train`.
+        split: name of the split, such as `train`, or names of several that are read as one.
         global_batch: number of records in a batch, summed over all hosts.
         hosts: number of hosts that share the split.
         host: number of this host, from 0.
@@ -167,7 +167,7 @@ def steps_per_epoch(
 
 
 def find_damaged_images(
-    data_sets: "Root | Sequence[Root]", split: str, *, access: Access = DEFAULT_ACCESS
+    data_sets: "Root | Sequence[Root]", split: "Splits", *, access: Access = DEFAULT_ACCESS
 ) -> Iterator[str]:
     """Yield a line for each record with an image that TensorFlow cannot decode.
 
@@ -176,7 +176,7 @@ def find_damaged_images(
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one.
-        split: name of the split, such as `train`.
+        split: name of the split, such as `train`, or names of several that are read as one.
         access: settings for reading manifests, listings and indexes.
 
     Yields:
@@ -192,3 +192,25 @@ def find_damaged_images(
     for place, key in undecodable(records.reader):
         member, what = records.reader.member(place), f"TensorFlow cannot decode {key}"
         yield str(records.damage("E-VER-IMAGE", member, what, "write it again with --check decode"))
+
+
+def folds(
+    data_sets: "Root | Sequence[Root]", k: int, *, access: Access = DEFAULT_ACCESS
+) -> list[tuple[list[str], str]]:
+    """Return the training splits and the validation split of each of k folds.
+
+        for train, val in beam_tfrec.folds("out", 5):
+            model.fit(beam_tfrec.load("out", train), validation_data=beam_tfrec.load("out", val))
+
+    Args:
+        data_sets: path or URI of an output of `--splits fold*K`, or a list of outputs.
+        k: number of folds.
+        access: settings for reading manifests.
+
+    Raises:
+        ValueError: The data sets do not have exactly the folds `fold0` to `fold{k - 1}`, each with
+            records.
+    """
+    from beam_tfrec.readers.data_sets import find_data_sets
+
+    return find_data_sets(data_sets, access).folds(k)

@@ -3,6 +3,7 @@
 import array
 import functools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from beam_tfrec.schemas.manifest import (
     spec_of,
 )
 from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.splits import fold_names
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 Root = str | os.PathLike[str]
 """Path or URI of an output."""
+
+Splits = str | Sequence[str]
+"""Name of a split, or names of several that are read as one."""
 
 
 class ShardFile(NamedTuple):
@@ -81,29 +86,59 @@ class DataSets:
         found = {label.id: label for manifest in self.manifests for label in manifest.plan.labels}
         return tuple(found[number] for number in sorted(found))
 
-    def shards(self, split: str) -> list[ShardFile]:
-        """Return the shards of a split in their order, one data set after the other.
+    def shards(self, split: Splits) -> list[ShardFile]:
+        """Return the shards of splits in their order, one data set after the other.
 
         Raises:
-            ValueError: No data set has records in the split.
+            ValueError: No data set has records in a split, or a split is named twice.
         """
+        wanted = split_names(split)
         found = [
             ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
             for place, manifest in enumerate(self.manifests)
             for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
-            if entry.split == split
+            if entry.split in wanted
         ]
-        if not found:
+        for missing in sorted({*wanted} - {shard.entry.split for shard in found}):
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
             if not names:
                 raise ValueError(f"{', '.join(self.roots)}: no records: give another data set")
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+            raise ValueError(f"split must be one of {', '.join(names)}, got {missing!r}")
         return found
 
-    def is_in_input_order(self, split: str) -> bool:
+    def folds(self, k: int) -> list[tuple[list[str], str]]:
+        """Return the training splits and the validation split of each fold, see `readers.folds`."""
+        names = fold_names(k)
+        there = {shard.split for manifest in self.manifests for shard in manifest.shards}
+        folds = sorted(split for split in there if re.fullmatch(r"fold[0-9]+", split))
+        if folds != sorted(names):
+            has = ", ".join(folds) or "none"
+            raise ValueError(
+                f"k must be the number of folds, got {k}, and folds {has} in"
+                f" {', '.join(self.roots)}: write the data set with --splits fold*{k}"
+            )
+        return [([other for other in names if other != fold], fold) for fold in names]
+
+    def is_in_input_order(self, split: Splits) -> bool:
         """Return whether any of the data sets keeps the records in the order of their source."""
-        plans = [manifest.plan for manifest in self.manifests if split in manifest.splits]
-        return any(order_of(plan, split) is Order.INPUT for plan in plans)
+        return any(
+            order_of(manifest.plan, name) is Order.INPUT
+            for manifest in self.manifests
+            for name in split_names(split)
+            if name in manifest.splits
+        )
+
+
+def split_names(split: Splits) -> tuple[str, ...]:
+    """Return the names of one or several splits.
+
+    Raises:
+        ValueError: No split is named, or one is named twice.
+    """
+    names = (split,) if isinstance(split, str) else tuple(split)
+    if not names or len({*names}) < len(names):
+        raise ValueError(f"split must name each split once, got {split!r}: give such as 'train'")
+    return names
 
 
 def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS) -> DataSets:
@@ -158,11 +193,11 @@ def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:
 REMEDY = "copy the data set again from an intact copy, or write it again"
 
 
-def list_shards(data_sets: DataSets, split: str) -> list[ShardFile]:
-    """Return the shards of a split in their order, checked against one listing per data set.
+def list_shards(data_sets: DataSets, split: Splits) -> list[ShardFile]:
+    """Return the shards of splits in their order, checked against one listing per data set.
 
     Raises:
-        ValueError: No data set has the split.
+        ValueError: No data set has a split.
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: names the first shard that differs from the manifest.
     """
@@ -174,7 +209,7 @@ def list_shards(data_sets: DataSets, split: str) -> list[ShardFile]:
             open_storage(data_sets.roots[place], data_sets.access),
             data_sets.manifests[place],
             REMEDY,
-            split,
+            split_names(split),
         )
     ]
     return [shard._replace(listed=file) for shard, file in zip(shards, listed, strict=True)]

@@ -94,7 +94,7 @@ class Records(Sequence[Record]):
 
     @property
     def split(self) -> str:
-        """The split's name."""
+        """The split's name; several are joined by `+`."""
         return self._reader.split
 
     @property

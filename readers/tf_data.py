@@ -10,7 +10,15 @@ from typing import SupportsIndex
 
 import tensorflow as tf
 
-from beam_tfrec.readers.data_sets import DataSets, Part, Root, deal, find_data_sets, list_shards
+from beam_tfrec.readers.data_sets import (
+    DataSets,
+    Part,
+    Root,
+    Splits,
+    deal,
+    find_data_sets,
+    list_shards,
+)
 from beam_tfrec.readers.shard_reader import ShardReader
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
@@ -94,7 +102,7 @@ class Reading:
 
 
 def load_data_sets(
-    roots: Root | Sequence[Root], split: str, reading: Reading, access: Access
+    roots: Root | Sequence[Root], split: Splits, reading: Reading, access: Access
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
     data_sets = find_data_sets(roots, access)

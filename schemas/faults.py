@@ -116,7 +116,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-SET-EMPTY": "there are no samples",
         "E-SET-DUPLICATE": "two samples share a key",
         "E-SRC-DAMAGED": "the rest of a TFRecord or tar file cannot be read",
-        "E-SRC-SPLIT": "a field that decides the split has no value, or an unknown one",
+        "E-SRC-SPLIT": "what decides the split has no value, an unknown one, or two",
     },
     (Scope.RUN, EXIT_BUDGET): {
         "E-BUDGET": "more rejects or dropped annotations than accepted",

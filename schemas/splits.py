@@ -12,16 +12,63 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from beam_tfrec.schemas.faults import fault_line
 
+if TYPE_CHECKING:  # only runs with tables need numpy
+    from numpy.typing import NDArray
+
+_MAX_FOLDS = 1000
 _DIGEST_BITS = 128
 GIVEN, HASH = "given", "hash"
 USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
 """Splits that a field may name if `--splits` does not list any. Splits without samples are left
 out of the data set."""
 
+GROUP_TABLES = (".csv", ".parquet")
+"""Suffixes by which `group_by` is the URI of a table; any other text is the name of a field."""
+
 _NO_FIELDS: Mapping[str, str] = {}
+
+
+def fold_names(k: int) -> list[str]:
+    """Return the names of k folds.
+
+    >>> fold_names(3)
+    ['fold0', 'fold1', 'fold2']
+
+    Raises:
+        ValueError: `k` is not 2 to 1,000.
+    """
+    if not 2 <= k <= _MAX_FOLDS:
+        raise ValueError(f"folds must be 2 to {_MAX_FOLDS:,}, got {k}: give for example fold*5")
+    return [f"fold{number}" for number in range(k)]
+
+
+class DigestTable:
+    """Values by digest, as sorted arrays. A worker holds one, and counts what it has found.
+
+    Attributes:
+        digests: 16-byte digests, each once, sorted; type S16.
+        values: value of each digest.
+        found: whether `find` has found each digest.
+    """
+
+    def __init__(self, digests: "NDArray", values: "NDArray") -> None:
+        """Store the arrays."""
+        import numpy as np
+
+        self.digests, self.values = digests, values
+        self.found = np.zeros(len(digests), bool)
+
+    def find(self, digest: bytes) -> "NDArray":
+        """Return the value of a digest, as an array of one; an empty array if there is none."""
+        first = int(self.digests.searchsorted(digest))
+        is_there = self.digests[first : first + 1].tobytes() == digest
+        place = slice(first, first + is_there)
+        self.found[place] = True
+        return self.values[place]
 
 
 @dataclass(frozen=True)
@@ -33,9 +80,12 @@ class Splitting:
             the split.
         shares: relative sizes of the splits that the hash draws, in the order in which they divide
             its range. They may be any positive numbers, such as percentages.
-        group_by: name of a field; samples with equal values in it share a split. Empty for none.
+        group_by: name of a field; samples with equal values in it share a split. Or URI of a table
+            with the groups of keys. Empty for none.
         seed: seed of the hash.
         names: splits that the field may hold; empty for `USUAL_SPLITS`.
+        table_identity: size and checksum of the table of groups; empty until a run has found it.
+        groups: digest of each key's group; None until a worker has read the table.
     """
 
     by: str = GIVEN
@@ -43,6 +93,8 @@ class Splitting:
     group_by: str = ""
     seed: int = 0
     names: tuple[str, ...] = ()
+    table_identity: str = ""
+    groups: DigestTable | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -69,8 +121,16 @@ class Splitting:
     @property
     def fields(self) -> dict[str, str]:
         """Names of the fields that decide the split, by the option that gives them."""
-        asked = {"split_by": "" if self.by in (GIVEN, HASH) else self.by, "group_by": self.group_by}
+        asked = {
+            "split_by": "" if self.by in (GIVEN, HASH) else self.by,
+            "group_by": "" if self.group_table else self.group_by,
+        }
         return {option: name for option, name in asked.items() if name}
+
+    @property
+    def group_table(self) -> str:
+        """URI of the table of groups; empty without one."""
+        return self.group_by if self.group_by.lower().endswith(GROUP_TABLES) else ""
 
     @property
     def is_given(self) -> bool:
@@ -114,7 +174,7 @@ class Splitting:
             return given
         where = where or f"sample {key}"
         if self.by == HASH:
-            return self.split_of(self._value(self.group_by, fields, where) or key)
+            return self.split_of(self._value(self.fields.get("group_by", ""), fields, where) or key)
         value = self._value(self.by, fields, where)
         split = value.strip().lower()
         if split not in self._known:
@@ -140,14 +200,20 @@ class Splitting:
         >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).split_of("3")
         'train'
         """
-        digest = hashlib.blake2b(
-            key_or_group.encode(),
+        digest = self.digest_of(key_or_group)
+        if self.groups is not None:
+            digest = self.groups.find(digest).tobytes() or digest
+        drawn = int.from_bytes(digest, "big")
+        return [*self.shares][bisect.bisect_right(self._bounds, drawn)]
+
+    def digest_of(self, text: str) -> bytes:
+        """Return the digest of a sample's key, or of a group's name."""
+        return hashlib.blake2b(
+            text.encode(),
             key=str(self.seed).encode(),
             digest_size=_DIGEST_BITS // 8,
             person=b"tfrec-split",
-        )
-        drawn = int.from_bytes(digest.digest(), "big")
-        return [*self.shares][bisect.bisect_right(self._bounds, drawn)]
+        ).digest()
 
     def options(self) -> dict[str, str]:
         """Return the options that decide splits, for the plan; none if splits are given."""
@@ -160,7 +226,7 @@ class Splitting:
         return {
             "split_by": self.by,
             "splits": shares,
-            "group_by": self.group_by,
+            "group_by": f"table {self.table_identity}" if self.group_table else self.group_by,
             "split_seed": str(self.seed),
         }
 

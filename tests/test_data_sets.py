@@ -70,6 +70,37 @@ def test_a_missing_split_is_refused(tmp_path: Path) -> None:
             find_data_sets(root).shards("test")
 
 
+def test_several_splits_are_read_as_one(tmp_path: Path) -> None:
+    """Hosts share all records of the splits: two of three folds here."""
+    root = write(tmp_path / "a", 2, 1, splits=("fold0", "fold1", "fold2"))
+    train = ["fold2", "fold0"]
+    assert len(beam_tfrec.open(root, train)) == 6
+    assert [len(beam_tfrec.open(root, train, host=n, hosts=4)) for n in range(4)] == [2, 1, 2, 1]
+    assert repr(beam_tfrec.open(root, train)).startswith("<Records of fold2+fold0 in ")
+    assert len(beam_tfrec.load(root, train, batch_size=4)) == 2
+    assert beam_tfrec.steps_per_epoch(root, train, 4) == 2
+    for split in ([], ["fold0", "fold0"]):
+        with pytest.raises(ValueError, match=r"^split must name each split once, got "):
+            beam_tfrec.open(root, split)
+    with pytest.raises(ValueError, match=r"^split must be one of fold0, fold1, fold2, got 'val'$"):
+        beam_tfrec.open(root, ["fold0", "val"])
+
+
+def test_each_fold_validates_the_others(tmp_path: Path) -> None:
+    root = write(tmp_path / "a", splits=("fold0", "fold1", "fold2", "test"))
+    assert beam_tfrec.folds(root, 3) == [
+        (["fold1", "fold2"], "fold0"),
+        (["fold0", "fold2"], "fold1"),
+        (["fold0", "fold1"], "fold2"),
+    ]
+    for k, message in (
+        (1, "folds must be 2 to 1,000, got 1: "),
+        (2, "k must be the number of folds, got 2, and folds fold0, fold1, fold2 in "),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            beam_tfrec.folds(root, k)
+
+
 def test_relative_paths_survive_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

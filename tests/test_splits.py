@@ -2,25 +2,31 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from beam_tfrec.pipelines import folder
 from beam_tfrec.pipelines.flags import parse_splits
 from beam_tfrec.pipelines.folder import FolderConfig
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, Splitting
+from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_groups import read_groups
 from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.coco_command import (
     MakeCoco,
     command,
@@ -129,6 +135,14 @@ def test_splittings_without_effect_are_refused(arguments: dict[str, Any], messag
         Splitting(**arguments)
 
 
+def test_folds_are_equal_shares() -> None:
+    assert parse_splits("fold*12")[0] == {f"fold{n}": 1 for n in range(12)}
+    assert parse_splits("test=2, fold*2 ")[0] == {"test": 2, "fold0": 1, "fold1": 1}
+    for text in ("fold*1", "fold*1001"):
+        with pytest.raises(ValueError, match=f"folds must be 2 to 1,000, got {text[5:]}: give"):
+            parse_splits(text)
+
+
 @pytest.mark.parametrize("text", ["train=90,val", "train=many", "train,,val", "a=1,a=2"])
 def test_splits_that_cannot_be_read_are_refused(text: str) -> None:
     message = f"{FORM} {text!r}: give such as train=90,val=10"
@@ -189,6 +203,73 @@ def test_other_fields_and_several_folders_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         FolderConfig(output="out", images=images, splitting=splitting)
+
+
+def test_a_table_keeps_groups_together(tmp_path: Path) -> None:
+    """A key without a row is drawn alone, and a group as if its name were the key."""
+    names = [f"cat/{n}.jpg" for n in range(12)]
+    groups = dict(zip(names[:9], "abcabcabc", strict=True))
+    rows = [f"{name},{group}" for name, group in groups.items()]
+    table = tmp_path / "groups.CSV"
+    table.write_text("\n".join(["key,cluster", *rows, "cat/gone.jpg,a", rows[0]]))
+    out, images = tmp_path / "out", put_photos(tmp_path / "images", *names)
+    flags = ("--images", images, *DRAWN[:4], "--allow_empty", "--group_by", table)
+    ended = run_pipeline(folder.run, *flags, "--output", out)
+    assert "1 key of the table of --group_by without a sample" in ended.err
+    assert split_of_each(out) == {name: BY_HASH.split_of(groups.get(name, name)) for name in names}
+    options = manifest_of(out)["plan"]["options"]
+    assert options["group_by"].startswith(f"table {table.stat().st_size}:")
+    assert run_pipeline(folder.run, *flags, "--output", out).out.startswith("already complete")
+    table.write_text(f"key,cluster\n{rows[0]}\n")
+    ended = run_pipeline(folder.run, *flags, "--output", out)
+    assert ended.ended == (5, "E-OUT-PLAN")
+    table.unlink()
+    assert run_pipeline(folder.run, *flags, "--output", out).ended == (2, "E-ARG")
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        ({"id": ["a"], "group": ["b"]}, "E-TAB-HEADER g.parquet: has the columns 'id', 'group'; "),
+        ({"key": ["a"], "cluster": ["b"], "group": ["b"]}, "E-TAB-HEADER g.parquet: has the col"),
+        ({"key": ["a"], "group": [0.5]}, "E-TAB-HEADER g.parquet: column 'group' holds floating-"),
+        ({"key": [["a"]], "group": [1]}, "E-TAB-HEADER g.parquet: Unsupported cast from list"),
+        ({"key": ["a", None], "group": [1, 2]}, "E-SRC-SPLIT g.parquet: row 1 has no key; "),
+        ({"key": ["a"], "group": [""]}, "E-SRC-SPLIT g.parquet: row 0 has no group; "),
+        (
+            {"key": [1, 2, 1], "group": ["a", "a", "b"]},
+            "E-SRC-SPLIT g.parquet: key '1' is in the groups 'a' and 'b'; give each key one group",
+        ),
+        ({"key": [], "group": []}, "E-TAB-FORMAT g.parquet: has 0 rows, not 1 to 10000000; "),
+        (None, "E-TAB-FORMAT g.parquet: Could not open Parquet input source"),
+    ],
+)
+def test_a_table_without_one_group_for_each_key_is_refused(
+    columns: Mapping[str, list] | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if columns is None:
+        Path("g.parquet").write_text("key,group\na,1\n")
+    else:
+        arrays = {
+            name: pa.array(of) if of else pa.array(of, pa.string()) for name, of in columns.items()
+        }
+        parquet.write_table(pa.table(arrays), "g.parquet")
+    with pytest.raises(RuntimeError, match=f"^{re.escape(fault)}"):
+        read_groups(Splitting(HASH, SHARES, "g.parquet"), DEFAULT_ACCESS)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde"), min_size=1), st.text())
+def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str) -> None:
+    """Also keys with digests that end in zero bytes."""
+    splitting = Splitting(HASH, SHARES, "g.csv")
+    digests = sorted((splitting.digest_of(key), key) for key in groups)
+    values = [splitting.digest_of(groups[key]) for _, key in digests]
+    table = DigestTable(np.array([d for d, _ in digests], "S16"), np.array(values, "S16"))
+    grouped = replace(splitting, groups=table)
+    for key in [*groups, other]:
+        assert grouped.split_for("", key) == BY_HASH.split_of(groups.get(key, key))
+    assert table.found.all()
 
 
 # --- COCO images ---

@@ -19,7 +19,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from beam_tfrec.schemas.columns import add_facts
-from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, printable, reject_order
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
 from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
@@ -423,11 +423,15 @@ def _publish(
 def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     """Warn of one class, or names of splits: `--images` is probably one level too high.
 
-    Warn of columns and fields without a value, too, since their names are probably wrong.
+    Warn of columns and fields without a value, too, since their names are probably wrong, and of
+    keys of a table of groups that no sample has.
     """
     facts = add_facts(column for source in sources if source.rows for column in source.columns)
     if nameless := [column.name for column in facts if not column.cells]:
         _LOG.warning("no sample has a value of %s: are these the names?", ", ".join(nameless))
+    if unused := sum(source.unused_keys for source in sources):
+        what = "%s of the table of --group_by without a sample: are these the samples' keys?"
+        _LOG.warning(what, counted(unused, "key"))
     names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         root = next(iter(job.listed_roots.values()), "")

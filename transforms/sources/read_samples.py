@@ -8,8 +8,8 @@ import functools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, cast
 
 import apache_beam as beam
 import msgspec
@@ -20,8 +20,9 @@ from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.splits import DigestTable, Splitting
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
+from beam_tfrec.transforms.sources.read_groups import GroupDigests, read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
@@ -54,6 +55,8 @@ class SplitSource(msgspec.Struct, frozen=True):
         columns: facts of a table's columns, by name.
         rows: number of rows that `columns` describes.
         licenses: licenses in the sources, used or not.
+        unused_keys: part of the number of keys of the table of groups that no sample has. Only the
+            sum over all splits has a meaning.
     """
 
     split: str
@@ -77,6 +80,7 @@ class SplitSource(msgspec.Struct, frozen=True):
     columns: list[ColumnFacts] = []
     rows: int = 0
     licenses: list[License] = []
+    unused_keys: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -279,6 +283,11 @@ def _identify_sources(
         yield SplitSource(split, identity(tuple(source_files[split])), labels=labels)
 
 
+def _count_keys(groups: GroupDigests, splitting: Splitting) -> SplitSource:
+    """Return the number of keys of a table; `_Read` subtracts those that it finds."""
+    return SplitSource(splitting.splits(())[0], unused_keys=len(groups[0]))
+
+
 def _union(parts: Iterable[Collection[Any]]) -> list[Any]:
     return sorted({name for part in parts for name in part})
 
@@ -321,6 +330,7 @@ class ReadSamples(beam.PTransform):
         exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
         access: credentials and limits for stores.
         labels: classes that are known before samples are read.
+        splitting: rule of the reader; if it has a table, `read` has a field `splitting`.
     """
 
     read: Callable[[Any], Iterable[Item]]
@@ -328,6 +338,7 @@ class ReadSamples(beam.PTransform):
     exclude: str = ""
     access: Access = DEFAULT_ACCESS
     labels: Sequence[Label] = ()
+    splitting: Splitting = field(default_factory=Splitting)
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
@@ -339,10 +350,17 @@ class ReadSamples(beam.PTransform):
                 _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
             )
         )
+        sides: list[beam.pvalue.AsSideInput] = [beam.pvalue.AsList(identified)]
+        counts = [identified]
+        if self.splitting.group_table:
+            rule = pieces.pipeline | "Splitting" >> beam.Create([self.splitting])
+            groups = rule | "ReadGroups" >> beam.Map(read_groups, self.access)
+            sides.append(beam.pvalue.AsSingleton(groups))
+            counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
         read = pieces | "Read" >> beam.ParDo(
-            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(identified)
+            _Read(self.read, self.exclude, self.access, self.splitting), *sides
         ).with_outputs("rejected", "sources", main="samples")
-        sources = (read.sources, identified) | "AddSplitSources" >> AddSplitSources()
+        sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
 
 
@@ -370,10 +388,18 @@ class _Read(beam.DoFn):
     If files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
-    def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
+    def __init__(
+        self,
+        read: Callable[[Any], Iterable[Item]],
+        exclude: str,
+        access: Access,
+        splitting: Splitting,
+    ) -> None:
         self._read = read
         self._exclude = exclude
         self._access = access
+        self._splitting = splitting
+        self._groups: DigestTable | None = None
 
     def setup(self) -> None:
         self._excluded: dict[str, dict[str, str]] = {}
@@ -383,14 +409,24 @@ class _Read(beam.DoFn):
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.
         self._counter = SplitCounter(self._excluded)
+        if self._groups is not None:
+            self._groups.found[:] = False
 
     def process(
-        self, piece: Any, identified: list[SplitSource]
+        self, piece: Any, identified: list[SplitSource], groups: GroupDigests | None = None
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
+        if groups is not None and self._groups is None:
+            self._groups = DigestTable(*groups)
+            splitting = replace(self._splitting, groups=self._groups)
+            self._read = replace(cast(Any, self._read), splitting=splitting)
         for item in self._counter.admit(self._read(piece)):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
-        for source in self._counter.split_sources():
+        sources = self._counter.split_sources()
+        if self._groups is not None:
+            found = int(self._groups.found.sum())
+            sources.append(SplitSource(self._splitting.splits(())[0], unused_keys=-found))
+        for source in sources:
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
             yield beam.pvalue.TaggedOutput("sources", windowed)

@@ -5,7 +5,7 @@ from it. Each names its own remedy, since they differ in what else a user can gi
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
@@ -85,18 +85,22 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
     return manifest, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = "") -> list[Shard]:
-    """Return the shards of a data set, or of one split, as a listing of its folders has them.
+def list_shards(
+    storage: Storage, manifest: Manifest, remedy: str, splits: Collection[str] = ()
+) -> list[Shard]:
+    """Return the shards of all splits, or of these, as a listing of its folders has them.
 
     Raises:
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
-    folders = {folder_of(entry.file) for entry in manifest.shards if split in ("", entry.split)}
+    folders = {
+        folder_of(entry.file) for entry in manifest.shards if not splits or entry.split in splits
+    }
     there = list_folders(storage, folders)
     shards: list[Shard] = []
     for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        if split in ("", entry.split):
+        if entry.split in wanted:
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
                 code, what = wrong

@@ -126,8 +126,8 @@ class StoredImages(Storage):
     def _rows(self) -> Iterator[tuple[Entry, IndexRow]]:
         """Yield the index rows of the split's shards, each with its shard's entry."""
         manifest = _read_manifest(self._data_set)
-        split = "" if self._split == ALL_SPLITS else self._split
-        for shard in list_shards(self._data_set, manifest, _RESTORE, split):
+        splits = [] if self._split == ALL_SPLITS else [self._split]
+        for shard in list_shards(self._data_set, manifest, _RESTORE, splits):
             rows = read_rows(self._data_set, shard.index_name, shard.entry.bytes, _RESTORE)
             yield from ((shard.file, row) for row in rows)
 
