@@ -17,6 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnFacts, add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
@@ -340,7 +341,8 @@ class ReadSamples(beam.PTransform):
             )
         )
         read = pieces | "Read" >> beam.ParDo(
-            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(identified)
+            _Read(self.read, self.exclude, self.access, frozenset(self.source_files)),
+            beam.pvalue.AsList(identified),
         ).with_outputs("rejected", "sources", main="samples")
         sources = (read.sources, identified) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
@@ -370,15 +372,25 @@ class _Read(beam.DoFn):
     If files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
-    def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
+    def __init__(
+        self,
+        read: Callable[[Any], Iterable[Item]],
+        exclude: str,
+        access: Access,
+        splits: frozenset[str],
+    ) -> None:
         self._read = read
         self._exclude = exclude
         self._access = access
+        self._splits = splits
 
     def setup(self) -> None:
         self._excluded: dict[str, dict[str, str]] = {}
         if self._exclude:
-            self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+            found = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+            for split, keys in found.items():
+                of_source = split if split in self._splits else split_without_bucket(split)
+                self._excluded[of_source] = {**self._excluded.get(of_source, {}), **keys}
 
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.
