@@ -371,8 +371,9 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
     if config.conversion.buckets:
         from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
 
-        sort = SortIntoBuckets(config.roots, config.conversion, config.limits, config.access)
-        samples, moved = samples | "SortIntoBuckets" >> sort
+        samples, moved = samples | "SortIntoBuckets" >> SortIntoBuckets(
+            config.roots, config.conversion, config.limits, config.access, spool
+        )
         sources = (sources, moved) | "CountMoved" >> AddSplitSources()
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding,

@@ -20,6 +20,8 @@ from beam_tfrec.transforms.build_records import check_all
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import Conversion
+from beam_tfrec.transforms.plan_shards import RefuseEqualKeys
+from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.sources.read_samples import SplitSource, SplitSourceOutput
 from beam_tfrec.transforms.storage import Access, Storage, is_local, open_storage
@@ -52,18 +54,22 @@ class SortIntoBuckets(beam.PTransform):
         conversion: buckets, and what images are accepted.
         limits: limits of every worker process.
         access: credentials and limits for stores.
+        spool: file of the keys during a group-by; None if steps run in other processes.
     """
 
     roots: Mapping[str, str]
     conversion: Conversion
     limits: GateLimits
     access: Access
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> BucketedSamples:
         """Read every image."""
         hold = beam.BatchElements(_HELD_SAMPLES, _HELD_SAMPLES, record_metrics=False)
         sort = _Sort(self.roots, self.conversion, self.limits, self.access)
-        sorts = beam.ParDo(sort).with_outputs("sources", main="samples")
+        # Later steps compare keys within a bucket only.
+        checked = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
+        sorts = beam.ParDo(sort, checked).with_outputs("sources", main="samples")
         found = samples | "Hold" >> hold | "Sort" >> sorts
         return BucketedSamples(found.samples, found.sources)
 
@@ -79,7 +85,9 @@ class _Sort(beam.DoFn):
         self._roots = {name: open_storage(uri, self._access) for name, uri in self._uris.items()}
         self._gate = WorkerGate(self._limits, far=not all(map(is_local, self._uris.values())))
 
-    def process(self, samples: list[Sample]) -> Iterator[Sample | SplitSourceOutput]:
+    def process(
+        self, samples: list[Sample], checked: list[str]
+    ) -> Iterator[Sample | SplitSourceOutput]:
         moved: Counter[tuple[str, str]] = Counter()
         annotations: Counter[tuple[str, str]] = Counter()
 

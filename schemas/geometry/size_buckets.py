@@ -42,13 +42,15 @@ def parse_buckets(text: str) -> tuple[Resize, ...]:
 
 
 def _auto(side_px: int, step_px: int) -> list[Resize]:
-    sizes: dict[int, int] = {}
+    """Return buckets from the highest to the widest."""
+    by_height: dict[int, int] = {}
     for width in range(step_px, _LARGEST_ASPECT * side_px + 1, step_px):
         height = side_px * side_px // width // step_px * step_px
-        if height and max(width, height) <= _LARGEST_ASPECT * min(width, height):
-            sizes[width] = height
-    widest = {height: width for width, height in sizes.items()}  # the last of equal heights
-    return [Resize(width, height) for height, width in sorted(widest.items(), reverse=True)]
+        if height <= width <= _LARGEST_ASPECT * height:
+            by_height[height] = width  # the widest of equal heights
+    wide = sorted((width, height) for height, width in by_height.items())
+    high = [(height, width) for width, height in reversed(wide) if height < width]
+    return [Resize(*size) for size in (*high, *wide)]
 
 
 def nearest_bucket(width_px: int, height_px: int, buckets: Sequence[Resize]) -> Resize:
