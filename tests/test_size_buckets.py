@@ -84,7 +84,7 @@ def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
             assert value(example, "image/width") == [width]
             assert value(example, "image/height") == [height]
     codes = [(line["split"], line["code"]) for line in rejected_of(out)]
-    assert codes == [("train_32x32", "E-IMG-TRUNCATED"), ("train_32x32", "E-IMG-TYPE")]
+    assert codes == [("train_32x32", "E-IMG-TYPE"), ("train_32x32", "E-IMG-TRUNCATED")]
     assert run_pipeline(folder.run, *flags, "--output", out).out.startswith("already complete")
     without = ("--exclude", out / "rejected.jsonl", "--max_rejected", 0)
     again = committed_by(folder.run, tmp_path / "again", *flags[:-2], *without)
