@@ -306,8 +306,10 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     records = sum(split.records for split in manifest.splits.values())
     rate = f"{records / seconds:,.0f} records/s"
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
+    has_buckets = "buckets" in manifest.plan.options  # then all images of a split may have left it
     for name, split in manifest.splits.items():
-        yield from _split_lines(name, split, noun if split.images is None else "object")
+        if split.listed or split.annotations.listed or not has_buckets:
+            yield from _split_lines(name, split, noun if split.images is None else "object")
     if classes := [printable(label.name) for label in manifest.plan.labels]:
         more = ", ..." if len(classes) > _SHOWN_CLASSES else ""
         yield f"  classes ({len(classes)}): {', '.join(classes[:_SHOWN_CLASSES])}{more}"

@@ -120,9 +120,9 @@ def commit(
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
         create_or_leave(output, name, data)
-    identities = {source.split: source.identity for source in sources} | job.globs
+    known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
+    output.create(sources_name(job_digest(plan, known | job.globs, listings)), SOURCES_NOTE)
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
@@ -246,7 +246,8 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         root: f"{listing_digest(open_storage(uri, job.access).list()):x}"
         for root, uri in job.listed_roots.items()
     }
-    note = sources_name(job_digest(manifest.plan, identities | job.globs, listings))
+    known = {split: found for split, found in identities.items() if found}
+    note = sources_name(job_digest(manifest.plan, known | job.globs, listings))
     if output.stat(note) is None:
         return None
     if missing := missing_files(output, manifest):

@@ -94,9 +94,8 @@ def list_shards(
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
-    folders = {
-        folder_of(entry.file) for entry in manifest.shards if not splits or entry.split in splits
-    }
+    wanted = {entry.split for entry in manifest.shards if not splits or entry.split in splits}
+    folders = {folder_of(entry.file) for entry in manifest.shards if entry.split in wanted}
     there = list_folders(storage, folders)
     shards: list[Shard] = []
     for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
