@@ -161,9 +161,9 @@ def steps_per_epoch(
     """
     from beam_tfrec.readers.data_sets import find_data_sets, steps
 
-    shards = find_data_sets(data_sets, access).shards(split)
-    counts = [shard.entry.records for shard in shards]
-    return steps(counts, global_batch, hosts, host, drop_remainder)
+    found = find_data_sets(data_sets, access)
+    counts = found.records_by_bucket(split).values()
+    return steps([*counts], global_batch, hosts, host, drop_remainder)
 
 
 def find_damaged_images(

@@ -56,9 +56,9 @@ def test_steps_are_what_each_host_can_read(
         wanted = count // batch if drop_remainder else -(-count // batch)
         if drop_remainder and not wanted:
             with pytest.raises(ValueError, match=r"global_batch must be at most"):
-                steps(records, batch * hosts, hosts, host, drop_remainder)
+                steps([records], batch * hosts, hosts, host, drop_remainder)
         else:
-            assert steps(records, batch * hosts, hosts, host, drop_remainder) == wanted
+            assert steps([records], batch * hosts, hosts, host, drop_remainder) == wanted
 
 
 @pytest.mark.parametrize("batch", [0, -8, 12])
@@ -66,4 +66,4 @@ def test_a_batch_that_hosts_cannot_share_is_refused(batch: int) -> None:
     with pytest.raises(
         ValueError, match=f"^global_batch must be a multiple of hosts=8, got {batch}"
     ):
-        steps([1000], batch, 8)
+        steps([[1000]], batch, 8)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import beam_tfrec
 from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.schemas.geometry.size_buckets import nearest_bucket, parse_buckets
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
@@ -123,3 +124,42 @@ def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:
     with pytest.raises(ValueError) as refused:
         folder.COMMAND.configure(["--images", "in", "--output", "out", *flags.split()])
     assert str(refused.value).startswith(fault)
+
+
+def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    sizes = {f"{n:02}": [(40, 40), (60, 40), (40, 60)][n % 5 % 3] for n in range(50)}
+    root, out = write_photos(tmp_path / "in", sizes), tmp_path / "out"
+    committed_by(folder.run, out, "--images", root, "--buckets", "16x16,24x16,16x24")
+    for hosts, drop in ((1, False), (1, True), (2, True)):
+        given = {"batch_size": 4, "hosts": hosts, "drop_remainder": drop}
+        shapes = []
+        for host in range(hosts):
+            dataset = beam_tfrec.load(out, "train", **given, host=host)
+            batches = [tuple(batch["image/encoded"].shape) for batch in dataset]
+            wanted = beam_tfrec.steps_per_epoch(
+                out, "train", 4 * hosts, hosts, host=host, drop_remainder=drop
+            )
+            assert len(batches) == len(dataset) == wanted
+            shapes.append(batches)
+        assert all(of == shapes[0] for of in shapes)
+        found = [shape[1:] for shape in shapes[0]]
+        assert len({*found}) == 3
+        if hosts == 1:  # the batches of each bucket are spread over the epoch
+            assert {*found[: len(found) // 2]} == {*found}
+        records = sum(shape[0] for batches in shapes for shape in batches)
+        assert records == 50 if not drop else records % (4 * hosts) == 0
+
+    traced = []
+
+    @tf.function
+    def step(images: tf.Tensor) -> tf.Tensor:
+        traced.append(images.shape)
+        return tf.reduce_mean(tf.cast(images, tf.float32))
+
+    for batch in beam_tfrec.load(out, "train", batch_size=4, drop_remainder=True, shuffle=True):
+        step(batch["image/encoded"])
+    assert len(traced) == 3
+    assert len(beam_tfrec.open(out, "train")) == 50
+    assert len(beam_tfrec.open(out, "train_16x16")) == 20
