@@ -33,6 +33,9 @@ class ArraysConfig(DataSetConfig):
         image_array: name of the image array per split; the empty name stands for all other splits.
         label_array: name of the label array, or URI of its file, per split.
         feature_arrays: names of arrays with one value per record, to write as features.
+        tensor_arrays: names of arrays whose items are features of their own, instead of raw_image;
+            the first one is the image array.
+        key_array: name of the array with each sample's key; empty for row numbers.
         dtype: type of two-byte values that have none; None if there are no such values.
         one_sample_per_file: each file of a folder is one sample, not an array of samples.
     """
@@ -41,6 +44,8 @@ class ArraysConfig(DataSetConfig):
     image_array: Mapping[str, str] = field(default_factory=dict)
     label_array: Mapping[str, str] = field(default_factory=dict)
     feature_arrays: tuple[str, ...] = ()
+    tensor_arrays: tuple[str, ...] = ()
+    key_array: str = ""
     dtype: str | None = None
     one_sample_per_file: bool = False
     layout: Layout = field(default_factory=ArraysLayout, kw_only=True)
@@ -50,25 +55,43 @@ class ArraysConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         super().__post_init__()
+        self._check_tensors()
         for option, given in (("image_array", self.image_array), ("label_array", self.label_array)):
             check_splits_named(option, given, "--arrays", self.arrays)
-        for name in self.feature_arrays:
+        for name in (*self.feature_arrays, *self.tensor_arrays):
             if name in FEATURE_KEYS or not _FEATURE_NAME.fullmatch(name):
+                option = "feature_arrays" if name in self.feature_arrays else "tensor_arrays"
                 raise ValueError(
-                    "feature_arrays must be letters, digits and _, and none of"
+                    f"{option} must be letters, digits and _, and none of"
                     f" {', '.join(sorted(FEATURE_KEYS))}, got {name!r}: rename it"
                 )
         for source in self.sources.values():
             if source.image and source.uri.endswith(NPY):
+                option = "tensor_arrays" if source.tensors else "image_array"
                 raise ValueError(
-                    f"image_array must come with a folder or an .npz file, got {source.image!r}"
-                    f" with {source.uri!r}: leave it out"
+                    f"{option} must come with a folder or"
+                    f" an .npz file, got {source.image!r} with {source.uri!r}: leave it out"
                 )
             if len(set(source.sides)) < len(source.sides) or source.image in source.sides:
                 raise ValueError(
                     f"arrays must be named once, got {[*filter(None, [source.image])]} and"
                     f" {[*source.sides]}: name each as image, label or feature"
                 )
+
+    def _check_tensors(self) -> None:
+        """Refuse tensors together with options of a single image array."""
+        raw = isinstance(self.layout, ArraysLayout) and self.layout.encoding is Encoding.RAW
+        for option, is_given in (
+            ("image_array", bool(self.image_array)),
+            ("one_sample_per_file", self.one_sample_per_file),
+            ("encoding raw", raw),
+        ):
+            if self.tensor_arrays and is_given:
+                got = ",".join(self.tensor_arrays)
+                raise ValueError(f"tensor_arrays must come without {option}, got {got}: omit one")
+        if self.key_array and self.one_sample_per_file:
+            what = f"come without one_sample_per_file, got {self.key_array!r}"
+            raise ValueError(f"key_array must {what}: omit one")
 
     @property
     def split_fields(self) -> frozenset[str]:
@@ -78,12 +101,15 @@ class ArraysConfig(DataSetConfig):
     @property
     def sources(self) -> dict[str, ArraySource]:
         """Where the arrays of each given split lie."""
+        first = next(iter(self.tensor_arrays), "")
         return {
             split: ArraySource(
                 uri,
-                image=_of_split(self.image_array, split),
+                image=_of_split(self.image_array, split) or first,
                 label=_of_split(self.label_array, split),
                 features=self.feature_arrays,
+                tensors=self.tensor_arrays,
+                key=self.key_array,
                 dtype=self.dtype,
                 one_sample_per_file=self.one_sample_per_file,
             )
@@ -130,6 +156,8 @@ class ArraysConfig(DataSetConfig):
             "image_array": _named(self.image_array),
             "label_array": _named(labels),
             "feature_arrays": ",".join(self.feature_arrays),
+            "tensor_arrays": ",".join(self.tensor_arrays),
+            "key_array": self.key_array,
             "dtype": self.dtype or "",
             "one_sample_per_file": "yes" if self.one_sample_per_file else "",
         }
@@ -139,6 +167,8 @@ class ArraysConfig(DataSetConfig):
 
 def _keys_of(source: ArraySource) -> str:
     """Return the parts of keys other than the row number, as far as the source's name shows."""
+    if source.key:
+        return "key"
     if source.one_sample_per_file:
         return "file"
     if source.is_file:
@@ -157,6 +187,10 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--label_array", labels, "[SPLIT=]NAME|FILE.npy")
     features = "arrays with a number or text for each sample, to write as features"
     group.text("--feature_arrays", features, "NAME,NAME")
+    tensors = "arrays of any shape, each to write as a tensor of its name, instead of raw_image"
+    group.text("--tensor_arrays", tensors, "NAME,NAME")
+    keys = "array with each sample's unique key, a text or whole number (default: row numbers)"
+    group.text("--key_array", keys, "NAME")
     group.switch("--one_sample_per_file", "take each file of a folder as one sample")
     dtype = "type of two-byte values that have none (V2 in NumPy)"
     group.choice("--dtype", dtype, [BFLOAT16])
@@ -166,14 +200,17 @@ def add_flags(parser: FlagParser) -> None:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
+    tensors = tuple(flags.tensor_arrays.split(",")) if flags.tensor_arrays else ()
     return {
         "arrays": parse_per_split("arrays", flags.arrays, bare=flags.split),
         "image_array": parse_per_split("image_array", flags.image_array),
         "label_array": parse_per_split("label_array", flags.label_array),
         "feature_arrays": tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
+        "tensor_arrays": tensors,
+        "key_array": flags.key_array or "",
         "dtype": flags.dtype,
         "one_sample_per_file": flags.one_sample_per_file,
-        "layout": ArraysLayout(flags.encoding),
+        "layout": ArraysLayout(flags.encoding, tensors=tensors),
     }
 
 

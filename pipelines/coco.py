@@ -88,7 +88,7 @@ class CocoConfig(DataSetConfig):
         if self.splitting.is_given:
             return self.annotations
         (files,) = self.annotations.values()
-        return dict.fromkeys(self.splits, files)
+        return dict.fromkeys(self.source_splits, files)
 
     def reader(self) -> CocoReader:
         """Return the reader: the user's rules, and what layout and splits need of the files."""

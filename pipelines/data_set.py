@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import apache_beam as beam
 
 from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.geometry.size_buckets import bucket_split
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
@@ -33,6 +34,7 @@ from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import PinTally
 from beam_tfrec.transforms.sources.read_samples import (
+    AddSplitSources,
     Item,
     ReadSamples,
     SourceSamples,
@@ -77,8 +79,6 @@ class DataSetConfig(DataSetJob):
     plan: str = ""
     quiet: bool = False
 
-    """Flag whose values name the splits."""
-
     images_field: ClassVar[str] = ""
     """Field with the URI of each split's images, which may be a data set; empty for none."""
 
@@ -108,6 +108,9 @@ class DataSetConfig(DataSetJob):
             check_uri(uri)
         if self.since and self.since.names:
             self.check_since()
+            if self.conversion.buckets:
+                got = " ".join(self.since.names)
+                raise ValueError(f"since must come without buckets, got {got}: leave one out")
 
     def read_sources(self, root: Any) -> SourceSamples:
         """Build the part of the graph that reads the sources, from the pipeline's root or input."""
@@ -126,9 +129,15 @@ class DataSetConfig(DataSetJob):
         return tuple(root for root in self.roots if not is_id_root(root))
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits of the data set."""
+    def source_splits(self) -> tuple[str, ...]:
+        """The splits of the samples as they are read."""
         return self.splitting.splits(self.given)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of the data set: with size buckets, one more for each bucket."""
+        read, buckets = self.source_splits, self.conversion.buckets
+        return read + tuple(bucket_split(split, box) for split in read for box in buckets)
 
     @property
     def split_fields(self) -> frozenset[str] | None:
@@ -153,7 +162,7 @@ class DataSetConfig(DataSetJob):
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that identify the sources, per split of the data set."""
-        return dict.fromkeys(self.splits, self.files)
+        return dict.fromkeys(self.source_splits, self.files)
 
     @property
     def all_files(self) -> list[str]:
@@ -178,8 +187,8 @@ class DataSetConfig(DataSetJob):
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
-        """Splits that are left out if they have no samples."""
-        return self.splitting.optional_splits
+        """Splits that may have no samples."""
+        return self.splits if self.conversion.buckets else self.splitting.optional_splits
 
     def completed(self) -> Self:
         """Return a copy with what the sources show: roots that are data sets, or columns.
@@ -384,6 +393,13 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    if config.conversion.buckets:
+        from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
+
+        samples, moved = samples | "SortIntoBuckets" >> SortIntoBuckets(
+            config.roots, config.conversion, config.limits, config.access, spool
+        )
+        sources = (sources, moved) | "CountMoved" >> AddSplitSources()
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding,
         estimated_bytes(config),

@@ -17,6 +17,7 @@ from beam_tfrec.pipelines.cli import (
 from beam_tfrec.schemas.columns import ColumnType, parse_type
 from beam_tfrec.schemas.faults import RejectBudget, require_at_least
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.geometry.size_buckets import parse_buckets
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.schemas.samples import Order
@@ -65,6 +66,8 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     if images:
         conversion = Conversion(
             resize=None if flags.resize is None else Resize.parse(flags.resize),
+            buckets=parse_buckets(flags.buckets) if flags.buckets else (),
+            min_bucket_px=flags.min_bucket,
             turns=flags.orientation == "upright",
             **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
@@ -244,7 +247,12 @@ def _add_image_flags(group: FlagGroup) -> None:
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
     size = "size in px: N for a square, WxH for a box, max:N for the longest side"
     group.text("--resize", size, "N|WxH|max:N")
-    mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels)"
+    sizes = "sizes of which each image gets the nearest in shape; auto:1024:64 makes them"
+    group.text("--buckets", f"{sizes} (docs/images.md)", "WxH,WxH", rare=True)
+    small = "with --buckets, leave out images with a shorter side below this, in px (default 0)"
+    group.number("--min_bucket", small, 0, rare=True)
+    mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels,"
+    mode += " fill for --buckets)"
     group.choice("--resize_mode", mode, ResizeMode, rare=True)
     reencode = "encode every image in this format (default: only changed images)"
     group.choice("--reencode", reencode, Encoding, rare=True)
@@ -266,8 +274,10 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.number("--hosts", hosts, 1)
     group.text(
         "--shard_names",
-        "counted (train-00000-of-00016-750.tfrec), plain (without -750), or a template of {split}"
-        " {index:05} {num_shards:05} {records} (default counted; plain with --layout tfds)",
+        "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+        " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
+        " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
+        " folder for each split (default counted; plain with --layout tfds)",
         "NAMES",
     )
     order = "order of records, shuffled or input, for each split or for all (default shuffled)"

@@ -17,6 +17,7 @@ from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     ClassifiedLayout,
     ImagenetLayout,
+    RawLayout,
     TensorLayout,
     TutorialLayout,
 )
@@ -27,7 +28,13 @@ from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
     layout.name: layout
-    for layout in (ClassificationLayout, ImagenetLayout, TutorialLayout, TensorLayout)
+    for layout in (
+        ClassificationLayout,
+        ImagenetLayout,
+        TutorialLayout,
+        TensorLayout,
+        RawLayout,
+    )
 }
 
 
@@ -80,12 +87,15 @@ def add_layout_flags(parser: FlagParser, default: str | None = "classification")
     group.choice(
         "--layout",
         "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
-        " tutorial; tensor: pixels as a serialized tensor, and the class's name",
+        " tutorial; pixels as a serialized tensor, with the class's name (tensor) or with size and"
+        " label (raw)",
         list(LAYOUTS),
         default,
     )
     group.choice(
-        "--dtype", "type of the pixels of --layout tensor (default float32)", list(PIXEL_DTYPES)
+        "--dtype",
+        "type of the pixels of --layout tensor (default float32) or raw (default uint8)",
+        list(PIXEL_DTYPES),
     )
     add_class_flags(parser, "default 0; with --layout imagenet 1")
     return group
@@ -99,10 +109,11 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     """
     layout = LAYOUTS[flags.layout or "classification"]
     first_label = first_label_of(flags, layout.first_label)
-    if layout is TensorLayout:
-        return TensorLayout(first_label, flags.dtype or "float32")
+    if issubclass(layout, TensorLayout):
+        return layout(first_label, flags.dtype or layout.dtype)
     if flags.dtype is not None:
-        raise ValueError(f"dtype must come with layout tensor, got {flags.layout}: leave it out")
+        what = f"come with layout tensor or raw, got {flags.layout}"
+        raise ValueError(f"dtype must {what}: leave it out")
     return layout(first_label)
 
 

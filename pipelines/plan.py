@@ -15,6 +15,7 @@ from beam_tfrec.pipelines.data_set import (
 )
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.manifest import JobPlan
+from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.forecast import (
@@ -107,11 +108,14 @@ def plan_run(
     splits = {source.split: forecast_split(source, gathered, scale) for source in sources}
     roots = {**config.listed_roots, **config.roots}
     read_files, read_bytes = forecast_reads(gathered, roots, config.all_files, config.access)
-    shards, records = len(gathered.outlines), sum(split.planned for split in splits.values())
-    images = sum(n for outline in gathered.outlines for n, _ in outline.reads.values())
+    outlines = gathered.outlines
+    shards, records = len(outlines), sum(split.planned for split in splits.values())
+    images = sum(n for outline in outlines for n, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
+    if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
+        notes.append("images in archives or Parquet were not converted: sizes are of the originals")
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
     plan = RunPlan(
         output=config.output,

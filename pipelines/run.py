@@ -40,7 +40,7 @@ from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
 from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
-from beam_tfrec.transforms.output_files import is_own_document, remove_output
+from beam_tfrec.transforms.output_files import is_own_document, refuse_others, remove_output
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
@@ -178,6 +178,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
+        refuse_others(output, config.names, config.splits)
         if config.overwrite:
             _check_sources(config)
             replaces = remove_output(output, config.names, config.splits)
@@ -305,8 +306,10 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     records = sum(split.records for split in manifest.splits.values())
     rate = f"{records / seconds:,.0f} records/s"
     yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
+    has_buckets = "buckets" in manifest.plan.options  # then all images of a split may have left it
     for name, split in manifest.splits.items():
-        yield from _split_lines(name, split, noun if split.images is None else "object")
+        if split.listed or split.annotations.listed or not has_buckets:
+            yield from _split_lines(name, split, noun if split.images is None else "object")
     if classes := [printable(label.name) for label in manifest.plan.labels]:
         more = ", ..." if len(classes) > _SHOWN_CLASSES else ""
         yield f"  classes ({len(classes)}): {', '.join(classes[:_SHOWN_CLASSES])}{more}"

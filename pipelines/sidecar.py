@@ -23,6 +23,7 @@ from beam_tfrec.pipelines.flags import (
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap, parse_mapped
 from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_file
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
@@ -45,6 +46,7 @@ from beam_tfrec.transforms.sources.read_sidecar import (
 
 AUTO = "auto"
 FEATURES = ("boxes", "masks", "polygons")
+MAPPED_FEATURES = ("boxes",)
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,13 @@ class SidecarConfig(SideConfig):
     """A whole conversion of images with a JSON file each.
 
     Attributes:
-        format: format of the JSON files; None to detect it for each.
+        format: format of the JSON files, or a map of their objects; None to detect LabelMe's and
+            SA-1B's.
         join_by: field of JSON files that names the image, as keys with dots; empty if the two files
             share a name.
     """
 
-    format: SideFormat | None = None
+    format: SideFormat | ObjectMap | None = None
     join_by: str = ""
 
     split_fields: ClassVar[None] = None  # only the JSON files show their fields
@@ -195,10 +198,13 @@ class SidecarConfig(SideConfig):
 
 
 def reader_of_objects(
-    layout: Layout, format: SideFormat | None
+    layout: Layout, format: SideFormat | ObjectMap | None
 ) -> Callable[[bytes | None], SideSample | Fault]:
     """Return the parser of a JSON file's objects; it looks at each file if no format is given."""
-    parse = functools.partial(parse_side_file, format=format)
+    if isinstance(format, ObjectMap):
+        parse = functools.partial(parse_mapped, objects=format)
+    else:
+        parse = functools.partial(parse_side_file, format=format)
     return functools.partial(read_objects, parse=parse, segmentations=layout.reads_segmentations)
 
 
@@ -238,6 +244,7 @@ def add_flags(parser: FlagParser) -> None:
         "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)",
         [AUTO, *(known.value for known in SideFormat)],
     )
+    add_object_flags(group)
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
     records.several(
@@ -248,6 +255,32 @@ def add_flags(parser: FlagParser) -> None:
     )
 
 
+def add_object_flags(group: FlagGroup) -> None:
+    """Add the flags that describe objects in JSON of any other format."""
+    path = "write the boxes of other JSON: path of its list of objects, such as annotations"
+    group.text("--objects", f"{path} (default: by --format)", "PATH")
+    keys = "with --objects, an object's keys of box and class (default bbox,category)"
+    group.text("--object_keys", keys, "BOX,CLASS", rare=True)
+    numbers = "with --objects, numbers of a box in px, or with rel_ as fractions (default xywh)"
+    group.choice("--box_format", numbers, BoxFormat, rare=True)
+
+
+def format_of(flags: argparse.Namespace) -> SideFormat | ObjectMap | None:
+    """Return the format of JSON that the flags name; None to detect it.
+
+    Raises:
+        ValueError: when flags exclude each other, or keys are no pair.
+    """
+    if not flags.objects:
+        refuse_flags(flags, ("object_keys", "box_format"), "with objects", "add it")
+        return None if flags.format in (None, AUTO) else SideFormat(flags.format)
+    refuse_flags(flags, ("format",), "without objects")
+    box, _, label = (flags.object_keys or "bbox,category").partition(",")
+    if not (box and label) or "," in label:
+        raise ValueError(f"object_keys must be BOX,CLASS, got {flags.object_keys!r}: give two keys")
+    return ObjectMap(flags.objects, box, label, flags.box_format or BoxFormat.XYWH)
+
+
 def layout_of(flags: argparse.Namespace) -> Layout:
     """Return the layout that the flags ask for.
 
@@ -255,9 +288,9 @@ def layout_of(flags: argparse.Namespace) -> Layout:
         ValueError: when a feature is unknown, or flags exclude each other.
     """
     if not flags.fields:
-        return detection_of(flags, FEATURES)
+        return detection_of(flags, MAPPED_FEATURES if flags.objects else FEATURES)
     unused = "features", "label_file", "first_label", "max_dropped", "on_size_mismatch", "format"
-    return fields_layout_of(flags, unused)
+    return fields_layout_of(flags, (*unused, "objects"))
 
 
 def detection_of(flags: argparse.Namespace, known: Collection[str]) -> DetectionLayout:
@@ -320,7 +353,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         **side_fields(flags),
-        "format": None if flags.format in (None, AUTO) else SideFormat(flags.format),
+        "format": format_of(flags),
         "join_by": flags.join_by or "",
         "layout": layout_of(flags),
     }

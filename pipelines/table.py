@@ -22,6 +22,7 @@ from beam_tfrec.pipelines.flags import (
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
+from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap
 from beam_tfrec.schemas.columns import FORMATS, PARQUET, format_of, is_table_file, root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
@@ -60,6 +61,7 @@ class TableConfig(StagingConfig):
         key_column: column of the rows' keys; empty for row numbers.
         max_cell_bytes: a row with a larger cell is rejected; in files of lines, a larger row.
         objects_column: column of Parquet with each image's objects; empty for none.
+        box_format: meaning of the numbers of boxes.
         stores_images: whether the image column holds the images' bytes.
         detection: what an Example of an image with objects holds.
         layout: what an Example holds; `detection` replaces it where there are objects.
@@ -71,6 +73,7 @@ class TableConfig(StagingConfig):
     key_column: str = ""
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
     objects_column: str = ""
+    box_format: BoxFormat = BoxFormat.XYWH
     stores_images: bool = False
     detection: DetectionLayout = field(default_factory=lambda: DetectionLayout(first_label=1))
     layout: Layout = field(default_factory=TableLayout, kw_only=True)
@@ -215,10 +218,12 @@ class TableConfig(StagingConfig):
         has_classes = bool(self.objects_column or getattr(layout, "label_columns", True))
         named = bool(self.image_column) and not stores
         changed = "" if mismatch is SizeMismatch.AUTO else mismatch.value
+        other_boxes = "" if self.box_format is BoxFormat.XYWH else self.box_format.value
         dropped = "" if self.drop_budget is None else str(self.drop_budget)
         for option, value, needed, is_there in (
             ("image_root", roots, "image_column of names", named),
             ("objects_column", self.objects_column, "image_column of Parquet cells", stores),
+            ("box_format", other_boxes, "objects_column", bool(self.objects_column)),
             ("max_dropped", dropped, "objects_column", bool(self.objects_column)),
             ("on_size_mismatch", changed, "objects_column", bool(self.objects_column)),
             ("label_file", self.label_file, "label_column", has_classes),
@@ -227,11 +232,6 @@ class TableConfig(StagingConfig):
             if value and not is_there:
                 what = f"{option} must come with {needed}, got {value}"
                 raise ValueError(f"{what}: name such a column, or leave {option} out")
-        if self.plan and stores and (self.conversion.changes or self.conversion.turns):
-            raise ValueError(
-                f"plan must come without image options for images in Parquet, got {self.plan}:"
-                " leave them out, since only a run unpacks these images"
-            )
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
@@ -250,7 +250,7 @@ class TableConfig(StagingConfig):
             self.key_column,
             layout.sequence_columns if isinstance(layout, TableLayout) else (),
             self.max_cell_bytes,
-            self.objects_column,
+            ObjectMap(self.objects_column, box_format=self.box_format),
             self.stores_images,
             None if self.plan else self.staging,
             bool(self.label_file),
@@ -267,6 +267,8 @@ class TableConfig(StagingConfig):
         options |= {"image_column": self.image_column, "key_column": self.key_column}
         if self.stores_images:
             options |= {"images": "in cells", "objects_column": self.objects_column}
+        if self.box_format is not BoxFormat.XYWH:
+            options["box_format"] = self.box_format.value
         if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
             options["max_cell_bytes"] = str(self.max_cell_bytes)
         if self.key_column:
@@ -322,6 +324,8 @@ def add_flags(parser: FlagParser) -> None:
     group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
     objects = "column of boxes and classes; makes records of the layout detection (default: by the"
     group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
+    numbers = "numbers of a box in px, or with rel_ as fractions (default xywh)"
+    group.choice("--box_format", numbers, BoxFormat, rare=True)
     add_size_flag(group)
     classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
@@ -340,6 +344,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
         "key_column": flags.key_column or "",
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
         "objects_column": flags.objects_column or "",
+        "box_format": flags.box_format or BoxFormat.XYWH,
         "detection": DetectionLayout(
             on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
             first_label=first_label_of(flags, 1),

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_size_flag, add_sources
 from beam_tfrec.pipelines.folder import add_layout_flags
@@ -19,43 +18,55 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import (
     AUTO,
     FEATURES,
+    MAPPED_FEATURES,
+    add_object_flags,
     detection_of,
     fields_layout_of,
+    format_of,
     reader_of_objects,
     refuse_flags,
 )
+from beam_tfrec.pipelines.staging import StagingConfig
+from beam_tfrec.schemas.annotations.object_maps import ObjectMap
 from beam_tfrec.schemas.annotations.side_files import SideFormat
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import ClassificationLayout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
-from beam_tfrec.schemas.samples import TAR
+from beam_tfrec.schemas.samples import STAGED_IMAGES, TAR
 from beam_tfrec.transforms.sources.list_blobs import PlanFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
-from beam_tfrec.transforms.sources.read_tar import COMPRESSED, TarReader, TarSource, plan_tars
+from beam_tfrec.transforms.sources.read_tar import (
+    DECOMPRESSORS,
+    REFUSED,
+    TarReader,
+    TarSource,
+    plan_tars,
+)
 from beam_tfrec.transforms.storage import split_uri
 
 _RANGE = re.compile(r"\{([0-9]{1,6})\.\.([0-9]{1,6})\}")
 
 
 @dataclass(frozen=True)
-class WebdatasetConfig(DataSetConfig):
+class WebdatasetConfig(StagingConfig):
     """A whole conversion of tar files.
 
     Attributes:
         shards: URIs of tar files and of folders of them, per split; with globs or braces.
-        format: format of the objects in .json members; None to detect it for each.
+        format: format of the objects in .json members, or a map of them; None to detect LabelMe's
+            and SA-1B's.
         layout: a `TableLayout` for fields of the members, a `DetectionLayout` for objects, else a
             layout of classes.
     """
 
     shards: Mapping[str, Sequence[str]]
-    format: SideFormat | None = None
+    format: SideFormat | ObjectMap | None = None
     layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--shards"
-    split_fields: ClassVar[None] = None  # only the members show their fields
+    staged_root: ClassVar[str] = STAGED_IMAGES
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -70,7 +81,7 @@ class WebdatasetConfig(DataSetConfig):
             folders: dict[str, set[str]] = {}
             for uri in (each for given in uris for each in expand_braces(given)):
                 folder, pattern = root_and_pattern(uri)
-                if not pattern and uri.endswith(TAR):
+                if not pattern and uri.endswith((TAR, *DECOMPRESSORS)):
                     folder, pattern = split_uri(uri)
                 folders.setdefault(folder, set()).add(pattern)
             for number, (folder, patterns) in enumerate(folders.items()):
@@ -79,8 +90,8 @@ class WebdatasetConfig(DataSetConfig):
         return found
 
     @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
+    def listed_roots(self) -> Mapping[str, str]:
+        """URI per root name of every folder that is listed: its listing identifies the source."""
         return {name: source.uri for name, source in self.sources.items()}
 
     @property
@@ -93,9 +104,12 @@ class WebdatasetConfig(DataSetConfig):
         types = self.layout.types if isinstance(self.layout, TableLayout) else None
         has_objects = isinstance(self.layout, DetectionLayout)
         read = reader_of_objects(self.layout, self.format) if has_objects else None
-        reader = TarReader(self.splitting, self.sources, self.access, types, self.label_file, read)
+        staging = None if self.plan else self.staging
+        reader = TarReader(
+            self.splitting, self.sources, self.access, types, self.label_file, read, staging
+        )
         plan = functools.partial(plan_tars, sources=self.sources)
-        planned = root | "PlanTars" >> PlanFiles(self.roots, plan, self.access)
+        planned = root | "PlanTars" >> PlanFiles(self.listed_roots, plan, self.access)
         read = planned.pieces | "ReadTars" >> self.samples_step(reader)
         return read._replace(tallies=planned.tallies)
 
@@ -115,11 +129,11 @@ def expand_braces(uri: str) -> list[str]:
     ['9-0', '9-1', '10-0', '10-1']
 
     Raises:
-        ValueError: when a range has no numbers, or a file is compressed.
+        ValueError: when a range does not ascend, or the compression of a file is not supported.
     """
-    if uri.lower().endswith(COMPRESSED):
-        what = f"shards must be plain .tar files, of which ranges can be read, got {uri!r}"
-        raise ValueError(f"{what}: decompress them, for example with gunzip or unzstd")
+    if uri.lower().endswith(REFUSED):
+        supported = ", ".join((TAR, *DECOMPRESSORS))
+        raise ValueError(f"shards must be {supported} files, got {uri!r}: decompress them")
     found = _RANGE.search(uri)
     if found is None:
         return [uri]
@@ -144,6 +158,7 @@ def add_flags(parser: FlagParser) -> None:
     )
     objects = "write the objects of .json: LabelMe's, SA-1B's, or auto to look at each"
     group.choice("--format", objects, [AUTO, *(known.value for known in SideFormat)], rare=True)
+    add_object_flags(group)
     parts = f"with --format, parts of objects: {', '.join(FEATURES)} (default boxes)"
     group.text("--features", parts, "NAME,NAME", rare=True)
     add_size_flag(group)
@@ -156,11 +171,12 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     Raises:
         ValueError: when flags exclude each other.
     """
-    if flags.format:
-        refuse_flags(flags, ("layout", "dtype", "fields"), "without format")
-        return detection_of(flags, FEATURES)
+    if flags.format or flags.objects:
+        refuse_flags(flags, ("layout", "dtype", "fields"), "without format and objects")
+        return detection_of(flags, MAPPED_FEATURES if flags.objects else FEATURES)
     objects_only = "features", "on_size_mismatch", "max_dropped"
-    refuse_flags(flags, objects_only, "with format", "add --format auto, or leave it out")
+    remedy = "add --format auto or --objects, or leave it out"
+    refuse_flags(flags, objects_only, "with format or objects", remedy)
     unused = ("layout", "dtype", "label_file", "first_label")
     return fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
 
@@ -169,7 +185,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "shards": parse_several_per_split("shards", flags.shards, bare=flags.split),
-        "format": None if flags.format in (None, AUTO) else SideFormat(flags.format),
+        "format": format_of(flags),
         "layout": layout_of(flags),
     }
 

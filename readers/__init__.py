@@ -8,7 +8,7 @@
 The manifest names the shards. Beam is never imported, and TensorFlow only by `load`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
@@ -67,6 +67,7 @@ def load(
         ValueError: An argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE`: a shard is missing or has another size.
     """
+    from beam_tfrec.readers.data_sets import drops_remainder
     from beam_tfrec.readers.tf_data import Reading, load_data_sets
 
     if input_context is not None:
@@ -82,7 +83,7 @@ def load(
         seed,
         host,
         hosts,
-        hosts > 1 if drop_remainder is None else drop_remainder,
+        drops_remainder(hosts, drop_remainder),
         known_cardinality,
     )
     return load_data_sets(data_sets, split, reading, access)
@@ -136,30 +137,61 @@ def steps_per_epoch(
     global_batch: int,
     hosts: int = 1,
     *,
+    host: int = 0,
     drop_remainder: bool | None = None,
     access: Access = DEFAULT_ACCESS,
 ) -> int:
-    """Return the number of batches that every host reads from a split in an epoch.
+    """Return the number of batches that a host reads from a split in an epoch.
 
-    This equals `len(load(…))` with the same arguments and `batch_size=global_batch // hosts`. With
-    several hosts and `drop_remainder=False`, some hosts may have one more batch.
+    This equals `len(load(…))` with the same arguments and `batch_size=global_batch // hosts`. It is
+    the same on all hosts, unless `drop_remainder` is False.
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one.
         split: name of the split, such as `train`, or names of several that are read as one.
         global_batch: number of records in a batch, summed over all hosts.
         hosts: number of hosts that share the split.
-        drop_remainder: drop the last short batch, as in `load` and with the same default.
+        host: number of this host, from 0.
+        drop_remainder: give all hosts the same number of records, and drop the last short batch.
+            The default is True with several hosts and False with one, as in `load`.
         access: settings for reading manifests.
 
     Raises:
-        ValueError: `global_batch` is not a multiple of `hosts`, or no batch is left.
+        ValueError: An argument is wrong, or dropping the remainder leaves no batch.
     """
     from beam_tfrec.readers.data_sets import find_data_sets, steps
 
-    shards = find_data_sets(data_sets, access).shards(split)
-    records = sum(shard.entry.records for shard in shards)
-    return steps(records, global_batch, hosts, drop_remainder=drop_remainder)
+    found = find_data_sets(data_sets, access)
+    counts = found.records_by_bucket(split).values()
+    return steps([*counts], global_batch, hosts, host, drop_remainder)
+
+
+def find_damaged_images(
+    data_sets: "Root | Sequence[Root]", split: "Splits", *, access: Access = DEFAULT_ACCESS
+) -> Iterator[str]:
+    """Yield a line for each record with an image that TensorFlow cannot decode.
+
+    The default check of a conversion reads only the headers of images. A damaged image then stops
+    the dataset of `load`, with a TensorFlow error that does not say where the image is.
+
+    Args:
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`, or names of several that are read as one.
+        access: settings for reading manifests, listings and indexes.
+
+    Yields:
+        `E-VER-IMAGE` with the shard, and the record's number, key and byte offset.
+
+    Raises:
+        ValueError: The split does not exist, or its records have no images.
+        RuntimeError: `E-VER-…`: a shard or an index is missing or damaged.
+    """
+    from beam_tfrec.readers.tf_data import undecodable
+
+    records = open(data_sets, split, access=access)
+    for place, key in undecodable(records.reader):
+        member, what = records.reader.member(place), f"TensorFlow cannot decode {key}"
+        yield str(records.damage("E-VER-IMAGE", member, what, "write it again with --check decode"))
 
 
 def folds(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
+from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.manifest import (
     Label,
     Manifest,
@@ -92,24 +93,50 @@ class DataSets:
         Raises:
             ValueError: No data set has records in a split, or a split is named twice.
         """
-        wanted = split_names(split)
+        wanted = self.expanded(split)
         found = [
             ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
             for place, manifest in enumerate(self.manifests)
             for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
             if entry.split in wanted
         ]
-        for missing in sorted({*wanted} - {shard.entry.split for shard in found}):
+        there = {shard.entry.split for shard in found}
+        for missing in sorted({*split_names(split)} - there - {*map(split_without_bucket, there)}):
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
             if not names:
                 raise ValueError(f"{', '.join(self.roots)}: no records: give another data set")
             raise ValueError(f"split must be one of {', '.join(names)}, got {missing!r}")
         return found
 
+    def expanded(self, split: Splits) -> tuple[str, ...]:
+        """Return the names of splits, and those of their size buckets.
+
+        Raises:
+            ValueError: No split is named, or one is named twice.
+        """
+        names = split_names(split)
+        bucketed = [of for of in self.manifests if "buckets" in of.plan.options]
+        there = sorted({shard.split for manifest in bucketed for shard in manifest.shards})
+        return names + tuple(of for of in there if split_without_bucket(of) in {*names} - {of})
+
+    def records_by_bucket(self, split: Splits) -> dict[str, list[int]]:
+        """Return the number of records in each shard of splits, by the split of the size bucket.
+
+        Splits without buckets have one key, the empty text.
+
+        Raises:
+            ValueError: No data set has records in a split, or a split is named twice.
+        """
+        names, found = split_names(split), dict[str, list[int]]()
+        for shard in self.shards(split):
+            key = "" if shard.entry.split in names else shard.entry.split
+            found.setdefault(key, []).append(shard.entry.records)
+        return found
+
     def folds(self, k: int) -> list[tuple[list[str], str]]:
         """Return the training splits and the validation split of each fold, see `readers.folds`."""
         names = fold_names(k)
-        there = {shard.split for manifest in self.manifests for shard in manifest.shards}
+        there = {split_without_bucket(shard.split) for of in self.manifests for shard in of.shards}
         folds = sorted(split for split in there if re.fullmatch(r"fold[0-9]+", split))
         if folds != sorted(names):
             has = ", ".join(folds) or "none"
@@ -124,7 +151,7 @@ class DataSets:
         return any(
             order_of(manifest.plan, name) is Order.INPUT
             for manifest in self.manifests
-            for name in split_names(split)
+            for name in self.expanded(split)
             if name in manifest.splits
         )
 
@@ -209,7 +236,7 @@ def list_shards(data_sets: DataSets, split: Splits) -> list[ShardFile]:
             open_storage(data_sets.roots[place], data_sets.access),
             data_sets.manifests[place],
             REMEDY,
-            split_names(split),
+            data_sets.expanded(split),
         )
     ]
     return [shard._replace(listed=file) for shard, file in zip(shards, listed, strict=True)]
@@ -309,32 +336,50 @@ stop=2)])
 
 
 def steps(
-    records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
+    records: Sequence[Sequence[int]],
+    global_batch: int,
+    hosts: int = 1,
+    host: int = 0,
+    drop_remainder: bool | None = None,
 ) -> int:
-    """Return the number of batches that every host reads from a split in an epoch.
+    """Return the number of batches that a host reads from a split in an epoch.
 
     Args:
-        records: number of records in the split.
+        records: number of records in each shard, by size bucket; one bucket if there are none.
         global_batch: number of records in a batch, summed over all hosts.
         hosts: number of hosts.
-        drop_remainder: drop the last short batch; by default only with several hosts. Otherwise
-            some hosts may have one more batch.
+        host: number of this host, from 0.
+        drop_remainder: as in `drops_remainder`.
 
     Raises:
-        ValueError: `global_batch` is not a multiple of `hosts`, or no batch is left.
+        ValueError: `host` is not below `hosts`, `global_batch` is not a multiple of `hosts`, or
+            dropping the remainder leaves no batch.
 
-    >>> steps(1000, 64, 8), steps(1000, 64), steps(1000, 64, drop_remainder=True)
+    >>> shards = [[500, 500]]
+    >>> steps(shards, 64, 8), steps(shards, 64), steps(shards, 64, drop_remainder=True)
     (15, 16, 15)
     """
-    check_host(0, hosts)
+    check_host(host, hosts)
     if global_batch < 1 or global_batch % hosts:
         raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
-    whole, left = divmod(records // hosts, global_batch // hosts)
-    is_dropping = hosts > 1 if drop_remainder is None else drop_remainder
-    count = whole + (left > 0 and not is_dropping)
-    if not count:
-        raise ValueError(f"global_batch must be at most {records} records, got {global_batch}")
+    is_dropping = drops_remainder(hosts, drop_remainder)
+    count = 0
+    for of_bucket in records:
+        parts = deal(of_bucket, host, hosts, drop_remainder=is_dropping)
+        whole, left = divmod(sum(part.records for part in parts), global_batch // hosts)
+        count += whole + (left > 0 and not is_dropping)
+    if is_dropping and not count:
+        most = max(map(sum, records))
+        raise ValueError(f"global_batch must be at most {most} records, got {global_batch}")
     return count
+
+
+def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:
+    """Return whether hosts read equal numbers of records and only full batches.
+
+    None is the default of `load` and `steps_per_epoch`: only with several hosts.
+    """
+    return hosts > 1 if drop_remainder is None else drop_remainder
 
 
 def check_host(host: int, hosts: int) -> None:

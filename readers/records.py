@@ -193,6 +193,17 @@ class Records(Sequence[Record]):
         """
         return draw_picture(self._read(index)[0], self.spec, self.labels)
 
+    def damage(self, code: str, member: Member, what: str, remedy: str = REMEDY) -> RuntimeError:
+        """Return the fault of a damaged record, with its shard, number, key and byte offset."""
+        offset = self.reader.offsets(member.shard)[member.number]
+        try:
+            key = f" (key {next(self.reader.keys([member.shard]))[member.number]})"
+        except RuntimeError:  # the record is the fault to report, not its unreadable index
+            key = ""
+        where = f"record {member.number}{key} at byte {offset}"
+        uri = self.reader.shards[member.shard].uri
+        return RuntimeError(fault_line(code, uri, f"{where}: {what}", remedy))
+
     def __repr__(self) -> str:
         """Return split, roots and range; equal in all processes, since Grain compares the text."""
         roots = ", ".join(map(repr, self._reader.data_sets.roots))
@@ -228,20 +239,10 @@ class Records(Sequence[Record]):
                 encoded = read_frame(data, start - span.start, end - span.start)
                 record = self._parse(encoded)
             except FrameError as error:
-                raise self._damage(error.code, member, str(error)) from None
+                raise self.damage(error.code, member, str(error)) from None
             except ValueError as error:
-                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
+                raise self.damage("E-VER-EXAMPLE", member, str(error)) from None
             yield encoded, record
-
-    def _damage(self, code: str, member: Member, what: str) -> RuntimeError:
-        offset = self.reader.offsets(member.shard)[member.number]
-        try:
-            key = f" (key {next(self.reader.keys([member.shard]))[member.number]})"
-        except RuntimeError:  # the record is the fault to report, not its unreadable index
-            key = ""
-        where = f"record {member.number}{key} at byte {offset}"
-        uri = self.reader.shards[member.shard].uri
-        return RuntimeError(fault_line(code, uri, f"{where}: {what}", REMEDY))
 
 
 def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Image.Image":

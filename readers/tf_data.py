@@ -4,10 +4,11 @@ The graph holds only TensorFlow's own operations, and TensorFlow reads the shard
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
+import numpy as np
 import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import (
@@ -18,7 +19,9 @@ from beam_tfrec.readers.data_sets import (
     deal,
     find_data_sets,
     list_shards,
+    steps,
 )
+from beam_tfrec.readers.shard_reader import ShardReader
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
@@ -30,6 +33,7 @@ from beam_tfrec.schemas.features import (
     parse_sequence_spec,
     parse_spec,
 )
+from beam_tfrec.schemas.geometry.size_buckets import bucket_of_split
 from beam_tfrec.transforms.storage import Access, is_local
 
 SHUFFLED_RECORDS = 1024
@@ -37,6 +41,9 @@ SHUFFLED_RECORDS = 1024
 
 _FILES_AT_ONCE = 16  # fixed, so that the order does not depend on the number of cores
 _REMOTE_BUFFER_BYTES = 8 << 20  # size of a request; TensorFlow's default of 256 kB suits disks
+
+_DECODE_SCOPE = "E-VER-IMAGE.see.beam_tfrec.find_damaged_images"
+"""Scope of decoding in the graph. TensorFlow's error names it, but cannot name the record."""
 
 BOX_VALUES = 4
 """Number of values per box in a feature of boxes."""
@@ -65,6 +72,7 @@ class Reading:
         hosts: number of hosts that share a split.
         drop_remainder: whether hosts get equal numbers of records, and full batches only.
         known_cardinality: whether the dataset knows and checks the number of records.
+        stored_size: height and width in px of all images as they are stored; None if they differ.
     """
 
     batch_size: int | None = None
@@ -77,6 +85,7 @@ class Reading:
     hosts: int = 1
     drop_remainder: bool = False
     known_cardinality: bool = True
+    stored_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range, and options without effect."""
@@ -102,6 +111,44 @@ def load_data_sets(
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
     data_sets = find_data_sets(roots, access)
+    buckets = data_sets.records_by_bucket(split)
+    if "" in buckets:
+        return _load_split(data_sets, split, reading)
+    return _load_buckets(data_sets, buckets, reading)
+
+
+def _load_buckets(
+    data_sets: DataSets, buckets: Mapping[str, Sequence[int]], reading: Reading
+) -> tf.data.Dataset:
+    """Return the batches of all size buckets; each batch is of one bucket.
+
+    Buckets take turns in proportion to their numbers of batches. The order of the buckets is the
+    same on all hosts and in all epochs, since hosts that train together need equal shapes.
+    """
+    size, hosts = reading.batch_size or 1, reading.hosts
+    dropping = reading.drop_remainder
+    steps_of = {
+        name: steps([records], size * hosts, hosts, reading.host, drop_remainder=dropping)
+        for name, records in buckets.items()
+        if not dropping or sum(records) >= size * hosts
+    }
+    steps([*buckets.values()], size * hosts, hosts, reading.host, dropping)  # refuses no batch
+    datasets = []
+    for name in steps_of:
+        box = bucket_of_split(name)
+        stored = (box.height_px or box.width_px, box.width_px)
+        datasets.append(_load_split(data_sets, name, replace(reading, stored_size=stored)))
+    counts = [*steps_of.values()]
+    positions = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+    turns = np.repeat(np.arange(len(counts)), counts)[np.argsort(positions, kind="stable")]
+    chosen = tf.data.Dataset.from_tensor_slices(turns)
+    dataset = tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=False)
+    if reading.known_cardinality:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(turns)))
+    return dataset.with_options(_options(reading))
+
+
+def _load_split(data_sets: DataSets, split: Splits, reading: Reading) -> tf.data.Dataset:
     shards = list_shards(data_sets, split)
     counts = [shard.entry.records for shard in shards]
     dropping, least = reading.drop_remainder, reading.batch_size or 1
@@ -122,6 +169,32 @@ def load_data_sets(
         dataset = dataset.shuffle(buffered, reading.seed)
     dataset = _parse(dataset, data_sets, reading)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
+
+
+def undecodable(reader: ShardReader) -> Iterator[tuple[int, str]]:
+    """Yield each image that cannot be decoded: the place of its record, and its feature's key.
+
+    Raises:
+        ValueError: The records have no images.
+    """
+    spec, reading = reader.data_sets.spec, Reading(decode_images=False)
+    keys = image_keys(spec)
+    if not keys:
+        raise ValueError(f"split must have images, layout {spec.name!r} has none: leave it out")
+    parts = [(reader.shards[part.shard].uri, part) for part in reader.parts]
+    parse = parser(reader.data_sets, reading)
+
+    def count_decoded(encoded: tf.Tensor) -> tf.Tensor:
+        images = tf.data.Dataset.from_tensors(encoded).map(lambda data: _pixels(data, reading))
+        return images.ignore_errors().reduce(0, lambda count, _: count + 1)
+
+    def check(place: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        tensors = parse(record)
+        return place, tf.stack([count_decoded(tensors[key]) for key in keys])
+
+    checked = _read(parts, reading, in_order=True).enumerate().map(check, tf.data.AUTOTUNE)
+    for place, counts in checked.filter(lambda _, counts: tf.reduce_any(counts == 0)):
+        yield from ((int(place), key) for key, count in zip(keys, counts, strict=True) if not count)
 
 
 def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
@@ -220,7 +293,7 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
         else:
             parsed = tf.io.parse_example(records, features)  # also parses a scalar
         tensors = _shaped(parsed, spec, reading.max_objects, per_object)
-        return tensors | {key: _pixels(tensors[key], reading.image_size) for key in images}
+        return tensors | {key: _pixels(tensors[key], reading) for key in images}
 
     return tf.autograph.experimental.do_not_convert(parse)  # branches only on Python values
 
@@ -275,13 +348,14 @@ def _padded(values: tf.Tensor | tf.RaggedTensor, length: int, feature: Feature) 
     return padded if is_batch else padded[0]
 
 
-def _pixels(encoded: tf.Tensor, size: tuple[int, int] | None) -> tf.Tensor:
+def _pixels(encoded: tf.Tensor, reading: Reading) -> tf.Tensor:
     """Decode an image, or an animation's first frame, to RGB, uint8 [height, width, 3]."""
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    image.set_shape([None, None, 3])
-    if size is None:
+    with tf.name_scope(_DECODE_SCOPE):
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    image.set_shape([*(reading.stored_size or (None, None)), 3])
+    if reading.image_size is None:
         return image
-    resized = tf.image.resize(image, size, antialias=True)
+    resized = tf.image.resize(image, reading.image_size, antialias=True)
     return tf.saturate_cast(tf.round(resized), tf.uint8)
 
 

@@ -21,7 +21,7 @@ _SHOWN_LABELS = 10
 _PANOPTIC = "panoptic_objects/"  # the index leaves out labels of panoptic segments
 _INDEXED_LAYOUTS = {
     *("detection", "keras", "tfds", "table", "arrays"),
-    *("classification", "imagenet", "tutorial", "tensor"),
+    *("classification", "imagenet", "tutorial", "tensor", "raw"),
 }
 """Our layouts with the same labels in record and index; a user's own layout may differ."""
 

@@ -231,6 +231,20 @@ class ClassFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     class_name: str
 
 
+class NamedTensor(NamedTuple):
+    """The item of one array.
+
+    Attributes:
+        shape: length of each axis of the item.
+        dtype: one of `TENSOR_TYPES`.
+        big_endian: whether a value's highest byte comes first.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    big_endian: bool
+
+
 class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An item of an array. Its values are the sample's blob.
 
@@ -247,6 +261,26 @@ class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     big_endian: bool = False
     label: int | str | None = None
     features: dict[str, Scalar] = {}
+
+    @property
+    def tensors(self) -> tuple[NamedTensor, ...]:
+        """The item, and those of other arrays."""
+        return (NamedTensor(self.shape, self.dtype, self.big_endian),)
+
+
+class TensorFields(ArrayFields, frozen=True, array_like=True, gc=False):
+    """Items of several arrays. Their values are the sample's blobs, in the same order.
+
+    Attributes:
+        others: the items after the first one.
+    """
+
+    others: tuple[NamedTensor, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[NamedTensor, ...]:
+        """The items."""
+        return (*super().tensors, *self.others)
 
 
 class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):

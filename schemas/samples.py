@@ -13,7 +13,7 @@ import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
 
-TAR = ".tar"
+TAR, NPZ = ".tar", ".npz"
 ORDER_BYTES = 16
 """Size of an order key, by which the samples of a split are sorted."""
 
@@ -45,7 +45,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
         offset: first byte of the blob in the file, or in the compressed member.
         length: size of the blob in bytes; -1 for the whole file.
         member: name of the archive's member that holds the blob, in a `.tar` file or compressed in
-            an `.npz` file; of a staged image, its name in the table; else empty.
+            an `.npz` file; of a staged image, its name in its source; else empty.
         orientation: EXIF orientation of an image that its source knows, whatever its file says; 0
             if only the file says it.
     """
@@ -67,13 +67,13 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_staged(self) -> bool:
-        """Whether it is an image out of a table. The data set never names its staged file."""
+        """Whether it was copied out of a table or archive. No data set names its staged file."""
         return self.root == STAGED_IMAGES
 
     @property
     def is_member(self) -> bool:
-        """Whether it is an image within another file: in a tar file, or out of a table."""
-        return self.member != "" and (self.is_staged or self.name.endswith(TAR))
+        """Whether it is an image within another file: in a tar file, or in a table."""
+        return self.member != "" and not self.name.endswith(NPZ)
 
     @property
     def image_file(self) -> tuple[str, int]:

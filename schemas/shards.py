@@ -7,7 +7,7 @@ created before the TFRecord file, so that a rerun knows which shards it can keep
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import google_crc32c
 import msgspec
@@ -17,14 +17,23 @@ from beam_tfrec.schemas.samples import Sample
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
 PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
-NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
+TFDS = "beam_tfrec-{split}.tfrecord-{index:05}-of-{num_shards:05}"
+MAXDIFFUSION = "{split}/{index:05}-of-{num_shards:05}.tfrec"
+NAMED_TEMPLATES: Mapping[str, str] = {
+    "counted": COUNTED,
+    "plain": PLAIN,
+    "tfds": TFDS,
+    "maxdiffusion": MAXDIFFUSION,
+}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
 _MAX_NAME_BYTES = 255  # limit of most file systems
 _FIELD = re.compile(r"\{(split(?=\})|index|num_shards|records)(?::(0[0-9]{1,2})?d?)?\}")
 _NUMBER_AFTER_FIELD = re.compile(r"\}[0-9]*\{(?:index|num_shards|records)")
 _SPLIT_NAME = "[a-z][a-z0-9_]*"
-_INDEX_NAME = re.compile(rf"{INDEX_DIR}/([^/]+)\.(?:parquet|idx)")
+_INDEX_NAME = re.compile(rf"{INDEX_DIR}/(.+)\.(?:parquet|idx)")
+_FOLDER = re.compile(r"[A-Za-z0-9_-]*\{split\}[A-Za-z0-9_-]*")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SHARD_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")
 
 
@@ -146,11 +155,23 @@ def receipt_name(stem: str) -> str:
     return f"{RECEIPTS_DIR}/{stem}.json"
 
 
+def folder_of(file: str) -> str:
+    """Return the folder of a shard file; empty for the output itself.
+
+    It is empty too for a folder that no template makes, such as one outside the output.
+
+    >>> folder_of("train/00003-of-00016.tfrec"), folder_of("00003.tfrec"), folder_of("../3.tfrec")
+    ('train', '', '')
+    """
+    folder = file.rpartition("/")[0]
+    return folder if _FOLDER_NAME.fullmatch(folder) else ""
+
+
 def index_stem(file: str) -> str:
     """Return the stem of a shard's index: the shard's file name without its extension.
 
-    >>> index_stem("train-00003-of-00016-750.tfrec"), index_stem("00003.gz")
-    ('train-00003-of-00016-750', '00003.gz')
+    >>> index_stem("train-00003-of-00016-750.tfrec"), index_stem("train/00003.gz")
+    ('train-00003-of-00016-750', 'train/00003.gz')
     """
     return min((file.removesuffix(suffix) for suffix in _SHARD_SUFFIXES), key=len)
 
@@ -179,7 +200,8 @@ def is_index_name(name: str, names: "ShardNames") -> bool:
 class ShardNames(msgspec.Struct, frozen=True):
     """The grammar of shard file names: a template such as `{split}-{index:05}-{records}.tfrec`.
 
-    A template without `{index}` only works for splits of one shard.
+    A template without `{index}` only works for splits of one shard. A template with a slash puts
+    each split's shards into a folder of their own, which holds nothing else.
 
     Attributes:
         template: text with the fields `split`, `index`, `num_shards` and `records`, each at most
@@ -187,7 +209,7 @@ class ShardNames(msgspec.Struct, frozen=True):
 
     Raises:
         ValueError: when the template is malformed, or its names could clash, hide a file, lead to
-            another folder, or not be parsed back.
+            a folder that is not of one split, or not be parsed back.
     """
 
     template: str = COUNTED
@@ -196,15 +218,20 @@ class ShardNames(msgspec.Struct, frozen=True):
         """Refuse a template whose names could clash or could not be parsed back."""
         parts, fields = _FIELD.split(self.template), self._fields()
         if set("".join(parts[::3])) & {*"{}"} or len({*fields}) < len(fields):
-            what = "must be counted, plain or a template with {index:05} and at most {split},"
-            raise self._refused(f"{what} {{num_shards}}, {{records}}", "correct it")
+            what = f"must be {', '.join(NAMED_TEMPLATES)} or a template with {{index:05}}"
+            at_most = "and at most {split}, {num_shards}, {records}"
+            raise self._refused(f"{what} {at_most}", "correct it")
         if "index" not in fields and not self.template.endswith(_SHARD_SUFFIXES):
             # It might be the name of another file of the data set.
             raise self._refused(f"without {{index}} must end in {_SHARD_SUFFIXES}", "add one")
-        is_hidden = self.template.startswith((".", "_"))
-        if is_hidden or "/" in self.template or not self.template.isprintable():
-            what = "must name files in the output itself, not hidden ones, in printable text"
-            raise self._refused(what, "remove slashes, line breaks, a leading dot or underscore")
+        folder, slash, _ = self.template.rpartition("/")
+        if slash and not _FOLDER.fullmatch(folder):
+            what = "must have at most one folder, of letters, digits and {split}"
+            raise self._refused(what, "start it with '{split}/'")
+        is_hidden = any(part.startswith((".", "_")) for part in self.template.split("/"))
+        if is_hidden or not self.template.isprintable():
+            what = "must name files that are not hidden, in printable text"
+            raise self._refused(what, "remove line breaks, a leading dot or underscore")
         if _NUMBER_AFTER_FIELD.search(self.template):
             raise self._refused("must keep numbers apart from other fields", "put a '-' between")
 
@@ -221,6 +248,9 @@ class ShardNames(msgspec.Struct, frozen=True):
             raise self._refused("must hold {index} for several shards", remedy)
         if len(splits) > 1 and "split" not in self._fields():
             raise self._refused(f"must hold {{split}} for splits {sorted(splits)}", "add it")
+        if INDEX_DIR in self.folders(splits):
+            what = f"must not put shards into {INDEX_DIR}/, the folder of indexes"
+            raise self._refused(what, "add text to the folder, as in 'shards-{split}/'")
         longest = max(splits, key=len, default="")
         if len(self.file_name(longest, 0, 1, 10**9).encode()) > _MAX_NAME_BYTES:
             what = f"must make names of at most {_MAX_NAME_BYTES} bytes for split {longest}"
@@ -242,6 +272,15 @@ class ShardNames(msgspec.Struct, frozen=True):
             return format(values[field[1]], widths.get(width, width))
 
         return _FIELD.sub(value_of, self.template)
+
+    def folders(self, splits: Iterable[str]) -> set[str]:
+        """Return the folders that may hold files of these splits; `""` is the output itself.
+
+        >>> sorted(ShardNames(MAXDIFFUSION).folders(["train", "val"]))
+        ['', 'train', 'val']
+        """
+        folder = self.template.rpartition("/")[0]
+        return {"", *(folder.replace("{split}", split) for split in splits)}
 
     def matches(self, name: str) -> str | None:
         """Return the split in a file name of this grammar; None for other names.

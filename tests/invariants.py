@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 Files = Mapping[str, bytes]
 MANIFEST = "manifest.json"
 _COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
+_IN_FOLDER = re.compile(r"(train|val)/[0-9]{5}-of-[0-9]{5}\.tfrec")
 _OF_THE_SAMPLE = (
     *("E-IMG-", "E-EX-", "E-REC-", "E-ROW-"),
     *("E-SRC-LABEL", "E-SRC-TWICE", "E-ANN-MISSING", "E-ANN-FILE"),
@@ -154,7 +155,8 @@ def check_rejects(codes: Iterable[str]) -> None:
 
 def data_files(files: Files) -> list[str]:
     """Return the names of shard files, as a glob finds them, sorted."""
-    return sorted(name for name in files if "/" not in name and name.endswith(".tfrec"))
+    top = (name for name in files if "/" not in name and name.endswith(".tfrec"))
+    return sorted([*top, *filter(_IN_FOLDER.fullmatch, files)])
 
 
 def read_records(data: bytes, where: object) -> list[bytes]:

@@ -102,6 +102,9 @@ CASES: Mapping[str, Case] = {
     "coco detection, resized": Case(
         coco.run, f"{_TRAIN} --features boxes,masks --resize 128 --reencode png", codecs=True
     ),
+    "coco detection, folders of splits": Case(
+        coco.run, f"{_TRAIN} --num_shards 2 --shard_names maxdiffusion"
+    ),
     "coco keras": Case(coco.run, f"{_TRAIN} --layout keras --records_per_shard 16"),
     "coco keras, in order of the input": Case(coco.run, f"{_TRAIN} --layout keras --order input"),
     "coco tfds": Case(coco.run, f"{_TRAIN} --layout tfds --shard_names plain"),
@@ -109,6 +112,7 @@ CASES: Mapping[str, Case] = {
     "folder classification": Case(folder.run, _CLASSES),
     "folder imagenet": Case(folder.run, f"{_CLASSES} --layout imagenet"),
     "folder tutorial": Case(folder.run, f"{_CLASSES} --layout tutorial", codecs=True),
+    "folder raw": Case(folder.run, f"{_CLASSES} --layout raw --resize 16x12", codecs=True),
     "folder tensor": Case(
         folder.run, f"{_CLASSES} --layout tensor --resize 16x16 --dtype float32", codecs=True
     ),

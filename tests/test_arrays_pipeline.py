@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import beam_tfrec
 from beam_tfrec.pipelines.arrays import COMMAND
 from tests.array_runs import parsed, random_images, run_arrays
-from tests.coco_command import counts, shard_paths
+from tests.coco_command import counts, rejected_of, shard_paths
 from tests.gcs_stand_in import GcsStandIn
 
 pytestmark = pytest.mark.thorough
@@ -128,11 +129,76 @@ def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
         ("x.npz --image_array x --label_array x", "arrays must be named once, got ['x'] and ['x']"),
         ("x.npz --feature_arrays label", "feature_arrays must be letters, digits and _, and none "),
         ("x.npz --check decode", "unknown argument '--check'"),
+        (
+            "x.npy --tensor_arrays m,c",
+            "tensor_arrays must come with a folder or an .npz file, got ",
+        ),
+        ("x.npz --tensor_arrays m,m", "arrays must be named once, got ['m'] and ['m']: name each"),
+        ("x.npz --tensor_arrays m,shape", "tensor_arrays must be letters, digits and _, and none"),
+        (
+            "x.npz --tensor_arrays m --encoding raw",
+            "tensor_arrays must come without encoding raw,",
+        ),
+        (
+            "d --key_array k --one_sample_per_file",
+            "key_array must come without one_sample_per_file",
+        ),
     ],
 )
 def test_wrong_flags_are_refused(flags: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
+
+
+@pytest.mark.parametrize("form", ["folder", "npz"])
+def test_named_tensors_are_read_by_maxdiffusions_parser(form: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    draw = np.random.default_rng(0)
+    moments = draw.random((9, 8, 4, 4), np.float32)
+    arrays = {
+        "moments": moments.astype(">f4"),
+        "clip_embeddings": draw.random((9, 77, 2)).astype(np.float16),
+        "y": np.arange(9),
+        "key": np.array([f"photo-{n}" for n in range(9)]),
+    }
+    (tmp_path / "in").mkdir()
+    np.savez(tmp_path / "in.npz", **arrays)
+    for name, values in arrays.items():
+        np.save(tmp_path / f"in/{name}.npy", values)
+    named = ("--tensor_arrays", "moments,clip_embeddings", "--label_array", "y")
+    source = tmp_path / ("in" if form == "folder" else "in.npz")
+    committed(tmp_path / "out", "--arrays", source, *named, "--key_array", "key")
+
+    description = {
+        "moments": tf.io.FixedLenFeature([], tf.string),
+        "clip_embeddings": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    records = [*tf.data.TFRecordDataset([*map(str, shard_paths(tmp_path / "out"))])]
+    assert len(records) == 9
+    for record in records:
+        features = tf.io.parse_single_example(record, description)
+        row = int(features["label"])
+        found = tf.io.parse_tensor(features["moments"], tf.float32)
+        np.testing.assert_array_equal(found, moments[row])
+        found = tf.io.parse_tensor(features["clip_embeddings"], tf.float16)
+        np.testing.assert_array_equal(found, arrays["clip_embeddings"][row])
+    split = beam_tfrec.open(tmp_path / "out", "train")
+    assert split[split.find("photo-3")]["label"] == 3
+
+
+def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
+    odd = {"a": np.zeros((3, 2)), "b": np.zeros((2, 2)), "k": np.array(["x", "", "y"])}
+    np.savez(tmp_path / "x.npz", **odd)
+    arrays = ("--arrays", tmp_path / "x.npz", "--output", tmp_path / "out")
+    assert run_arrays(*arrays, "--tensor_arrays", "a,b").ended == (3, "E-ARR-COUNT")
+    assert run_arrays(*arrays, "--tensor_arrays", "a,k").ended == (3, "E-ARR-TYPE")
+    assert run_arrays(*arrays, "--image_array", "a", "--key_array", "b").ended == (3, "E-ARR-TYPE")
+    named = ("--tensor_arrays", "a", "--key_array", "k", "--max_rejected", 1)
+    committed(tmp_path / "out", *arrays[:2], *named)
+    [reject] = rejected_of(tmp_path / "out")
+    assert (reject["code"], reject["key"]) == ("E-ROW-KEY", "x.npz:1")
 
 
 def test_since_refuses_other_keys(source: Path, tmp_path: Path) -> None:

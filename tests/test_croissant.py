@@ -17,6 +17,7 @@ import pytest
 from beam_tfrec.pipelines import table
 from beam_tfrec.schemas.documents.croissant import croissant_json
 from beam_tfrec.schemas.documents.data_card import is_sealed
+from beam_tfrec.schemas.shards import MAXDIFFUSION
 from tests.coco_command import MakeCoco, command, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
 
@@ -72,6 +73,10 @@ def test_croissant_describes_the_data_set() -> None:
         "sha256": "00",
     }
     assert (index["@type"], index["includes"]) == ("cr:FileSet", "index/*.parquet")
+    options = {**MANIFEST.plan.options, "shard_names": MAXDIFFUSION}
+    plan = msgspec.structs.replace(MANIFEST.plan, options=options)
+    in_folders = described(msgspec.structs.replace(MANIFEST, plan=plan))
+    assert in_folders["distribution"][-1]["includes"] == "index/*/*.parquet"
     sets = {record_set["@id"]: record_set for record_set in found["recordSet"]}
     assert list(sets) == ["splits", "features", "labels", "records"]
     assert sets["splits"]["data"] == [{"splits/name": "train"}]

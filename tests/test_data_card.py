@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import tensorflow as tf
 from markdown_it import MarkdownIt
 
 from beam_tfrec.pipelines import table
@@ -32,6 +33,8 @@ from tests.coco_command import (
     committed,
     committed_by,
     examples,
+    manifest_of,
+    read_records,
     run_coco,
     snapshot,
     value,
@@ -255,14 +258,19 @@ def flatten(nested: dict, prefix: str = "") -> dict:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("scheme", ["plain", "tfds", "maxdiffusion"])
 def test_tfds_reads_every_value_and_a_part_of_a_split(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     out = tmp_path / "out"
-    manifest = committed(make_coco(7), out, "--num_shards", 2, "--shard_names", "plain")
+    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", scheme)
+    manifest = manifest_of(out)
     names = run_code(code_of(card_of(out), "TFDS"), out, monkeypatch)
     assert len(names["dataset"]) == len(list(names["dataset"])) == 4  # half of 7, rounded
-    builder, wanted = names["builder"], examples(out)
+    files = [out / shard["file"] for shard in manifest["shards"]]
+    parse = tf.train.Example.FromString
+    wanted = [parse(data) for path in files for data in read_records(path)]
+    builder = names["builder"]
     assert builder.info.full_name == "beam_tfrec_detection/4.0.0"
     train = builder.info.splits["train"]
     assert (train.num_examples, train.shard_lengths) == (7, [4, 3])

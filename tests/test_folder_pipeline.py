@@ -15,6 +15,7 @@ from beam_tfrec.transforms.sources.list_blobs import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
 from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
+from tests.array_runs import parsed
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
 
@@ -76,6 +77,17 @@ def test_each_record_has_its_photo_and_class(tmp_path: Path) -> None:
         assert value(example, "image/format") == [b"jpeg"]  # 9.png too, which is a JPEG
         assert (value(example, "image/width"), value(example, "image/height")) == ([8], [6])
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
+
+
+def test_raw_records_are_read_by_the_tutorials_parser(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    root, out = write(tmp_path / "in"), tmp_path / "out"
+    committed(out, "--images", root, "--layout", "raw", "--color", "gray")
+    rows = parsed(out, tf.uint8, label=tf.io.FixedLenFeature([], tf.int64))
+    sizes = [(row["height"], row["width"], row["depth"]) for row in rows]
+    assert sizes == [row["image"].shape for row in rows] == [(6, 8, 1)] * len(PHOTOS)
+    assert sorted(row["label"] for row in rows) == [0, 0, 1, 1, 2]
 
 
 ODD = (" lead/1.jpg", "a\nb/1.jpg", "t\tb/1.jpg", 'x"q/1.jpg', "ünï/1.jpg", "[a]*/1.jpg")
@@ -148,7 +160,7 @@ def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
         (("--images", "a", "b"), "images must come once per split, got a, b; remove one"),
         (
             ("--images", "a", "--dtype", "uint8"),
-            "dtype must come with layout tensor, got classification; leave it out",
+            "dtype must come with layout tensor or raw, got classification; leave it out",
         ),
         (
             ("--images", "a", "--layout", "imagenet", "--reencode", "png"),

@@ -46,16 +46,19 @@ def test_a_host_out_of_range_is_refused(host: int, hosts: int) -> None:
         deal([1], host, hosts)
 
 
-@given(st.integers(1, 10_000), st.integers(1, 64), st.integers(1, 16))
-def test_steps_are_what_every_host_can_read(records: int, batch: int, hosts: int) -> None:
-    shards = [records // 7 + (shard < records % 7) for shard in range(7)]
-    shares = [deal(shards, host, hosts, drop_remainder=True) for host in range(hosts)]
-    batches = {sum(part.records for part in share) // batch for share in shares}
-    if batches == {0}:
-        with pytest.raises(ValueError, match=r"global_batch must be at most"):
-            steps(records, batch * hosts, hosts, drop_remainder=True)
-    else:
-        assert batches == {steps(records, batch * hosts, hosts, drop_remainder=True)}
+@given(shard_records, st.integers(1, 9), st.integers(1, 5), st.booleans())
+def test_steps_are_what_each_host_can_read(
+    records: list[int], batch: int, hosts: int, drop_remainder: bool
+) -> None:
+    for host in range(hosts):
+        parts = deal(records, host, hosts, drop_remainder=drop_remainder)
+        count = sum(part.records for part in parts)
+        wanted = count // batch if drop_remainder else -(-count // batch)
+        if drop_remainder and not wanted:
+            with pytest.raises(ValueError, match=r"global_batch must be at most"):
+                steps([records], batch * hosts, hosts, host, drop_remainder)
+        else:
+            assert steps([records], batch * hosts, hosts, host, drop_remainder) == wanted
 
 
 @pytest.mark.parametrize("batch", [0, -8, 12])
@@ -63,4 +66,4 @@ def test_a_batch_that_hosts_cannot_share_is_refused(batch: int) -> None:
     with pytest.raises(
         ValueError, match=f"^global_batch must be a multiple of hosts=8, got {batch}"
     ):
-        steps(1000, batch, 8)
+        steps([[1000]], batch, 8)

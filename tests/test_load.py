@@ -258,31 +258,45 @@ def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
         ({"batch_size": 20, "hosts": 2}, [20, 20]),
         ({"batch_size": 20, "hosts": 2, "drop_remainder": False}, [20, 20, 15]),
         ({"batch_size": 20, "hosts": 2, "host": 1, "drop_remainder": False}, [20, 20, 16]),
+        ({"batch_size": 11, "hosts": 2, "host": 0, "drop_remainder": False}, [11] * 5),
+        ({"batch_size": 11, "hosts": 2, "host": 1, "drop_remainder": False}, [11] * 5 + [1]),
+        ({"batch_size": 1, "hosts": 112, "host": 111, "drop_remainder": False}, []),
     ],
 )
 def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int]) -> None:
+    """`steps_per_epoch` equals the dataset's length; also for one split of several data sets."""
     dataset = beam_tfrec.load(uneven, "train", **options)
     assert [len(batch["n"]) for batch in dataset] == lengths
+    hosts, share = options.get("hosts", 1), {**options}
+    global_batch = share.pop("batch_size") * hosts
     assert len(dataset) == len(lengths)
+    assert beam_tfrec.steps_per_epoch(uneven, "train", global_batch, **share) == len(lengths)
+    twice = [uneven, uneven]
+    steps = beam_tfrec.steps_per_epoch(twice, "train", global_batch, **share)
+    assert steps == len(beam_tfrec.load(twice, "train", **options))
 
 
 def test_keras_trains_the_same_steps_in_each_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the README's code, for objects: 120 records are one batch of 64 and one of 56."""
+    """With the README's code, for objects: 120 records are 7 batches of 16, and one of 8."""
     spec = FeatureSpec("objects", OBJECTS.features[2:3])
     shard = [{"objects/label": [1, 2]}] * 60
     write_values(tmp_path / "out", spec, {"train": [shard, shard]})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    code = block_of("README.md", "steps = beam_tfrec.steps_per_epoch")
-    exec(code.replace("batch_size=64", "batch_size=64, max_objects=100"), names)
+    code = block_of("README.md", "steps = beam_tfrec.steps_per_epoch").replace("=64", "=16")
+    exec(code.replace("batch_size=16", "batch_size=16, max_objects=100"), names)
     pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
     model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
     model.compile(loss="mse")
-    model.fit(pairs, epochs=3, steps_per_epoch=names["steps"], verbose=0)
-    assert names["steps"] == len(names["dataset"]) == 2
-    assert model.optimizer.iterations.numpy() == 3 * 2
+    trained = []
+    count = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: trained.append(int(model.optimizer.iterations))
+    )
+    for steps in (names["steps"], None):
+        model.fit(pairs, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[count])
+    assert trained == [8, 16, 24, 32]
 
 
 def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
@@ -291,6 +305,28 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 
 
 # --- errors ---
+
+
+def test_images_that_tensorflow_cannot_decode_are_found(tmp_path: Path) -> None:
+    """The header check passes them. TensorFlow's error names the function that finds them."""
+    good = jpeg_bytes(64, 64)
+    bad = good[:-40] + b"\xff\xc4" * 19 + good[-2:]
+    shards = [[{"image": [data]} for data in images] for images in ([good, bad], [good], [bad])]
+    root = str(write_values(tmp_path, FeatureSpec("one", OBJECTS.features[:1]), {"train": shards}))
+    found = list(beam_tfrec.find_damaged_images(root, "train"))
+    places = [("00000-of-00003-2.tfrec: record 1 (key 0 1)"), "00002-of-00003-1.tfrec: record 0"]
+    assert len(found) == 2
+    for line, place in zip(found, places, strict=True):
+        assert line.startswith(f"E-VER-IMAGE {root}/train-{place}")
+        assert line.endswith("TensorFlow cannot decode image; write it again with --check decode")
+    named = "{{node E-VER-IMAGE.see.beam_tfrec.find_damaged_images/"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(named)):
+        list(beam_tfrec.load(root, "train", batch_size=2, image_size=(8, 8)).map(dict))
+
+
+def test_only_images_can_be_damaged(uneven: str) -> None:
+    with pytest.raises(ValueError, match=r"^split must have images, layout 'numbers' has none"):
+        next(beam_tfrec.find_damaged_images(uneven, "train"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import beam_tfrec
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.manifest import Manifest, from_json
-from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
 from beam_tfrec.transforms.leave_out_earlier import list_indexes, read_written
 from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
@@ -16,6 +16,7 @@ from beam_tfrec.transforms.verify.show_record import records_of_set
 from tests.small_runs import SmallSet, build_run, contents, make_small
 
 NAMES, CUSTOM = ShardNames(), ShardNames("file_{index:02}-{records}.tfrec")
+FOLDERS = ShardNames(MAXDIFFUSION)
 
 
 @pytest.fixture
@@ -38,6 +39,8 @@ def remove(small: SmallSet) -> None:
         ("file_00-10.tfrec", CUSTOM),
         ("_receipts/train-00000-of-00004.json", NAMES),
         ("index/train-00000-of-00004.parquet", NAMES),
+        ("train/00000-of-00004.tfrec", FOLDERS),
+        ("index/train/00000-of-00004.idx", FOLDERS),
     ],
 )
 def test_files_named_like_ours_without_a_plan_are_foreign(
@@ -48,7 +51,7 @@ def test_files_named_like_ours_without_a_plan_are_foreign(
 
     fault = rf"^E-OUT-FOREIGN {small.out}: {name} is there, but no _plan\.json"
     with pytest.raises(RuntimeError, match=fault):
-        refuse_foreign(output, names_of_ours(output, names))
+        refuse_foreign(output, names_of_ours(output, names, ["train"]))
 
 
 NEIGHBOURS = [

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from beam_tfrec.schemas.shards import (
     COUNTED,
+    MAXDIFFUSION,
     PLAIN,
+    TFDS,
     ShardNames,
     ShardPlan,
     index_names,
@@ -27,6 +29,9 @@ from beam_tfrec.schemas.shards import (
         ("file_{index:02}-{records}.tfrec", ("a", 0, 9, 4096), "file_00-4096.tfrec"),  # Keras's
         (COUNTED, ("val", 7, 100_000, 1), "val-000007-of-100000-1.tfrec"),
         ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
+        (TFDS, ("val", 7, 8, 1), "beam_tfrec-val.tfrecord-00007-of-00008"),
+        (MAXDIFFUSION, ("val", 7, 8, 1), "val/00007-of-00008.tfrec"),
+        ("set-{split}/{records}_{index}", ("val", 7, 8, 1), "set-val/1_7"),
     ],
 )
 def test_file_names(template: str, shard: tuple, name: str) -> None:
@@ -42,6 +47,8 @@ def test_file_names(template: str, shard: tuple, name: str) -> None:
         (COUNTED, "train-00000-of-00016.tfrec"),
         (PLAIN, "train-0000\u0661-of-00016.tfrec"),  # an Arabic digit
         (PLAIN, "sub/train-00000-of-00016.tfrec"),
+        (MAXDIFFUSION, "sub/train/00000-of-00016.tfrec"),
+        (MAXDIFFUSION, "_receipts/00000-of-00016.tfrec"),
     ],
 )
 def test_other_names_do_not_match(template: str, name: str) -> None:
@@ -52,6 +59,8 @@ SPLITS = st.from_regex("[a-z][a-z0-9_]{0,8}", fullmatch=True)
 TEMPLATES = [
     COUNTED,
     PLAIN,
+    MAXDIFFUSION,
+    "a-{split}/{index}-{records}.tfrec",
     "{split}_{index}",
     "{index}{split}-{records:08}",
     "{records}of{split}0x{index:03d}",
@@ -66,8 +75,9 @@ def test_matches_is_the_inverse_of_file_name(template: str, shard: tuple) -> Non
     assert names.matches(names.file_name(*shard)) == shard[0]
 
 
-UNKNOWN = "must be counted, plain or a template with {index:05} and at most {split}, {num_shards},"
-HIDDEN = "must name files in the output itself, not hidden ones, in printable"
+UNKNOWN = "must be counted, plain, tfds, maxdiffusion or a template with {index:05} and at most"
+HIDDEN = "must name files that are not hidden, in printable text, got"
+FOLDER = "must have at most one folder, of letters, digits and {split}, got"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +87,15 @@ HIDDEN = "must name files in the output itself, not hidden ones, in printable"
         ("{index}-{shard}", UNKNOWN),
         ("{{a}}-{index}", UNKNOWN),
         ("{index:05}-{index:03}", UNKNOWN),
-        ("{split}/{index}", HIDDEN),
+        ("_{split}/{index}", HIDDEN),
+        ("{split}/.{index}", HIDDEN),
+        ("data/{split}-{index}", FOLDER),
+        ("a/{split}/{index}", FOLDER),
+        ("..{split}/{index}", FOLDER),
+        ("/{split}-{index}", FOLDER),
+        ("{index}/{split}", FOLDER),
+        ("{split}/", "without {index} must end in"),
+        ("{split}/{split}-{index}", UNKNOWN),
         ("{index}\n.tfrec", HIDDEN),
         ("{index}{records}.tfrec", "must keep numbers apart from other fields, got"),
     ],
@@ -96,6 +114,12 @@ SPLITS_OF_TEMPLATES = [
     ("{split}.tfrecord", ["train", "val"], {"train": 1}, INDEX),
     ("{split}.tfrecord", ["train", "val"], {"": 2, "train": 1}, INDEX),
     ("{split}-{records}.record", ["train"], {}, INDEX),
+    ("test.tfrecord", ["test"], {"": 1}, ""),
+    ("test.tfrecord", ["test"], {"": 2}, INDEX),
+    ("test.tfrecord", ["test", "val"], {"": 1}, "hold {split} for splits ['test', 'val'], got"),
+    ("{split}/{index}", ["index", "val"], {}, "not put shards into index/, the folder of indexes"),
+    ("of-{split}/{index}", ["index", "val"], {}, ""),
+    ("in{split}/{index}", ["dex"], {}, "not put shards into index/"),
 ]
 
 

@@ -268,8 +268,12 @@ def test_bytes_are_synced_before_their_name_and_the_name_after(
     monkeypatch.setattr(os, "link", note_link)
 
     storage.create("a", b"1")
+    storage.create("new/b", b"1")
+    storage.create("new/c", b"1")
 
-    assert steps == ["sync file", "link", "sync folder"]
+    named = ["sync file", "link", "sync folder"]
+    in_new_folder = ["sync file", "sync folder", "link", "sync folder"]
+    assert steps == [*named, *in_new_folder, *named]
 
 
 @in_every_way

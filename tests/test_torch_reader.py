@@ -31,6 +31,7 @@ IN_ORDER = (
 )
 SHUFFLED = "DataLoader, shuffled"
 GRAIN = ("Grain, shuffled", "Grain, resumed", "Grain, 2 workers", "Grain, 2 workers, resumed")
+MULTI = "tfrecord, all shards"
 INDEX = "tfrecord2idx"
 
 
@@ -91,6 +92,17 @@ def test_grain_keeps_its_order_with_workers_and_after_a_restore(
     assert shuffled != expected
     assert sorted(shuffled) == sorted(expected)
     assert others == [shuffled] * 3
+
+
+@pytest.mark.parametrize("names", ["counted", "tfds", "maxdiffusion", "{split}.{index}"])
+def test_all_shards_are_found_by_patterns(
+    out: Path, expected: list[str], names: str, tmp_path: Path
+) -> None:
+    flags = ("--num_shards", "3", "--shard_names", names, "--no_report")
+    images, annotations = draw_coco(out.parent, 40)
+    run = run_coco(*command((images, annotations), tmp_path / "out", *flags))
+    assert run.code == 0, run.err
+    assert sorted(read(tmp_path / "out", MULTI)[MULTI]) == sorted(expected)
 
 
 def test_index_files_equal_those_of_tfrecord2idx(out: Path, got: dict[str, list[str]]) -> None:

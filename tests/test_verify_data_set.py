@@ -202,7 +202,7 @@ SMALL = ("_plan.json", "rejected.jsonl", INDEX)
 MANIFEST = "E-VER-MANIFEST manifest.json:"
 NO_RUN = "has values that this program never writes ("
 CONTRADICTS = "contradicts the manifest"
-STRAY = "is named like a file of a shard, but is not in the manifest; move it away: "
+STRAY = "is named or placed like a file of a shard, but is not in the manifest; move it away: "
 FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
     "files are gone": (
         remove,

@@ -1,6 +1,7 @@
 """Make the records of a shard: read the images, check and convert them, encode the Examples."""
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,7 @@ def record_maker(
     """Return a thread-safe function that reads a sample's images and makes its record."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
+    conversion_of = functools.cache(job.conversion.for_split)
 
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
@@ -116,6 +118,7 @@ def record_maker(
             return Unfit("E-REC-DAMAGED", str(error))
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
+        conversion = conversion_of(sample.split)
         if not contents:  # building a row takes less time than waiting for the gate
             return build_record(sample, (), layout, labels)
         with gate.working:
@@ -123,10 +126,10 @@ def record_maker(
                 files = zip(sample.blobs, contents, strict=True)
                 raw = [_image(blob, data, RAW) for blob, data in files]
                 return build_record(sample, raw, layout, labels)
-            images = check_all(sample, contents, job.check, job.conversion)
-            if not isinstance(images, Unfit) and (pixels := num_decoded(images, job.conversion)):
+            images = check_all(sample, contents, job.check, conversion)
+            if not isinstance(images, Unfit) and (pixels := num_decoded(images, conversion)):
                 with gate.decoding(pixels):
-                    images = convert_all(sample, images, job.conversion, job.check)
+                    images = convert_all(sample, images, conversion, job.check)
             if isinstance(images, Unfit):
                 return images
             return build_record(sample, images, layout, labels)

@@ -46,13 +46,13 @@ from beam_tfrec.transforms.output_files import (
     companions_of,
     create_or_compare,
     create_or_leave,
+    files_in,
     foreign,
     indexes,
     missing_files,
     receipts,
     sources_name,
     split_of,
-    top_level,
 )
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
@@ -120,9 +120,9 @@ def commit(
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
         create_or_leave(output, name, data)
-    identities = {source.split: source.identity for source in sources} | job.globs
+    known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
+    output.create(sources_name(job_digest(plan, known | job.globs, listings)), SOURCES_NOTE)
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
@@ -246,7 +246,8 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         root: f"{listing_digest(open_storage(uri, job.access).list()):x}"
         for root, uri in job.listed_roots.items()
     }
-    note = sources_name(job_digest(manifest.plan, identities | job.globs, listings))
+    known = {split: found for split, found in identities.items() if found}
+    note = sources_name(job_digest(manifest.plan, known | job.globs, listings))
     if output.stat(note) is None:
         return None
     if missing := missing_files(output, manifest):
@@ -273,7 +274,7 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
     """Check that a fresh listing shows exactly the shards of the plan."""
     written = {*receipts(output), *indexes(output, names)}
-    there = top_level(output)
+    there = files_in(output, names.folders(info.split for info in shards))
     for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
         if name in written:
             raise foreign(output, f"{name} does not belong to this plan")

@@ -30,6 +30,7 @@ from beam_tfrec.schemas.shards import (
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
+    folder_of,
     index_names,
     index_stem,
     is_index_name,
@@ -37,7 +38,7 @@ from beam_tfrec.schemas.shards import (
     shard_stems,
 )
 from beam_tfrec.transforms.storage import Entry, Storage, join_uri
-from beam_tfrec.transforms.storage.read_data_set import what_differs
+from beam_tfrec.transforms.storage.read_data_set import list_folders, what_differs
 
 SIDE_FILES = (
     "label_map.pbtxt",
@@ -124,10 +125,16 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def names_of_ours(output: Storage, names: ShardNames) -> set[str]:
-    """Return the names of files that only a run can have written, except the plan."""
-    own = {MANIFEST_NAME, *_OWN_NAMES}
-    ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
+def names_of_ours(output: Storage, names: ShardNames, splits: Iterable[str]) -> set[str]:
+    """Return the names of files that only a run can have written, except the plan.
+
+    Args:
+        output: output of the run.
+        names: naming scheme of shard files.
+        splits: splits of the run; files in folders of other splits are not looked for.
+    """
+    own, there = {MANIFEST_NAME, *_OWN_NAMES}, files_in(output, names.folders(splits))
+    ours = {name for name in there if name in own or split_of(name, names) is not None}
     return ours | {*indexes(output, names), *receipts(output)}
 
 
@@ -147,9 +154,21 @@ def refuse_foreign(output: Storage, found: Collection[str]) -> None:
         raise foreign(output, what, replaceable=of_a_run)
 
 
-def top_level(output: Storage) -> dict[str, Entry]:
-    """Return the files directly in the output, without those in folders, by name."""
-    return {e.name: e for e in output.list(recursive=False) if e.kind == "file"}
+def refuse_others(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+    """Refuse other files in the folders of splits, since readers open all that lies there.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN`, naming the first file.
+    """
+    for name in sorted(list_folders(output, names.folders(splits) - {""})):
+        if names.matches(name) is None:
+            raise foreign(output, f"{name} is in a folder of shards only", replaceable=False)
+
+
+def files_in(output: Storage, folders: Iterable[str]) -> dict[str, Entry]:
+    """Return the files directly in the output's folders, by name; `""` is the output itself."""
+    there = list_folders(output, folders)
+    return {name: entry for name, entry in there.items() if entry.kind == "file"}
 
 
 def receipts(output: Storage) -> list[str]:
@@ -173,12 +192,13 @@ def companions_of(info: ShardInfo) -> tuple[str, ...]:
 
 
 def missing_files(output: Storage, manifest: Manifest) -> list[str]:
-    """Return the names of missing shards, receipts and indexes, from three listings.
+    """Return the names of missing shards, receipts and indexes, from a few listings.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    there, missing = top_level(output), []
+    there = files_in(output, {folder_of(shard.file) for shard in manifest.shards})
+    missing = []
     for shard in manifest.shards:
         found = there.get(shard.file)
         if found is None:
@@ -204,7 +224,7 @@ def split_of(name: str, names: ShardNames) -> str | None:
     return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
-def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> bool:
+def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -> bool:
     """Delete a data set, if the output holds one or a part of one.
 
     The manifest is deleted first, so that a half-deleted data set never looks complete. The plan is
@@ -228,7 +248,7 @@ def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     return bool(doomed)
 
 
-def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> list[str]:
+def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -> list[str]:
     """Return the names of the files that `remove_output` deletes, in its order.
 
     These are files named by receipts and manifest, files named like shards of these splits or like
@@ -244,7 +264,6 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
             infos.append(from_json(output.read(name), ShardInfo))
     if not (_has_plan(output) or manifest or infos):
         return []
-    there = top_level(output)
     shards = [(info.file, *index_names(index_stem(info.file))) for info in infos]
     if manifest is not None:
         files = [shard.file for shard in manifest.shards]
@@ -252,6 +271,7 @@ def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
             (file, *index) for file, index in zip(files, index_names_of(manifest), strict=True)
         ]
     wanted = {"", *splits}
+    there = files_in(output, names.folders(splits) | {folder_of(file) for file, *_ in shards})
     named = {*itertools.chain(*shards), *_OWN_NAMES}
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
@@ -279,5 +299,5 @@ def _has_plan(output: Storage) -> bool:
 
 
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:
-    entries = output.list(f"{folder}/", recursive=False)
+    entries = output.list(f"{folder}/")
     return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))

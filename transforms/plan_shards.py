@@ -246,6 +246,25 @@ def _key_batch(samples: list[Sample]) -> KeyBatch:
     return KeyBatch([(sample.key, sample.position) for sample in samples])
 
 
+@dataclass(eq=False)
+class RefuseEqualKeys(beam.PTransform):
+    """Samples -> nothing; stops the run if two samples of a split have one key.
+
+    A step that must wait for this takes the empty result as a side input.
+
+    Attributes:
+        spool: file of the keys during the group-by; None if steps run in other processes.
+    """
+
+    spool: RunSpool | None = None
+
+    def expand(self, samples: beam.PCollection[Sample]) -> beam.PCollection[str]:
+        """Group the keys of each split."""
+        keys = samples | "BatchKeys" >> BatchByName(split_and_key, KeyBatch, _key_batch)
+        grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
+        return grouped | "RefuseTwice" >> beam.FlatMap(refuse_equal_keys)
+
+
 class PlannedShards(NamedTuple):
     """Output of `PlanShards`.
 
@@ -298,9 +317,7 @@ class PlanShards(beam.PTransform):
         )
         twice: Any = []
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different buckets
-            keys = samples | "BatchKeys" >> BatchByName(split_and_key, KeyBatch, _key_batch)
-            grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
-            twice = beam.pvalue.AsList(grouped | "RefuseTwice" >> beam.FlatMap(refuse_equal_keys))
+            twice = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
         table = (
             samples.pipeline

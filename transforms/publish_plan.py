@@ -40,13 +40,14 @@ from beam_tfrec.schemas.splits import USUAL_SPLITS
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.output_files import (
+    files_in,
     foreign,
     names_of_ours,
     receipts,
     refuse_foreign,
+    refuse_others,
     removed_names,
     split_of,
-    top_level,
 )
 from beam_tfrec.transforms.progress import COUNTERS, PROGRESS
 from beam_tfrec.transforms.shard_table import ShardTable
@@ -126,7 +127,7 @@ def publish_plan(
     if not output.create(PLAN_NAME, to_json(plan)):
         _refuse_other(plan, output)
     if replaces:
-        refuse_foreign(output, names_of_ours(output, names))
+        refuse_foreign(output, names_of_ours(output, names, plan.splits))
 
 
 def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
@@ -137,7 +138,7 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
             when the output has files of a run, but no plan.
     """
     if output.stat(PLAN_NAME) is None:
-        found = names_of_ours(output, names)
+        found = names_of_ours(output, names, plan.splits)
         if not found:
             return False
         if output.stat(PLAN_NAME) is None:  # else another run has just begun to write
@@ -259,11 +260,11 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
 def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
-    if not sources:
+    if all(source.is_empty and source.split in job.optional_splits for source in sources):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
     for source in sources:
-        if source.is_empty:
+        if source.is_empty and source.split not in job.optional_splits:
             places = [
                 *(u for r, u in job.listed_roots.items() if r.split("/")[0] == source.split),
                 *job.source_files.get(source.split, ()),
@@ -356,14 +357,16 @@ def look_at_output(
     Raises:
         RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would raise.
     """
+    refuse_others(output, names, splits)
     if overwrite:
         gone = removed_names(output, names, splits)
-        refuse_foreign(output, names_of_ours(output, names).difference(gone))
+        refuse_foreign(output, names_of_ours(output, names, splits).difference(gone))
         return (OVERWRITTEN, 0) if gone else (FREE, 0)
     if not is_claimed(plan, output, names):
         return FREE, 0
     claimed = len(receipts(output))
-    files = sum(split_of(name, names) is not None for name in top_level(output))
+    there = files_in(output, names.folders(splits))
+    files = sum(split_of(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
 from beam_tfrec.schemas.labels import is_link
 from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, NAMED_TEMPLATES
+from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, PLAIN
 
 CROISSANT_NAME = "croissant.json"
 
@@ -51,7 +51,8 @@ def croissant_json(manifest: Manifest) -> str:
     It lacks `datePublished` and `citeAs`, which a run does not know. `mlcroissant` recommends them
     but accepts the file.
     """
-    layout = manifest.layout
+    layout, names = manifest.layout, manifest.plan.options.get("shard_names", COUNTED)
+    indexes = [_index(names)] if manifest.shards else []
     counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
     content: _Json = {
         "@context": _CONTEXT,
@@ -64,7 +65,7 @@ def croissant_json(manifest: Manifest) -> str:
         "version": f"{FORMAT_VERSION}.0.0",
         "isLiveDataset": False,
         "license": _licenses(manifest),
-        "distribution": [*map(_shard, manifest.shards), *([_INDEX] if manifest.shards else [])],
+        "distribution": [*map(_shard, manifest.shards), *indexes],
         "recordSet": _record_sets(manifest),
     }
     given = {name: value for name, value in content.items() if value != []}
@@ -103,13 +104,15 @@ def _shard(shard: ShardEntry) -> _Json:
     )
 
 
-_INDEX = _node(
-    "FileSet",
-    INDEX_DIR,
-    description="Where every record lies in its shard, and what it was made of.",
-    encodingFormat="application/x-parquet",
-    includes=f"{INDEX_DIR}/*.parquet",
-)
+def _index(template: str) -> _Json:
+    folders = "*/" * template.count("/")
+    return _node(
+        "FileSet",
+        INDEX_DIR,
+        description="Where every record lies in its shard, and what it was made of.",
+        encodingFormat="application/x-parquet",
+        includes=f"{INDEX_DIR}/{folders}*.parquet",
+    )
 
 
 def _record_sets(manifest: Manifest) -> list[_Json]:
@@ -160,7 +163,7 @@ def _index_field(name: str, data_type: str, extract: _Json, **transform: object)
 def _records(template: str) -> _Json:
     """Return the record set of all records. Split and shard need one of our name templates."""
     fields = [_index_field("key", "sc:Text", {"column": "key"})]
-    if template in NAMED_TEMPLATES.values():
+    if template in (COUNTED, PLAIN):
         # They use two properties, since a reader replaces a property's values in place.
         parts = (
             ("split", "sc:Text", "filename", _SPLIT_OF_NAME),

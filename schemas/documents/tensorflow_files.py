@@ -11,13 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from beam_tfrec.schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest
-from beam_tfrec.schemas.shards import PLAIN
+from beam_tfrec.schemas.shards import MAXDIFFUSION, PLAIN, TFDS
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
-_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
+TFDS_TEMPLATES = {
+    PLAIN: "{SPLIT}-{SHARD_X_OF_Y}.tfrec",  # train-00000-of-00016.tfrec
+    TFDS: "beam_tfrec-{SPLIT}.tfrecord-{SHARD_X_OF_Y}",
+    MAXDIFFUSION: "{SPLIT}/{SHARD_X_OF_Y}.tfrec",
+}
+"""TFDS's form of the templates of shard names that TFDS can read."""
 # TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
 # error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
@@ -161,13 +166,13 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
 
 def dataset_info_json(manifest: Manifest) -> str:
     """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
-    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    names = manifest.plan.options.get("shard_names", "")
     splits = [
         {
             "name": split,
             "shardLengths": [str(e.records) for e in manifest.shards if e.split == split],
             "numBytes": str(summary.bytes),
-            "filepathTemplate": _PLAIN_TEMPLATE if is_plain else _NOT_PLAIN_TEMPLATE,
+            "filepathTemplate": TFDS_TEMPLATES.get(names, _NOT_PLAIN_TEMPLATE),
         }
         for split, summary in sorted(manifest.splits.items())
         if summary.shards

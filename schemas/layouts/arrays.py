@@ -10,14 +10,20 @@ import msgspec
 
 from beam_tfrec.schemas.example import FeatureValues
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label
-from beam_tfrec.schemas.fields import ArrayFields, EncodedImage, Scalar
+from beam_tfrec.schemas.fields import (
+    ArrayFields,
+    EncodedImage,
+    NamedTensor,
+    Scalar,
+    TensorFields,
+)
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tensors import TENSOR_TYPES, serialize_tensor
 
-_FIELDS = msgspec.msgpack.Decoder(ArrayFields)
+_FIELDS = msgspec.msgpack.Decoder(TensorFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing
-_DTYPE, _RANK, _LABEL, _FEATURE = "dtype", "rank", "label", "feature"
+_DTYPE, _RANK, _LABEL, _FEATURE, _TENSOR = "dtype", "rank", "label", "feature", "tensor"
 _KINDS = {str: Kind.BYTES, float: Kind.FLOAT}
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 _SHAPE = (
@@ -39,9 +45,15 @@ class Encoding(Enum):
     RAW = "raw"  # the values alone, little-endian, for tf.io.decode_raw
 
 
-def found_in(fields: ArrayFields) -> frozenset[str]:
-    """Return an item's type, rank, label and features as text, for `ArraysLayout.resolved`."""
+def found_in(fields: ArrayFields, tensors: Sequence[str] = ()) -> frozenset[str]:
+    """Return an item's type, rank, label and features as text, for `ArraysLayout.resolved`.
+
+    With named tensors, the types of all are returned instead of type and rank.
+    """
     found = {f"{_DTYPE} {fields.dtype}", f"{_RANK} {len(fields.shape)}"}
+    if tensors:
+        named = zip(tensors, fields.tensors, strict=True)
+        found = {f"{_TENSOR} {tensor.dtype} {name}" for name, tensor in named}
     if fields.label is not None:
         found.add(f"{_LABEL} {_kind_of_value(fields.label).value}")
     for name, value in fields.features.items():
@@ -57,14 +69,15 @@ def _kind_of_value(value: Scalar) -> Kind:
 class ArraysLayout(Layout):
     """One Example per item of an array.
 
-    All attributes but `encoding` are set by `resolved`.
+    All attributes but `encoding` and `tensors` are set by `resolved`.
 
     Attributes:
         encoding: form of the values in `raw_image`.
-        dtype: type of all items.
+        dtype: type of all items; with `tensors`, the types in their order.
         pictures: whether every item has two or three axes.
         label: kind of the labels; None without labels.
         others: names and kinds of the features from other arrays.
+        tensors: names of the arrays whose items are features of their own, instead of `raw_image`.
     """
 
     name: ClassVar[str] = "arrays"
@@ -77,24 +90,29 @@ class ArraysLayout(Layout):
     pictures: bool = True
     label: Kind | None = None
     others: tuple[tuple[str, Kind], ...] = ()
+    tensors: tuple[str, ...] = ()
 
     @property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
-        what = f"a serialized {self.dtype} tensor, for tf.io.parse_tensor"
-        if self.encoding is Encoding.RAW:
-            what = f"{self.dtype} values in C order, little-endian, for tf.io.decode_raw"
         labels = {None: (), Kind.BYTES: (_CLASS,)}.get(self.label, (_NUMBER,))
         others = (Feature(n, kind, False, f"of the array {n}") for n, kind in self.others)
-        return FeatureSpec(
-            self.name,
-            (
-                *(_SHAPE if self.pictures else _ANY_SHAPE),
-                *labels,
-                *others,
-                Feature("raw_image", Kind.BYTES, False, what),
-            ),
-        )
+        dtypes = self.dtype.split() or [""] * len(self._item_keys)
+        items = zip(self._item_keys, dtypes, strict=True)
+        values = (Feature(key, Kind.BYTES, False, self._form_of(dtype)) for key, dtype in items)
+        if self.tensors:
+            return FeatureSpec(self.name, (*labels, *others, *values))
+        shape = _SHAPE if self.pictures else _ANY_SHAPE
+        return FeatureSpec(self.name, (*shape, *labels, *others, *values))
+
+    @property
+    def _item_keys(self) -> tuple[str, ...]:
+        return self.tensors or ("raw_image",)
+
+    def _form_of(self, dtype: str) -> str:
+        if self.encoding is Encoding.RAW:
+            return f"{dtype} values in C order, little-endian, for tf.io.decode_raw"
+        return f"a serialized {dtype} tensor, for tf.io.parse_tensor"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
@@ -108,6 +126,10 @@ class ArraysLayout(Layout):
             raise ValueError(
                 f"dtype must be the same in all arrays, got {' and '.join(dtypes)}: convert them"
             )
+        types = {rest[1]: rest[0] for what, *rest in parts if what == _TENSOR}
+        if len(types) < sum(what == _TENSOR for what, *_ in parts):
+            raise ValueError("arrays of one name must have one dtype, got two: convert them")
+        dtypes += [types[name] for name in self.tensors if name in types]
         labels = {Kind(rest[0]) for what, *rest in parts if what == _LABEL}
         others = {rest[1]: Kind(rest[0]) for what, *rest in parts if what == _FEATURE}
         if len(labels) > 1 or len(others) < sum(what == _FEATURE for what, *_ in parts):
@@ -115,7 +137,7 @@ class ArraysLayout(Layout):
         ranks = {int(rest[0]) for what, *rest in parts if what == _RANK}
         return replace(
             self,
-            dtype="".join(dtypes),
+            dtype=" ".join(dtypes),
             pictures=ranks <= {2, 3},
             label=next(iter(labels), None),
             others=tuple(sorted(others.items())),
@@ -128,28 +150,32 @@ class ArraysLayout(Layout):
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; features of other arrays are its largest error."""
-        return _BYTES_BESIDE_ARRAY + sample.blobs[0].read_bytes + len(sample.fields)
+        return _BYTES_BESIDE_ARRAY + sum(b.read_bytes for b in sample.blobs) + len(sample.fields)
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
     ) -> Built | Unfit:
         """Return the Example's values."""
         fields = _FIELDS.decode(sample.fields)
-        data = _little_endian(images[0].data, fields)
-        if self.encoding is Encoding.TENSOR:
-            data = serialize_tensor(fields.shape, fields.dtype, data)
+        items = zip(self._item_keys, fields.tensors, images, strict=True)
+        values = {key: (Kind.BYTES, [self._values(of, i.data)]) for key, of, i in items}
         ids: list[int] = []
         if isinstance(fields.label, str):
             ids = [labels[fields.label].id]
         elif fields.label is not None:
             ids = [fields.label]
         features: FeatureValues = {
-            **self._shape(fields.shape),
+            **({} if self.tensors else self._shape(fields.shape)),
             **({"label": (Kind.INT64, ids)} if ids else {}),
             **{name: _value(fields.features[name], kind) for name, kind in self.others},
-            "raw_image": (Kind.BYTES, [data]),
+            **values,
         }
         return Built(features=features, dropped=[], repairs=[], labels=ids)
+
+    def _values(self, item: NamedTensor, data: bytes) -> bytes:
+        data = _little_endian(data, item)
+        is_tensor = self.encoding is Encoding.TENSOR
+        return serialize_tensor(item.shape, item.dtype, data) if is_tensor else data
 
     def _shape(self, shape: tuple[int, ...]) -> FeatureValues:
         if not self.pictures:
@@ -162,9 +188,9 @@ def _value(value: Scalar, kind: Kind) -> tuple[Kind, list]:
     return kind, [value.encode() if isinstance(value, str) else value]
 
 
-def _little_endian(data: bytes, fields: ArrayFields) -> bytes:
-    _, value_bytes = TENSOR_TYPES[fields.dtype]
-    if not fields.big_endian or value_bytes == 1:
+def _little_endian(data: bytes, item: NamedTensor) -> bytes:
+    _, value_bytes = TENSOR_TYPES[item.dtype]
+    if not item.big_endian or value_bytes == 1:
         return data
     words = array.array(_WORDS[value_bytes], data)
     words.byteswap()

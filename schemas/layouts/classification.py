@@ -6,6 +6,7 @@ The layouts have the keys of these programs:
 - `imagenet`: tensorflow/tpu's `imagenet_to_gcs.py`;
 - `tutorial`: TensorFlow's tutorial 'TFRecord and tf.train.Example';
 - `tensor`: PyImageSearch's article on TFRecords;
+- `raw`: Keras' tutorial 'Storing images'; `arrays` writes the same keys;
 - `pairs`: none; its keys are our own, for super-resolution.
 """
 
@@ -56,6 +57,11 @@ class _Classified:
     def tensor(self) -> bytes:
         return _tensor_of(self.image)
 
+    @property
+    def depth(self) -> int:
+        pixels = self.image.pixels
+        return self.image.info.channels if pixels is None else pixels.shape[2]
+
 
 _HEIGHT = int64("image/height", "image height in px, from the file")
 _WIDTH = int64("image/width", "image width in px, from the file")
@@ -81,16 +87,23 @@ _IMAGENET = {
     text("image/filename", "name without folders"): "base_name",
     image_file("image/encoded", "the image file's bytes"): "image.data",
 }
-_TUTORIAL = {
+_SIZE_AND_LABEL = {
     int64("height", "image height in px, from the file"): "image.info.height_px",
     int64("width", "image width in px, from the file"): "image.info.width_px",
-    int64("depth", "channels, as tf.io.decode_image gives them"): "image.info.channels",
+    int64("depth", "channels, as tf.io.decode_image gives them"): "depth",
     class_label("label", "id in label_map.pbtxt"): "label.id",
+}
+_TUTORIAL = {
+    **_SIZE_AND_LABEL,
     image_file("image_raw", "the image file's bytes"): "image.data",
 }
 _TENSOR = {
     Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"): "tensor",
     text("class_name", "name of the class"): "label.name",
+}
+_RAW = {
+    **_SIZE_AND_LABEL,
+    Feature("raw_image", Kind.BYTES, False, "TensorProto of height x width x depth"): "tensor",
 }
 _OF_IMAGES = {f: p[6:] for f, p in _CLASSIFICATION.items() if p.startswith("image.")}
 IMAGE_VALUES = AttributeValues(_OF_IMAGES)
@@ -211,6 +224,17 @@ class TensorLayout(ClassifiedLayout):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         return {**super().options(), "dtype": self.dtype}
+
+
+@dataclass(frozen=True)
+class RawLayout(TensorLayout):
+    """Size, label, and pixels as a tensor for `tf.io.parse_tensor`."""
+
+    name: ClassVar[str] = "raw"
+    attributes: ClassVar[AttributeValues] = AttributeValues(_RAW)
+    bytes_beside_image: ClassVar[int] = 130
+
+    dtype: str = "uint8"
 
 
 _BYTES_BESIDE_IMAGES = 60  # keys, lengths and framing

@@ -105,6 +105,16 @@ def tfrecord_package(out: str, split: str) -> Iterator[str]:
             yield from map(digest, loader)
 
 
+def tfrecord_package_multi(out: str, split: str) -> Iterator[str]:
+    """The `tfrecord` package, with all shards of a split; it draws their order."""
+    manifest = json.loads((Path(out) / "manifest.json").read_bytes())
+    shards = [shard for shard in manifest["shards"] if shard["split"] == split]
+    stems = dict.fromkeys((shard["index_stem"] for shard in shards), 1.0)
+    ending = shards[0]["file"].removeprefix(shards[0]["index_stem"])
+    patterns = f"{out}/{{}}{ending}", f"{out}/index/{{}}.idx"
+    yield from map(digest, tfrecord.torch.MultiTFRecordDataset(*patterns, stems, infinite=False))
+
+
 def tfrecord2idx(out: str, split: str) -> Iterator[str]:
     """Names of the shards with an index file that equals that of the package's own tool."""
     tool = [sys.executable, "-m", "tfrecord.tools.tfrecord2idx"]
@@ -130,6 +140,7 @@ WAYS: dict[str, Way] = {
     "Grain, 2 workers": grain_workers,
     "Grain, 2 workers, resumed": partial(grain_resumed, workers=2),
     "tfrecord, by index": tfrecord_package,
+    "tfrecord, all shards": tfrecord_package_multi,
     "tfrecord2idx": tfrecord2idx,
 }
 

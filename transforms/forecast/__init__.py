@@ -229,6 +229,8 @@ def try_records(
 ) -> tuple[Sampled, float]:
     """Build some records without writing them, if their size depends on conversion.
 
+    Images that only a run stages cannot be tried.
+
     Args:
         gathered: plan of the run, with its samples.
         job: configuration of the run; its spool is not used.
@@ -242,7 +244,8 @@ def try_records(
     Raises:
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
     """
-    kept = [sample for outline in gathered.outlines for sample in outline.tried]
+    found = [sample for outline in gathered.outlines for sample in outline.tried]
+    kept = [sample for sample in found if not any(blob.is_staged for blob in sample.blobs)]
     has_ids = any(is_id_root(blob.root) for sample in kept for blob in sample.blobs)
     if not (job.conversion.changes or job.conversion.turns or has_ids):
         return Sampled(0, {}), 1.0

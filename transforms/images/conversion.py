@@ -1,9 +1,11 @@
 """Options of conversion: orientation, size, encoding, colours, and plain pixels."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
+from beam_tfrec.schemas.geometry.size_buckets import bucket_of_split
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 
 DEFAULT_QUALITY = 95
@@ -42,6 +44,9 @@ class Conversion:
         color: channels; None keeps them, or means RGB for plain pixels.
         pixels_dtype: type of plain pixels in the layout; empty for encoded images.
         turns: whether images are turned upright by their EXIF orientation.
+        buckets: sizes of which each image gets the one with the nearest aspect ratio; empty for
+            none. The split of a sample says which (`for_split`).
+        min_bucket_px: images with a shorter side below this are left out.
     """
 
     resize: Resize | None = None
@@ -51,6 +56,8 @@ class Conversion:
     color: Color | None = None
     pixels_dtype: str = ""
     turns: bool = False
+    buckets: tuple[Resize, ...] = ()
+    min_bucket_px: int = 0
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -58,7 +65,13 @@ class Conversion:
         wrong = ""
         if quality is not None and not 1 <= quality <= 100:
             wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
-        elif mode is not None and (self.resize is None or self.resize.height_px is None):
+        elif self.buckets and self.resize is not None:
+            wrong = f"resize must come without buckets, got {self.resize}: leave one out"
+        elif self.buckets and mode is ResizeMode.FIT:
+            wrong = "resize_mode must give the bucket's size, got fit: give fill or stretch"
+        elif self.min_bucket_px and not self.buckets:
+            wrong = f"min_bucket must come with buckets, got {self.min_bucket_px}: add --buckets"
+        elif mode is not None and not self.buckets and not (self.resize and self.resize.height_px):
             got = f"{mode.value} with resize {self.resize}"
             wrong = f"resize_mode must come with a box, got {got}: give --resize 512"
         elif quality is not None and self.reencode is Encoding.PNG:
@@ -74,7 +87,8 @@ class Conversion:
     def changes(self) -> bool:
         """Whether an option other than `turns` can change an image."""
         keeps = self.color is None or self.color is Color.KEEP
-        return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
+        sized = self.resize or self.buckets
+        return bool(sized or self.reencode or self.pixels_dtype) or not keeps
 
     @property
     def takes_foreign(self) -> bool:
@@ -85,18 +99,27 @@ class Conversion:
     def mode(self) -> ResizeMode:
         """Handling of another aspect ratio."""
         default = ResizeMode.STRETCH if self.pixels_dtype else ResizeMode.FIT
-        return self.resize_mode or default
+        return self.resize_mode or (ResizeMode.FILL if self.buckets else default)
 
     @property
     def channels(self) -> Color:
         """Channels of written images."""
         return self.color or (Color.RGB if self.pixels_dtype else Color.KEEP)
 
+    def for_split(self, split: str) -> Self:
+        """Return the conversion of a split's images: with buckets, to the bucket's size."""
+        if not self.buckets:
+            return self
+        bucket = bucket_of_split(split)
+        return replace(self, resize=bucket, resize_mode=self.mode, buckets=(), min_bucket_px=0)
+
     def pixels_bytes(self, file_bytes: int) -> int:
         """Return the estimated size of plain pixels for a file; 0 for encoded images."""
         if not self.pixels_dtype:
             return 0
         pixels = _PIXELS_PER_FILE_BYTE * file_bytes
+        if self.buckets:
+            pixels = max(box.width_px * (box.height_px or 0) for box in self.buckets)
         if self.resize is not None:
             pixels = self.resize.width_px * (self.resize.height_px or self.resize.width_px)
         return 3 * pixels * PIXEL_DTYPES[self.pixels_dtype]
@@ -111,6 +134,11 @@ class Conversion:
         if self.resize is not None:
             in_box = self.resize.height_px is not None
             asked["resize"] = f"{self.resize} {self.mode.value}" if in_box else str(self.resize)
+        if self.buckets:
+            sizes = ",".join(map(str, self.buckets))
+            asked |= {"buckets": f"{sizes} {self.mode.value}"}
+        if self.min_bucket_px:
+            asked["min_bucket"] = str(self.min_bucket_px)
         if self.pixels_dtype:
             return {**asked, "pixels": self.pixels_dtype}
         if self.reencode is not None:

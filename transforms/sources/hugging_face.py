@@ -4,24 +4,20 @@ A cell of an image column holds the image file's bytes. The schema's metadata na
 which columns are images, the names of classes by number, and columns of objects.
 """
 
-import math
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.annotations.object_maps import ObjectMap, side_file_of
 from beam_tfrec.schemas.columns import Cell, text_of
-from beam_tfrec.schemas.fields import BadAnnotation
-from beam_tfrec.schemas.samples import STAGED_IMAGES, Blob
+from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.list_blobs import listing_fault
 from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.storage import Entry
+from beam_tfrec.transforms.storage.staging import staged_image
 
 _METADATA = b"huggingface"
 _LISTS = ("List", "LargeList", "Sequence")
@@ -96,9 +92,7 @@ class StoredImage(NamedTuple):
 
     def blob(self, name: str) -> Blob:
         """Return the future blob of the staged image; `name` is for an image without a name."""
-        crc32c, member = google_crc32c.value(self.data), self.path or name
-        size = len(self.data)
-        return Blob(STAGED_IMAGES, "", crc32c=crc32c, length=size, member=member)
+        return staged_image(self.data, self.path or name)
 
 
 def features_of(schema: Any) -> StoredFeatures:
@@ -183,68 +177,30 @@ def class_of(value: Cell, names: Sequence[str]) -> Cell:
 
 
 def open_objects(
-    cells: Mapping[str, Cell], column: str, class_path: str, features: StoredFeatures
+    cells: Mapping[str, Cell], objects: ObjectMap, features: StoredFeatures
 ) -> SideSample:
     """Return the objects of a row.
 
-    Boxes are COCO's: x, y, width and height in px. The members `id`, `area` and `iscrowd` may be
-    missing, and so may the columns `width` and `height` of the image.
-
     Args:
-        cells: cells of the row, by column.
-        column: column of objects: a list of objects, or an object of lists.
-        class_path: the column and its member of classes.
-        features: what the schema says; without names of classes, cells hold the names.
+        cells: cells of the row, by column; `width` and `height` of the image may be missing.
+        objects: column of objects, and format of their boxes.
+        features: what the schema says: which member is the class, and the names of the classes.
+            Without names, cells hold the names.
 
     Raises:
         RowFault: when the column does not hold objects.
     """
-    cell = cells.get(column)
-    found = [] if cell is None else _objects_in(cell, column)
-    ids: list[Any] = [of.get("id") for of in found]
-    if not all(type(one) is int for one in ids) or len({*ids}) < len(ids):
-        ids = [*range(len(found))]
+    class_path = features.class_path(objects.path)
     names = features.classes.get(class_path, ())
-    member = class_path.removeprefix(f"{column}.")
-    entries, bad = list[CocoInstance](), list[BadAnnotation]()
-    for number, of in sorted(zip(ids, found, strict=True), key=operator.itemgetter(0)):
-        try:
-            category = class_of(of.get(member), names)
-            if category is None or isinstance(category, list | dict):
-                raise RowFault("E-SRC-LABEL", f"{class_path} has no class")
-            name = text_of(category)
-        except ValueError as error:
-            bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
-            continue
-        area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
-        entries.append(
-            CocoInstance(
-                id=number,
-                image_id=0,
-                category_id=name,
-                bbox=msgspec.Raw(msgspec.json.encode(of.get(_BOX))),
-                area=area if isinstance(area, int | float) and math.isfinite(area) else None,
-                iscrowd=crowd if isinstance(crowd, int) else 0,
-            )
-        )
-    sides = (cells.get(side) for side in ("width", "height"))
-    width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
-    return read_sidecar.open_objects(SideFile(width, height, entries, bad))
 
+    def name_of(value: Cell) -> str:
+        category = class_of(value, names)
+        if category is None or isinstance(category, list | dict):
+            raise RowFault("E-SRC-LABEL", f"{class_path} has no class")
+        return text_of(category)
 
-def _objects_in(cell: Cell, column: str) -> list[dict[str, Any]]:
-    """Return the objects of a cell, each with its members.
-
-    Raises:
-        RowFault: when the cell is neither a list of objects nor an object of equally long lists.
-    """
-    if isinstance(cell, dict):
-        lists = {name: value for name, value in cell.items() if value is not None}
-        lengths = {len(value) if isinstance(value, list) else -1 for value in lists.values()}
-        if len(lengths) < 2 and -1 not in lengths:
-            of_objects = zip(*lists.values(), strict=True)
-            return [dict(zip(lists, of_object, strict=True)) for of_object in of_objects]
-    elif isinstance(cell, list) and all(isinstance(of_object, dict) for of_object in cell):
-        return cell
-    what = f"column {column!r} is neither a list of objects nor an object of equally long lists"
-    raise RowFault("E-ROW-TYPE", what)
+    members = objects._replace(label=class_path.removeprefix(f"{objects.path}."))
+    side = side_file_of(cells, cells.get(objects.path), members, name_of)
+    if isinstance(side, str):
+        raise RowFault("E-ROW-TYPE", f"column {side}")
+    return read_sidecar.open_objects(side)

@@ -18,9 +18,9 @@ import msgspec
 from beam_tfrec.schemas.columns import is_beyond_float32
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.fields import ArrayFields
+from beam_tfrec.schemas.fields import ArrayFields, NamedTensor, TensorFields
 from beam_tfrec.schemas.layouts.arrays import found_in
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import NPZ, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import (
     BFLOAT16,
@@ -42,7 +42,6 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_blobs import (
     NPY,
-    NPZ,
     UNPACKED,
     Member,
     read_blob,
@@ -150,32 +149,39 @@ class ArrayReader:
         source = self.sources[piece.root]
         UNPACKED.enter(self.access.spool_dir)
         try:
-            values = {name: read_rows(side, self.access) for name, side in piece.sides.items()}
+            values = {
+                name: read_rows(side, self.access)
+                for name, side in piece.sides.items()
+                if name not in source.tensors
+            }
         finally:
             UNPACKED.leave()
         images, header = piece.images, piece.images.header
+        arrays = [images, *(piece.sides[name] for name in source.tensors[1:])]
+        others = tuple(_item_of(stored.header) for stored in arrays[1:])
         classes: dict[str, set[str]] = {}
         found: frozenset[str] = frozenset()  # equal for all rows
         for row in range(images.rows):
             features: dict[str, Any] = {name: column[row] for name, column in values.items()}
-            fields = ArrayFields(
-                shape=header.shape[1:],
-                dtype=header.dtype,
-                big_endian=header.big_endian,
-                label=features.pop(source.label, None),
-                features=features,
-            )
-            key = f"{piece.prefix}{'' if source.one_sample_per_file else piece.start + row}"
+            row_key = f"{piece.prefix}{'' if source.one_sample_per_file else piece.start + row}"
+            given_key = str(features.pop(source.key)) if source.key else row_key
+            key = given_key or f"{images.entry.name}:{row_key}"  # never another row's key
+            label = features.pop(source.label, None)
+            given = header.shape[1:], header.dtype, header.big_endian, label, features
+            fields = TensorFields(*given, others) if others else ArrayFields(*given)
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
-            blobs = (images.blob(piece.root, row),)
+            blobs = tuple(stored.blob(piece.root, row) for stored in arrays)
             sample = Sample(split, key, piece.position + row, blobs, pack(fields))
-            if fault := _fault_of(fields, header.item_bytes):
+            fault = _fault_of(fields, sum(blob.read_bytes for blob in blobs))
+            if not given_key:
+                fault = "E-ROW-KEY", f"{source.key} is an empty text"
+            if fault:
                 yield sample.reject(STAGE, *fault)
                 continue
             names = [fields.label] if isinstance(fields.label, str) else []
             classes.setdefault(split, set()).update(names)
-            found = found or found_in(fields)
+            found = found or found_in(fields, source.tensors)
             yield sample
         for split, of_split in classes.items():
             yield SplitSource(split, class_names=sorted(of_split), found=sorted(found))
@@ -190,6 +196,8 @@ class ArraySource:
         image: name of the image array; empty for the only array, or one of `USUAL_NAMES`.
         label: name of the label array, or URI of its `.npy` file; empty for none.
         features: names of the feature arrays.
+        tensors: names of the arrays of items, the image array first; empty for it alone.
+        key: name of the array of keys; empty for row numbers.
         dtype: type of two-byte values without a named type (`|V2`); None if there are none.
         one_sample_per_file: whether each file is one sample instead of an array of samples.
     """
@@ -198,6 +206,8 @@ class ArraySource:
     image: str = ""
     label: str = ""
     features: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    key: str = ""
     dtype: str | None = None
     one_sample_per_file: bool = False
 
@@ -214,7 +224,7 @@ class ArraySource:
     @property
     def sides(self) -> tuple[str, ...]:
         """Names of the side arrays, the label first."""
-        return (*filter(None, [self.label]), *self.features)
+        return (*filter(None, [self.label, self.key]), *self.features, *self.tensors[1:])
 
     @property
     def files(self) -> list[str]:
@@ -300,7 +310,8 @@ def plan_pieces(
         for name, side in file.sides.items():
             _check_side(source, name, side, rows)
         sides = file.sides | {name: side.part(position, rows) for name, side in separate.items()}
-        widest = max((side.header.item_bytes for side in sides.values()), default=0)
+        read = [side for name, side in sides.items() if name not in source.tensors]
+        widest = max((side.header.item_bytes for side in read), default=0)
         at_once = max(1, min(MAX_PIECE_ROWS, MAX_PIECE_SIDE_BYTES // max(widest, 1)))
         for start in range(0, rows, at_once):
             yield msgspec.structs.replace(
@@ -345,22 +356,33 @@ def is_read(file: ListedFile) -> bool:
 
 
 def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) -> None:
-    """Check that a side array has one value per row, and the expected number of rows.
+    """Check the type of a side array, and that it has the expected number of rows.
 
     Raises:
         RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
     """
-    dtype, shape = side.header.dtype, side.header.shape
-    number = "whole number" if name == source.label else "number"
-    is_real_label = name == source.label and dtype.startswith("float")
-    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or is_real_label:
-        what = f"{dtype} of shape {shape}, instead of one {number} or text per row"
-        remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
-        raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
+    if name in source.tensors:
+        _check_images(side, source)
+    else:
+        _check_values(side, is_label=name in (source.label, source.key))
     if side.rows != rows:
         what = f"{side.rows} rows, the images have {rows}"
         remedy = "give the array of these images"
         raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
+
+
+def _check_values(side: StoredArray, *, is_label: bool) -> None:
+    """Check that an array has one value per row.
+
+    Raises:
+        RuntimeError: `E-ARR-TYPE`.
+    """
+    dtype, shape = side.header.dtype, side.header.shape
+    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or (is_label and dtype.startswith("float")):
+        number = "whole number" if is_label else "number"
+        what = f"{dtype} of shape {shape}, instead of one {number} or text per row"
+        remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
+        raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
 
 
 def _check_images(images: StoredArray, source: ArraySource) -> None:
@@ -371,7 +393,7 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
     """
     header = images.header
     has_items = header.shape and (header.item_bytes or not images.rows)
-    if source.dtype is not None and header.dtype != source.dtype:
+    if source.dtype is not None and header.dtype != source.dtype and not source.tensors:
         what = f"values of {header.dtype}, but --dtype is {source.dtype}"
         remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:
@@ -382,6 +404,10 @@ def _check_images(images: StoredArray, source: ArraySource) -> None:
     else:
         return
     raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))
+
+
+def _item_of(header: NpyHeader) -> NamedTensor:
+    return NamedTensor(header.shape[1:], header.dtype, header.big_endian)
 
 
 def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from beam_tfrec.schemas.tensors import HEAD_BYTES
 from beam_tfrec.transforms.storage import Entry, Span, Storage, join_uri, open_stored
 from beam_tfrec.transforms.storage.disk import coded
 
-NPY, NPZ = ".npy", ".npz"
+NPY = ".npy"
 
 _LENGTHS_OFFSET = 26  # offset of the lengths of name and extra field in a member's header
 

@@ -17,6 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnFacts, add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
@@ -356,9 +357,8 @@ class ReadSamples(beam.PTransform):
         )
         sides, counts = {}, [identified]
         if self.splitting.group_table or self.classes_of:
-            from beam_tfrec.transforms.sources.split_tables import (
-                make_split_tables,
-            )  # rarely needed
+            # Late, since few runs need it.
+            from beam_tfrec.transforms.sources.split_tables import make_split_tables
 
             of_samples = self.splitting, self.classes_of, self.earlier, self.access
             tables = make_split_tables(pieces, self.read, *of_samples)
@@ -366,7 +366,9 @@ class ReadSamples(beam.PTransform):
             if groups := tables.get("groups"):
                 counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
         read = pieces | "Read" >> beam.ParDo(
-            _Read(self.read, self.exclude, self.access, self.splitting),
+            _Read(
+                self.read, self.exclude, self.access, self.splitting, frozenset(self.source_files)
+            ),
             beam.pvalue.AsList(identified),
             **sides,
         ).with_outputs("rejected", "sources", main="samples")
@@ -404,17 +406,22 @@ class _Read(beam.DoFn):
         exclude: str,
         access: Access,
         splitting: Splitting,
+        splits: frozenset[str],
     ) -> None:
         self._read = read
         self._exclude = exclude
         self._access = access
         self._splitting = splitting
+        self._splits = splits
         self._reader: Any = None
 
     def setup(self) -> None:
         self._excluded: dict[str, dict[str, str]] = {}
         if self._exclude:
-            self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+            found = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+            for split, keys in found.items():
+                of_source = split if split in self._splits else split_without_bucket(split)
+                self._excluded[of_source] = {**self._excluded.get(of_source, {}), **keys}
 
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.

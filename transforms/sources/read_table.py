@@ -14,6 +14,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import blob_name
+from beam_tfrec.schemas.annotations.object_maps import NO_OBJECTS, ObjectMap
 from beam_tfrec.schemas.columns import (
     BIG_INT,
     PARQUET,
@@ -83,7 +84,7 @@ class TableReader:
         key_column: column with the rows' keys; empty to use row numbers.
         sequence_columns: columns with lists of steps; steps may be lists.
         max_cell_bytes: limit of a cell's size; rows with larger cells are rejected.
-        objects_column: column of Parquet with each image's objects; empty for none.
+        objects: column of Parquet with each image's objects; an empty path for none.
         stores_images: whether the image column of Parquet holds the images' bytes.
         staging: place for these images; None to write none, for a plan.
         has_label_file: whether a file numbers the classes, so that the schema does not.
@@ -97,7 +98,7 @@ class TableReader:
     key_column: str = ""
     sequence_columns: tuple[str, ...] = ()
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
-    objects_column: str = ""
+    objects: ObjectMap = NO_OBJECTS
     stores_images: bool = False
     staging: Staging | None = None
     has_label_file: bool = False
@@ -114,7 +115,7 @@ class TableReader:
             split = self.splitting.split_of_other(file.split, file.entry.name)
             yield SplitSource(split, listed=1, skipped={"not_called_a_table": 1})
             return
-        whole = {self.image_column, self.objects_column} - {""} if self.stores_images else ()
+        whole = {self.image_column, self.objects.path} - {""} if self.stores_images else ()
         table = open_table(file, self.access, self.max_cell_bytes, whole)
         wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
         missing = wanted.union(self.label_columns).difference(table.columns, {""})
@@ -122,8 +123,8 @@ class TableReader:
             what = f"has no column {min(missing)!r}"
             remedy = f"name one of {', '.join(table.columns[:20])}"
             raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
-        if self.objects_column not in {"", *table.features.columns}:
-            what = f"has no column {self.objects_column!r}"
+        if self.objects.path not in {"", *table.features.columns}:
+            what = f"has no column {self.objects.path!r}"
             raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, "name another column"))
         notes: dict[str, _SplitNotes] = {}
         stager = Stager(self.staging) if self.stores_images and self.staging else None
@@ -157,9 +158,8 @@ class TableReader:
             if self.key_column:
                 key = self._key_of(cells)
             split = split or self._drawn_split(cells, key, file, row)
-            if self.objects_column:
-                path = table.features.class_path(self.objects_column)
-                side = open_objects(cells, self.objects_column, path, table.features)
+            if self.objects.path:
+                side = open_objects(cells, self.objects, table.features)
                 lost = *side.sample.annotation_ids, *(bad.annotation_id for bad in side.bad)
             code = "E-ROW-PATH"
             blobs: tuple[Blob, ...]
@@ -218,8 +218,8 @@ class TableReader:
     def _labels_of(self, features: StoredFeatures) -> list[Label]:
         """Return the classes that the schema numbers; none if something else numbers them."""
         paths = self.label_columns
-        if self.objects_column:
-            paths = (features.class_path(self.objects_column),)
+        if self.objects.path:
+            paths = (features.class_path(self.objects.path),)
         if self.has_label_file or len(paths) != 1:
             return []
         return [Label(*of) for of in enumerate(features.classes.get(paths[0], ()))]

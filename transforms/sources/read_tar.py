@@ -2,18 +2,26 @@
 
 `plan_tars` chooses files from a listing. `TarReader` reads the headers and the small members of a
 file once, in order, and makes the samples. A sample's blob is the range of its image in the tar
-file. Nothing is unpacked, so names of members cannot do harm.
+file. Nothing is unpacked to files of a member's name, so these names cannot do harm.
+
+A compressed file has no such ranges. It is decompressed to an unnamed local file, and its images
+are staged.
 """
 
+import bz2
 import functools
+import gzip
 import itertools
+import lzma
 import operator
 import re
+import shutil
 import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -38,14 +46,24 @@ from beam_tfrec.transforms.storage import (
     open_stored,
     read_uri,
 )
+from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
+from beam_tfrec.transforms.storage.staging import Stager, Staging, staged_image
 
 STAGE = "read_tar"
-COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+REFUSED = (".tar.zst", ".tar.lz4")
+DECOMPRESSORS: Mapping[str, Callable[[IO[bytes]], Any]] = {
+    ".tar.gz": gzip.open,
+    ".tgz": gzip.open,
+    ".tar.bz2": bz2.open,
+    ".tar.xz": lzma.open,
+}
+"""Functions that open a compressed stream for reading, by suffix of the file."""
 NOT_A_FILE = "not_a_file"
 
 _TEXTS = _CLASS, _CAPTION, _JSON = "cls", "txt", "json"  # extensions of members to read at once
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
 _MAX_TEXT_BYTES = 16 << 20
+_UNPACKED_AT_ONCE_BYTES = 1 << 20
 # A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
 # over, and larger ones are skipped. A disk has no such latency.
 _REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
@@ -112,15 +130,16 @@ def plan_tars(
     """Yield the tar files of a folder in the order of their names.
 
     Raises:
-        RuntimeError: `E-ARG` when a file is missing or compressed, or there is none.
+        RuntimeError: `E-ARG` when a file is missing, of a compression that is not supported, or
+            there is none.
     """
     source = sources[root]
     place = source.number << _FILE_BITS
     for name, entry in sorted(source.chosen(entries).items()):
-        if entry is None or name.lower().endswith(COMPRESSED):
-            what = "is compressed" if entry else "no such file"
+        if entry is None or name.lower().endswith(REFUSED):
+            what = "its compression is not supported" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-        if name.endswith(TAR):
+        if name.endswith((TAR, *DECOMPRESSORS)):
             yield TarFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
@@ -138,6 +157,7 @@ class TarReader:
         types: types of the fields to write, by path; None to write classes.
         label_file: URI of the file with a class's name in each line; empty for none.
         read: parser of objects in .json members; None to write classes or fields.
+        staging: place of the images of compressed files; None to write none, for a plan.
     """
 
     splitting: Splitting
@@ -146,6 +166,7 @@ class TarReader:
     types: Mapping[str, ColumnType] | None = None
     label_file: str = ""
     read: Callable[[bytes], SideSample | Fault] | None = None
+    staging: Staging | None = None
 
     def __call__(self, file: TarFile) -> Iterator[Item]:
         """Yield a sample or a reject for each base name, then notes of classes and other members.
@@ -156,13 +177,22 @@ class TarReader:
         """
         left_out: Counter[tuple[str, str]] = Counter()
         classes: dict[str, set[str]] = {}
-        members = itertools.groupby(self._members(file, left_out), operator.itemgetter(0))
+        stream, is_unpacked = self._open_file(file)
+        stager = Stager(self.staging) if is_unpacked and self.staging else None
+        found = self._members(file, stream, left_out)
+        members = itertools.groupby(found, operator.itemgetter(0))
         for number, (key, of_sample) in enumerate(members):
             parts: dict[str, list[Part]] = {}
             for _, extension, part in of_sample:
-                if len(found := parts.setdefault(extension, [])) < 2:
-                    found.append(part)
-            yield from self._items(file, number, key, parts, classes)
+                if len(same := parts.setdefault(extension, [])) < 2:
+                    same.append(part)
+            for item in self._items(file, number, key, parts, classes):
+                if is_unpacked and isinstance(item, Sample):
+                    yield from _stage(item, stream, stager)
+                else:
+                    yield item
+        if stager:
+            yield from stager.flush()
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
         for split, names in classes.items():
@@ -172,15 +202,22 @@ class TarReader:
                 numbers = range(max(map(int, names)) + 1)
                 yield SplitSource(split, labels=[Label(n, str(n)) for n in numbers])
 
+    def _open_file(self, file: TarFile) -> tuple[IO[bytes], bool]:
+        """Return the plain tar file as a stream, and whether it was compressed."""
+        uri, name = self.sources[file.root].uri, file.entry.name
+        at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
+        stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
+        for suffix, decompressed in DECOMPRESSORS.items():
+            if name.endswith(suffix):
+                return _unpack(decompressed(stream), join_uri(uri, name), self.access), True
+        return stream, False
+
     def _members(
-        self, file: TarFile, left_out: Counter[tuple[str, str]]
+        self, file: TarFile, stream: IO[bytes], left_out: Counter[tuple[str, str]]
     ) -> Iterator[tuple[str, str, Part]]:
         """Yield each member of samples with its base name and extension, and count the others."""
         source = self.sources[file.root]
-        at_once = _LOCAL_READ_BYTES if is_local(source.uri) else _REMOTE_READ_BYTES
-        storage = open_storage(source.uri, self.access)
-        stream = open_stored(storage, file.entry, at_once, _MAX_TEXT_BYTES)
-        for info in walk_members(stream, storage.uri(file.entry.name)):
+        for info in walk_members(stream, join_uri(source.uri, file.entry.name)):
             name = info.name.removeprefix("./")
             if info.isdir():
                 continue
@@ -297,9 +334,44 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
     except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
         if type(error) is RuntimeError or (isinstance(error, OSError) and error.errno is not None):
             raise
-        what = f"cannot be read from byte {at} on ({' '.join(str(error).split())[:200]})"
-        remedy = "restore it, or leave it out of --shards"
-        raise RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy)) from None
+        raise _damaged(where, f"cannot be read from byte {at} on", error) from None
+
+
+def _unpack(packed: IO[bytes], where: str, access: Access) -> IO[bytes]:
+    """Decompress a file to an unnamed local one.
+
+    Raises:
+        RuntimeError: `E-SRC-DAMAGED`, or a fault of a disk or store.
+    """
+    unpacked, folder = open_temporary(access.spool_dir)
+    try:
+        shutil.copyfileobj(packed, unpacked, _UNPACKED_AT_ONCE_BYTES)
+        unpacked.flush()
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(where, "cannot be decompressed", error) from None
+    except OSError as error:
+        if error.errno is None:  # gzip and bz2 found damage
+            raise _damaged(where, "cannot be decompressed", error) from None
+        raise coded(error, folder, ELSEWHERE) from error
+    return unpacked
+
+
+def _stage(sample: Sample, stream: IO[bytes], stager: Stager | None) -> Iterator[Sample]:
+    """Stage the image of a sample; without a stager, only describe it."""
+    blob = sample.blobs[0]
+    stream.seek(blob.offset)
+    data = stream.read(blob.length)
+    staged = staged_image(data, blob.member)
+    if stager:
+        yield from stager.add(sample, staged, [data])
+    else:
+        yield msgspec.structs.replace(sample, blobs=(staged,))
+
+
+def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
+    what += f" ({' '.join(str(error).split())[:200]})"
+    remedy = "restore it, or leave it out of --shards"
+    return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
 
 
 def _block(stream: IO[bytes], at: int) -> bytes:
@@ -318,4 +390,5 @@ def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
 
 
 def _refused(where: str, what: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ARG", where, what, "give --shards plain .tar files"))
+    remedy = f"give --shards {', '.join((TAR, *DECOMPRESSORS))} files"
+    return RuntimeError(fault_line("E-ARG", where, what, remedy))

@@ -155,9 +155,10 @@ def read_earlier(uri: str, splitting: Splitting, access: Access) -> Iterator[Ear
     storage, splits = open_storage(uri, access), [*splitting.shares]
     manifest, _ = read_finished(storage, "--since")
     for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        rows = read_rows(storage, name, shard.bytes, "restore index/ of that data set")
-        keys = b"".join(splitting.digest_of(row.key) for row in rows)
-        yield EarlierShard(splits.index(shard.split), keys)
+        if shard.split in splits:  # others are of size buckets
+            rows = read_rows(storage, name, shard.bytes, "restore index/ of that data set")
+            keys = b"".join(splitting.digest_of(row.key) for row in rows)
+            yield EarlierShard(splits.index(shard.split), keys)
 
 
 def assign_splits(

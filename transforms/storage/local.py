@@ -29,6 +29,7 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EML
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FUSE
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BUFFER_BYTES = 1 << 20
 _MOST_LEVELS = 500
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
@@ -160,8 +161,8 @@ class _LocalSpool(FileSpool):
         with coding(target):  # no retry: a second fsync after a failed one proves nothing
             os.fsync(self._file.fileno())
             folder = os.path.dirname(target)
-            os.makedirs(folder, exist_ok=True)
-            folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _make_folder(folder)
+            folder_fd = os.open(folder, _OPEN_FOLDER)
             try:
                 self._link(target, folder_fd)
                 _sync_folder(folder_fd)
@@ -260,6 +261,20 @@ def _entry(name: str, status: os.stat_result | None) -> Entry:
         return Entry(name, status.st_size, str(status.st_mtime_ns))
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
     return Entry(name, 0, "", kind=kind)  # sizes and times of folders are ignored
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder and its parents, so that they outlive a power cut."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder) or "."
+    _make_folder(parent)
+    os.makedirs(folder, exist_ok=True)
+    fd = os.open(parent, _OPEN_FOLDER)
+    try:
+        _sync_folder(fd)
+    finally:
+        os.close(fd)
 
 
 def _sync_folder(fd: int) -> None:

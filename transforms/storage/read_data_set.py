@@ -5,7 +5,7 @@ from it. Each names its own remedy, since they differ in what else a user can gi
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
@@ -18,7 +18,7 @@ from beam_tfrec.schemas.manifest import (
     index_names_of,
     read_manifest,
 )
-from beam_tfrec.schemas.shards import ShardInfo
+from beam_tfrec.schemas.shards import ShardInfo, folder_of
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import Access, Entry, Storage, open_storage, open_stored
 
@@ -88,16 +88,18 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
 def list_shards(
     storage: Storage, manifest: Manifest, remedy: str, splits: Collection[str] = ()
 ) -> list[Shard]:
-    """Return the shards of all splits, or of these, as a listing of the data set's folder has them.
+    """Return the shards of all splits, or of these, as a listing of its folders has them.
 
     Raises:
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
-    there = {entry.name: entry for entry in storage.list(recursive=False)}
+    wanted = {entry.split for entry in manifest.shards if not splits or entry.split in splits}
+    folders = {folder_of(entry.file) for entry in manifest.shards if entry.split in wanted}
+    there = list_folders(storage, folders)
     shards: list[Shard] = []
     for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        if not splits or entry.split in splits:
+        if entry.split in wanted:
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
                 code, what = wrong
@@ -105,6 +107,14 @@ def list_shards(
             assert file is not None
             shards.append(Shard(entry, index_name, file))
     return shards
+
+
+def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries directly in folders of a data set, by name; `""` is the data set."""
+    prefixes = [f"{folder}/" if folder else "" for folder in sorted(folders)]
+    found = (storage.list(prefix, recursive=False) for prefix in prefixes)
+    # Some consoles make an object with the folder's own name.
+    return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
 def what_differs(written: ShardEntry | ShardInfo, listed: Entry | None) -> tuple[str, str] | None:

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import google_crc32c
 import msgspec
 
 from beam_tfrec.schemas.manifest import Manifest
-from beam_tfrec.schemas.samples import Blob, Sample
+from beam_tfrec.schemas.samples import STAGED_IMAGES, Blob, Sample
 from beam_tfrec.transforms.storage import Access, Spool, is_local, join_uri, open_storage
 
 _RUN = re.compile("[0-9a-f]{32}")
@@ -66,6 +67,12 @@ class Staging:
                 storage.delete_folder(f"{run}/")
             except RuntimeError as error:
                 _LOG.warning("%s is left, delete it: %s", join_uri(self.folder, run), error)
+
+
+def staged_image(data: bytes, name: str) -> Blob:
+    """Return the blob of an image that will be staged, with its name in its source."""
+    crc32c = google_crc32c.value(data)
+    return Blob(STAGED_IMAGES, "", crc32c=crc32c, length=len(data), member=name)
 
 
 class Stager:

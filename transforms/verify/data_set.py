@@ -23,6 +23,7 @@ from beam_tfrec.schemas.shards import (
     COUNTED,
     ShardNames,
     file_sum,
+    folder_of,
     receipt_name,
     shard_stems,
 )
@@ -36,6 +37,7 @@ from beam_tfrec.transforms.output_files import (
     split_of,
 )
 from beam_tfrec.transforms.storage import Storage, open_storage
+from beam_tfrec.transforms.storage.read_data_set import list_folders
 from beam_tfrec.transforms.verify import (
     COPY,
     RESTORE,
@@ -81,7 +83,7 @@ def verify_around(
         what = f"has values that this program never writes ({error})"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         return []
-    listed = {entry.name: entry for entry in storage.list(recursive=False)}
+    listed = list_folders(storage, {"", *(folder_of(entry.file) for entry in manifest.shards)})
     stems = shard_stems([entry.split for entry in manifest.shards])
     tasks = [
         ShardTask(len(all_rules), entry, stem, pair, listed.get(entry.file))
@@ -100,9 +102,9 @@ def verify_around(
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
             report.notes.append(f"{name} was edited")
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
-    found = {name for name in listed if split_of(name, names) is not None}
+    found = {name for name in listed if "/" in name or split_of(name, names) is not None}
     for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
-        what = "is named like a file of a shard, but is not in the manifest"
+        what = "is named or placed like a file of a shard, but is not in the manifest"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
         listed_sums = all(task.file is None or task.file.crc32c is not None for task in tasks)

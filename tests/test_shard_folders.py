@@ -1,0 +1,161 @@
+"""Shards in folders of their splits, such as MaxDiffusion reads, from the run to the readers."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import beam_tfrec
+from beam_tfrec.pipelines import coco, records
+from beam_tfrec.pipelines.verify import VerifyConfig, verify
+from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
+from beam_tfrec.transforms.output_files import remove_output
+from beam_tfrec.transforms.storage import open_storage
+from tests.coco_command import MakeCoco, committed_by, run_coco, run_pipeline
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.invariants import check_committed, check_output, data_files, files_of
+from tests.small_runs import write_set
+
+FLAGS = ("--num_shards", "2", "--shard_names", "maxdiffusion", "--no_report")
+SPLITS = ["train", "val"]
+SHARDS = [f"{split}/{index:05}-of-00002.tfrec" for split in SPLITS for index in range(2)]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """Flags of sources with seven and five images."""
+    folder = tmp_path_factory.mktemp("sources")
+    train, val = write_set(folder / "a", 7), write_set(folder / "b", 5)
+    images, annotations = zip(train, val, strict=True)
+    flags = [("--images", images), ("--annotations", annotations)]
+    return [
+        word
+        for flag, paths in flags
+        for word in (flag, *(f"{s}={p}" for s, p in zip(SPLITS, paths, strict=True)))
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(given: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "out"
+    committed_by(coco.run, out, *given, *FLAGS)
+    return out
+
+
+@pytest.fixture
+def out(made: Path, tmp_path: Path) -> Path:
+    """A copy of the data set."""
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def test_a_folder_holds_the_shards_of_its_split_and_readers_find_them(made: Path) -> None:
+    files = files_of(made)
+    assert [name for name in files if name.startswith(("train/", "val/"))] == SHARDS
+    assert [name for name in files if name.endswith(".idx")] == [
+        f"index/{name.removesuffix('tfrec')}idx" for name in SHARDS
+    ]
+    for split, count in (("train", 7), ("val", 5)):
+        by_glob = tf.data.TFRecordDataset(tf.io.gfile.glob(str(made / split / "*")))
+        opened = beam_tfrec.open(made, split)
+        loaded = beam_tfrec.load(made, split, decode_images=False)
+        assert [len(list(found)) for found in (by_glob, opened, loaded)] == [count] * 3
+        ids = [tf.train.Example.FromString(data.numpy()) for data in by_glob]
+        key = "image/source_id"
+        assert [e.features.feature[key].bytes_list.value[0] for e in ids] == [
+            record[key] for record in opened
+        ]
+    assert verify(VerifyConfig((str(made),), deep=True)) is False  # no finding
+
+
+def test_a_rerun_builds_what_is_missing(made: Path, out: Path, given: list[object]) -> None:
+    (out / "manifest.json").unlink()
+    (out / SHARDS[3]).unlink()
+    shutil.rmtree(out / "_sources")
+    assert check_output(files_of(out), files_of(made)) is False
+    assert run_coco(*given, *FLAGS, "--output", out).code == 0
+    assert check_output(files_of(out), files_of(made)) is True
+
+
+@pytest.mark.parametrize(
+    "name",
+    [SHARDS[0].replace("00002", "00009"), "val/notes.txt", "index/train/00007-of-00009.idx"],
+)
+def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (out / name).touch()
+    (out / "photos").mkdir()
+    (out / "photos" / "00000-of-00002.tfrec").touch()  # of no split
+    assert verify(VerifyConfig((str(out),))) is True
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == [f"E-VER-FOREIGN {name}"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite",)])
+def test_files_of_others_stop_a_run_at_once(
+    out: Path, given: list[object], flags: tuple[str, ...]
+) -> None:
+    (out / "val" / "notes.txt").touch()
+    before = files_of(out)
+    run = run_coco(*given, *FLAGS, *flags, "--output", out)
+    assert run.ended == (5, "E-OUT-FOREIGN")
+    assert "val/notes.txt is in a folder of shards only; give another --output" in run.fault
+    assert files_of(out) == before
+
+
+def forget_plans(out: Path) -> None:
+    """Delete all but receipts and shards."""
+    for path in (*out.glob("*.json"), *out.glob("index/*/*")):
+        path.unlink()
+
+
+@pytest.mark.parametrize("names", [ShardNames(), ShardNames(MAXDIFFUSION)])
+@pytest.mark.parametrize("prepare", [lambda out: None, forget_plans])
+def test_a_data_set_is_removed_whatever_the_names_of_the_new_one(
+    out: Path, names: ShardNames, prepare: Callable[[Path], None]
+) -> None:
+    prepare(out)
+    (out / "val" / "notes.txt").touch()
+    remove_output(open_storage(str(out)), names, SPLITS)
+    assert [*files_of(out)] == ["val/notes.txt"]
+
+
+@pytest.mark.thorough
+def test_records_come_from_folders_and_go_to_folders(out: Path, tmp_path: Path) -> None:
+    for source, names in ((out, "plain"), (tmp_path / "plain", "maxdiffusion")):
+        flags = ("--records", f"train={source}", f"val={source}", "--num_shards", 2)
+        committed_by(records.run, tmp_path / names, *flags, "--shard_names", names, "--no_report")
+    copied = files_of(tmp_path / "maxdiffusion")
+    assert {name: copied[name] for name in SHARDS} == {
+        name: data for name, data in files_of(out).items() if name in SHARDS
+    }
+    one = ("--records", f"train={out}/train/00001*", "--output", tmp_path / "one", "--no_report")
+    assert run_pipeline(records.run, *one).code == 0
+    assert len(beam_tfrec.open(tmp_path / "one", "train")) == 3
+
+
+@pytest.mark.thorough
+def test_in_a_bucket(make_coco: MakeCoco, stand_in: GcsStandIn, tmp_path: Path) -> None:
+    """A run stops at its second shard, resumes, and is complete."""
+    sources = make_coco(7)
+    put_sources(stand_in, sources)
+    stand_in.put("out", "coco/train/", b"")  # as some consoles make a folder
+    images, annotations = sources
+    local_flags = ("--images", images, "--annotations", annotations, *FLAGS)
+    committed_by(coco.run, tmp_path / "local", *local_flags)
+    flags = (*SOURCES, *FLAGS, "--output", "gs://out/coco")
+    stand_in.inject(Fault(What.STATUS, Kind.UPLOAD, f"coco/{SHARDS[1]}", status=403))
+
+    assert run_coco(*flags).ended == (6, "E-IO-AUTH")
+    assert run_coco(*flags).code == 0
+
+    found = stand_in.objects("out").items()
+    files = {name.removeprefix("coco/"): data for name, data in found if name != "coco/train/"}
+    check_committed(files)
+    local = files_of(tmp_path / "local")
+    assert {name: files[name] for name in data_files(files)} == {n: local[n] for n in SHARDS[:2]}
+    again = run_coco(*flags)
+    assert (again.code, again.out) == (0, "already complete: gs://out/coco/manifest.json\n")
+    assert len(beam_tfrec.open("gs://out/coco", "train")[:]) == 7
+    assert verify(VerifyConfig(("gs://out/coco",), deep=True)) is False

@@ -1,0 +1,165 @@
+"""Size buckets: each image gets the size with the nearest shape, and each shard holds one size."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import beam_tfrec
+from beam_tfrec.pipelines import coco, folder
+from beam_tfrec.schemas.geometry.size_buckets import nearest_bucket, parse_buckets
+from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
+from tests.conftest import TEST_DATA, jpeg_bytes
+
+COCO = TEST_DATA / "coco_train"
+PHOTOS = ("--images", COCO / "images", "--annotations", COCO / "annotations/instances.json")
+SIZES = {"a": (40, 40), "b": (80, 40), "c": (41, 40), "d": (30, 60), "e": (12, 10)}
+
+
+@pytest.mark.parametrize(
+    ("text", "buckets"),
+    [
+        ("64x64,96x64", ["64x64", "96x64"]),
+        ("512", ["512x512"]),
+        ("auto:128:64", ["128x128"]),
+        ("auto:256", ["192x320", "256x256", "320x192"]),
+        ("auto:128:32", ["96x160", "128x128", "160x96"]),
+    ],
+)
+def test_buckets_are_named_or_made(text: str, buckets: list[str]) -> None:
+    assert [str(bucket) for bucket in parse_buckets(text)] == buckets
+
+
+def test_made_buckets_have_about_equal_areas() -> None:
+    buckets = parse_buckets("auto:1024:64")
+    sizes = [(bucket.width_px, bucket.height_px or 0) for bucket in buckets]
+    assert {(1024, 1024), (1152, 896), (896, 1152), (1408, 704)} <= {*sizes}
+    assert all(0.85 * 1024**2 < width * height <= 1024**2 for width, height in sizes)
+    assert sorted(sizes) == sorted((height, width) for width, height in sizes)
+
+
+@pytest.mark.parametrize(
+    ("size_px", "bucket"),
+    [((10, 10), "8x8"), ((14, 10), "8x8"), ((15, 10), "16x8"), ((1, 99), "8x16")],
+)
+def test_the_nearest_shape_is_taken(size_px: tuple[int, int], bucket: str) -> None:
+    assert str(nearest_bucket(*size_px, parse_buckets("8x8,16x8,8x16"))) == bucket
+
+
+def write_photos(root: Path, sizes: Mapping[str, tuple[int, int]] = SIZES) -> Path:
+    for number, (name, (width, height)) in enumerate(sizes.items()):
+        path = root / ("even" if number % 2 else "odd") / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(width, height, number))
+    return root
+
+
+def names_of(out: Path, split: str) -> list[str]:
+    return sorted(value(e, "image/filename")[0].decode()[-5] for e in examples(out, split))
+
+
+def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
+    root, out = write_photos(tmp_path / "in"), tmp_path / "out"
+    (root / "odd/cut.jpg").write_bytes(jpeg_bytes(80, 40)[:-200])
+    (root / "even/page.jpg").write_bytes(b"<html>")
+    flags = ("--images", root, "--buckets", "32x32,32x16,16x32", "--min_bucket", 11)
+    flags = (*flags, "--max_rejected", 2)
+    manifest = committed_by(folder.run, out, *flags)
+    splits = manifest["splits"]
+    found = {name: (of["listed"], of["records"]) for name, of in splits.items()}
+    assert found == {
+        "train": (1, 0),
+        "train_32x32": (4, 2),
+        "train_32x16": (1, 1),
+        "train_16x32": (1, 1),
+    }
+    assert splits["train"]["skipped"] == {"smaller_than_min_bucket": 1}
+    assert {name: names_of(out, name) for name in [*splits][1:]} == {
+        "train_16x32": ["d"],
+        "train_32x16": ["b"],
+        "train_32x32": ["a", "c"],
+    }
+    for split in [*splits][1:]:
+        width, height = map(int, split.rpartition("_")[2].split("x"))
+        for example in examples(out, split):
+            assert value(example, "image/width") == [width]
+            assert value(example, "image/height") == [height]
+    codes = [(line["split"], line["code"]) for line in rejected_of(out)]
+    assert codes == [("train_32x32", "E-IMG-TYPE"), ("train_32x32", "E-IMG-TRUNCATED")]
+    assert run_pipeline(folder.run, *flags, "--output", out).out.startswith("already complete")
+    without = ("--exclude", out / "rejected.jsonl", "--max_rejected", 0)
+    again = committed_by(folder.run, tmp_path / "again", *flags[:-2], *without)
+    assert again["splits"]["train"]["excluded"] == 2
+    assert digests(tmp_path / "again", "*.tfrec") == digests(out, "*.tfrec")
+
+
+def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    photos = (*PHOTOS, "--max_dropped", "100%")
+    committed_by(coco.run, out, *photos, "--buckets", "64x48,48x64")
+    found = 0
+    for size in ("64x48", "48x64"):
+        resized = tmp_path / size
+        committed_by(coco.run, resized, *photos, "--resize", size, "--resize_mode", "fill")
+        wanted = {value(e, "image/source_id")[0]: e for e in examples(resized)}
+        for example in examples(out, f"train_{size}"):
+            assert example == wanted[value(example, "image/source_id")[0]]
+            found += 1
+    assert found == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        ("--buckets 8x8 --resize 8", "resize must come without buckets, got 8x8: leave one out"),
+        ("--buckets max:8", "buckets must be WxH,WxH or auto:SIDE:STEP, got 'max:8': correct it"),
+        ("--buckets 8x8,8", "buckets must be 1 to 100 different sizes, got 2 in '8x8,8': correct"),
+        ("--buckets auto:8:64", "buckets must be 1 to 100 different sizes, got 0 in 'auto:8:64'"),
+        ("--buckets 8 --resize_mode fit", "resize_mode must give the bucket's size, got fit: give"),
+        ("--min_bucket 8", "min_bucket must come with buckets, got 8: add --buckets"),
+        ("--buckets 8 --since old", "since must come without buckets, got old: leave one out"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        folder.COMMAND.configure(["--images", "in", "--output", "out", *flags.split()])
+    assert str(refused.value).startswith(fault)
+
+
+def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    sizes = {f"{n:02}": [(40, 40), (60, 40), (40, 60)][n % 5 % 3] for n in range(50)}
+    root, out = write_photos(tmp_path / "in", sizes), tmp_path / "out"
+    committed_by(folder.run, out, "--images", root, "--buckets", "16x16,24x16,16x24")
+    for hosts, drop in ((1, False), (1, True), (2, True)):
+        given = {"batch_size": 4, "hosts": hosts, "drop_remainder": drop}
+        shapes = []
+        for host in range(hosts):
+            dataset = beam_tfrec.load(out, "train", **given, host=host)
+            batches = [tuple(batch["image/encoded"].shape) for batch in dataset]
+            wanted = beam_tfrec.steps_per_epoch(
+                out, "train", 4 * hosts, hosts, host=host, drop_remainder=drop
+            )
+            assert len(batches) == len(dataset) == wanted
+            shapes.append(batches)
+        assert all(of == shapes[0] for of in shapes)
+        found = [shape[1:] for shape in shapes[0]]
+        assert len({*found}) == 3
+        if hosts == 1:  # the batches of each bucket are spread over the epoch
+            assert {*found[: len(found) // 2]} == {*found}
+        records = sum(shape[0] for batches in shapes for shape in batches)
+        assert records == 50 if not drop else records % (4 * hosts) == 0
+
+    traced = []
+
+    @tf.function
+    def step(images: tf.Tensor) -> tf.Tensor:
+        traced.append(images.shape)
+        return tf.reduce_mean(tf.cast(images, tf.float32))
+
+    for batch in beam_tfrec.load(out, "train", batch_size=4, drop_remainder=True, shuffle=True):
+        step(batch["image/encoded"])
+    assert len(traced) == 3
+    assert len(beam_tfrec.open(out, "train")) == 50
+    assert len(beam_tfrec.open(out, "train_16x16")) == 20
