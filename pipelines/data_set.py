@@ -13,10 +13,11 @@ import apache_beam as beam
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.geometry.size_buckets import bucket_split
+from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -221,7 +222,13 @@ class DataSetConfig(DataSetJob):
         if not self.splitting.is_given and len(self.given) > 1:
             given = " and ".join(sorted(self.given))
             raise ValueError(f"split_by divides one source, got {given}: give one, without SPLIT=")
-        known = self.split_fields
+        known, splitting = self.split_fields, self.splitting
+        by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
+        if by_class and type(self.layout).classes_of is Layout.classes_of:
+            raise ValueError(
+                f"split_by stratified needs classes, layout {self.layout.name} has none: give"
+                " --stratify_by FIELD, or --split_by hash"
+            )
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
                 there = " or ".join(sorted(known)) or "none"
@@ -253,7 +260,13 @@ class DataSetConfig(DataSetJob):
     def samples_step(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
         """Return the step that reads samples and drops excluded ones."""
         return ReadSamples(
-            reader, self.source_files, self.exclude, self.access, splitting=self.splitting
+            reader,
+            self.source_files,
+            self.exclude,
+            self.access,
+            splitting=self.splitting,
+            classes_of=self.layout.classes_of if self.splitting.by == STRATIFIED else None,
+            earlier=[earlier.uri for earlier in self.earlier.sets],
         )
 
     def options(self) -> dict[str, str]:

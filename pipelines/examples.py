@@ -16,7 +16,7 @@ from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.splits import STRATIFIED, Splitting
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.stage_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
@@ -48,9 +48,11 @@ class ExamplesConfig(StagingConfig):
     layout: RecordsLayout = field(default_factory=RecordsLayout)
 
     def __post_init__(self) -> None:
-        """Refuse a table of groups."""
+        """Refuse a table of groups, and splits that need two passes."""
         if table := self.splitting.group_table:
             raise ValueError(f"group_by must name a feature, got {table!r}: write groups into one")
+        if self.splitting.by == STRATIFIED:
+            raise ValueError("split_by of WriteExamples must not be stratified: give hash")
         super().__post_init__()
 
     @property

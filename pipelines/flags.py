@@ -22,7 +22,7 @@ from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.shards import NAMED_TEMPLATES, ShardNames
-from beam_tfrec.schemas.splits import GIVEN, USUAL_SPLITS, Splitting, fold_names
+from beam_tfrec.schemas.splits import CLASS, GIVEN, USUAL_SPLITS, Splitting, fold_names
 from beam_tfrec.transforms.earlier import DATE, Since, expand_date, parse_date
 from beam_tfrec.transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
 from beam_tfrec.transforms.images.check_images import Check
@@ -84,6 +84,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             shares=shares,
             group_by=flags.group_by or "",
             seed=flags.split_seed,
+            stratify_by=flags.stratify_by,
             names=splits,
         ),
         "label_file": getattr(flags, "label_file", None) or "",
@@ -225,15 +226,18 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 
 def _add_split_flags(group: FlagGroup) -> None:
-    how = "given: the splits that sources name; hash: draw by sample key; or the name of a field"
-    group.text("--split_by", how, "HOW", GIVEN)
+    how = "given: the splits that sources name; hash: draw by sample key; stratified: equal shares"
+    group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", GIVEN)
     usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
-    usual = f"shares of the hash, fold*K for K equal folds, {usual}"
+    usual = f"shares of the samples, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
     table = "a .csv or .parquet file with the columns key and cluster, or key and group"
     together = f"keep samples with the same value of this field, or of {table}, in one split"
     group.text("--group_by", together, "FIELD|FILE", rare=True)
-    group.number("--split_seed", "seed of splits by hash (default 0)", 0, rare=True)
+    by = "field whose values have equal shares with --split_by stratified (default class: classes)"
+    group.text("--stratify_by", by, "FIELD", CLASS, rare=True)
+    seed = "seed of splits by hash or stratified (default 0)"
+    group.number("--split_seed", seed, 0, rare=True)
 
 
 def _add_image_flags(group: FlagGroup) -> None:

@@ -17,6 +17,7 @@ from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.samples import records_root
+from beam_tfrec.schemas.splits import STRATIFIED
 from beam_tfrec.transforms.records.choose_records import (
     EVERY_RECORD,
     Choice,
@@ -67,6 +68,8 @@ class RecordsConfig(StagingConfig):
             raise ValueError(f"records must {what}: give a folder, or a glob in quotes")
         if self.layout.is_opaque:
             needs = {"key_feature": self.key_feature, "classes": ",".join(self.choice.classes)}
+            if self.splitting.by == STRATIFIED:
+                needs["split_by"] = STRATIFIED
             for option, value in (needs | self.splitting.fields).items():
                 if value:
                     raise ValueError(f"{option} needs features, got {value!r}: leave it out")

@@ -10,9 +10,9 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from beam_tfrec.schemas.faults import fault_line
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # only runs with tables need numpy
 
 _MAX_FOLDS = 1000
 _DIGEST_BITS = 128
-GIVEN, HASH = "given", "hash"
+GIVEN, HASH, STRATIFIED = "given", "hash", "stratified"
+CLASS = "class"
+"""Value of `stratify_by` for the classes of a sample; any other is the name of a field."""
 USUAL_SPLITS = ("train", "val", "valid", "validation", "test")
 """Splits that a field may name if `--splits` does not list any. Splits without samples are left
 out of the data set."""
@@ -44,6 +46,10 @@ def fold_names(k: int) -> list[str]:
     if not 2 <= k <= _MAX_FOLDS:
         raise ValueError(f"folds must be 2 to {_MAX_FOLDS:,}, got {k}: give for example fold*5")
     return [f"fold{number}" for number in range(k)]
+
+
+DigestValues = tuple["NDArray", "NDArray"]
+"""Arrays of a `DigestTable`: sorted digests, and the value of each."""
 
 
 class DigestTable:
@@ -71,21 +77,38 @@ class DigestTable:
         return self.values[place]
 
 
+class Unassigned(str):
+    """In place of a split's name while samples are listed, before `stratify` assigns their splits.
+
+    All are equal as texts, so that readers make one note for all samples.
+
+    Attributes:
+        digest: digest of the sample's group, or of its key if it has no group.
+        value: value of the field to stratify by; empty for none.
+    """
+
+    digest: bytes
+    value: str = ""
+
+
 @dataclass(frozen=True)
 class Splitting:
     """The rule that decides a sample's split.
 
     Attributes:
-        by: `given` (each source belongs to one split), `hash`, or the name of a field that holds
-            the split.
-        shares: relative sizes of the splits that the hash draws, in the order in which they divide
-            its range. They may be any positive numbers, such as percentages.
+        by: `given` (each source belongs to one split), `hash`, `stratified`, or the name of a
+            field that holds the split.
+        shares: relative sizes of the splits, for `hash` and `stratified`, in the order in which
+            they divide the hash's range. They may be any positive numbers, such as percentages.
         group_by: name of a field; samples with equal values in it share a split. Or URI of a table
             with the groups of keys. Empty for none.
         seed: seed of the hash.
         names: splits that the field may hold; empty for `USUAL_SPLITS`.
+        stratify_by: what `stratified` divides evenly: `CLASS`, or the name of a field.
         table_identity: size and checksum of the table of groups; empty until a run has found it.
         groups: digest of each key's group; None until a worker has read the table.
+        assigned: number of the split of each digest of a key or group, from `stratify`.
+        lists: whether to return `Unassigned`, for `stratify`.
     """
 
     by: str = GIVEN
@@ -93,27 +116,37 @@ class Splitting:
     group_by: str = ""
     seed: int = 0
     names: tuple[str, ...] = ()
+    stratify_by: str = CLASS
     table_identity: str = ""
     groups: DigestTable | None = field(default=None, compare=False, repr=False)
+    assigned: DigestTable | None = field(default=None, compare=False, repr=False)
+    lists: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
         if not self.by:
-            raise ValueError("split_by must not be empty, got '': give given, hash or a field")
-        if (self.by == HASH) != bool(self.shares):
             raise ValueError(
-                f"splits must have shares if split_by is hash, and only then, got split_by"
-                f" {self.by!r} and shares of {[*self.shares] or 'none'}: give for example"
+                "split_by must not be empty, got '': give given, hash, stratified or a field"
+            )
+        if self.is_drawn != bool(self.shares):
+            raise ValueError(
+                "splits must have shares if split_by is hash or stratified, and only then, got"
+                f" split_by {self.by!r} and shares of {[*self.shares] or 'none'}: give for example"
                 " --split_by hash --splits train=90,val=10"
             )
         for split, share in self.shares.items():
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
-        if self.names and self.by in (GIVEN, HASH):
+        if self.names and (self.is_given or self.is_drawn):
             raise ValueError(f"splits without shares need split_by FIELD, got {self.by!r}: name it")
-        if self.by != HASH and (self.group_by or self.seed):
+        if not self.is_drawn and (self.group_by or self.seed):
             raise ValueError(
-                f"group_by and split_seed need split_by hash, got {self.by!r}: leave them out"
+                f"group_by and split_seed need split_by hash or stratified, got {self.by!r}: leave"
+                " them out"
+            )
+        if self.by != STRATIFIED and self.stratify_by != CLASS:
+            raise ValueError(
+                f"stratify_by needs split_by stratified, got {self.by!r}: leave it out"
             )
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
@@ -122,8 +155,9 @@ class Splitting:
     def fields(self) -> dict[str, str]:
         """Names of the fields that decide the split, by the option that gives them."""
         asked = {
-            "split_by": "" if self.by in (GIVEN, HASH) else self.by,
+            "split_by": "" if self.is_given or self.is_drawn else self.by,
             "group_by": "" if self.group_table else self.group_by,
+            "stratify_by": "" if self.stratify_by == CLASS else self.stratify_by,
         }
         return {option: name for option, name in asked.items() if name}
 
@@ -133,6 +167,11 @@ class Splitting:
         return self.group_by if self.group_by.lower().endswith(GROUP_TABLES) else ""
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether a keyed hash decides, alone or together with classes."""
+        return self.by in (HASH, STRATIFIED)
+
+    @property
     def is_given(self) -> bool:
         """Whether each source belongs to one split."""
         return self.by == GIVEN
@@ -140,7 +179,17 @@ class Splitting:
     @property
     def optional_splits(self) -> tuple[str, ...]:
         """Splits that a data set leaves out if they have no samples."""
-        return USUAL_SPLITS if self.by not in (GIVEN, HASH) and not self.names else ()
+        return USUAL_SPLITS if "split_by" in self.fields and not self.names else ()
+
+    def with_tables(
+        self, groups: DigestValues | None = None, assigned: DigestValues | None = None
+    ) -> Self:
+        """Return a copy with the tables that a worker has got."""
+        return replace(
+            self,
+            groups=groups and DigestTable(*groups),
+            assigned=assigned and DigestTable(*assigned),
+        )
 
     def splits(self, given: Iterable[str]) -> tuple[str, ...]:
         """Return all possible splits.
@@ -173,8 +222,12 @@ class Splitting:
         if self.by == GIVEN:
             return given
         where = where or f"sample {key}"
-        if self.by == HASH:
-            return self.split_of(self._value(self.fields.get("group_by", ""), fields, where) or key)
+        if self.is_drawn:
+            group = self._value(self.fields.get("group_by", ""), fields, where)
+            drawn = self.split_of(group or key)
+            if isinstance(drawn, Unassigned):
+                drawn.value = fields.get(self.stratify_by, "").strip()
+            return drawn
         value = self._value(self.by, fields, where)
         split = value.strip().lower()
         if split not in self._known:
@@ -192,10 +245,10 @@ class Splitting:
         """
         if self.by == GIVEN:
             return given
-        return self.split_of(name) if self.by == HASH else self.splits(())[0]
+        return self.split_of(name) if self.is_drawn else self.splits(())[0]
 
     def split_of(self, key_or_group: str) -> str:
-        """Return the split that the hash draws for a sample's key or group.
+        """Return the split of a sample's key or group: as assigned, or as the hash draws it.
 
         >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).split_of("3")
         'train'
@@ -203,6 +256,12 @@ class Splitting:
         digest = self.digest_of(key_or_group)
         if self.groups is not None:
             digest = self.groups.find(digest).tobytes() or digest
+        if self.lists:
+            unassigned = Unassigned("")
+            unassigned.digest = digest
+            return unassigned
+        if self.assigned is not None and len(number := self.assigned.find(digest)):
+            return [*self.shares][int(number[0])]
         drawn = int.from_bytes(digest, "big")
         return [*self.shares][bisect.bisect_right(self._bounds, drawn)]
 
@@ -219,11 +278,12 @@ class Splitting:
         """Return the options that decide splits, for the plan; none if splits are given."""
         if self.by == GIVEN:
             return {}
-        if self.by != HASH:
+        if not self.is_drawn:
             return {"split_by": self.by}
         total = sum(self.shares.values())
         shares = ",".join(f"{split}={share / total}" for split, share in self.shares.items())
-        return {
+        stratified = {"stratify_by": self.stratify_by} if self.by == STRATIFIED else {}
+        return stratified | {
             "split_by": self.by,
             "splits": shares,
             "group_by": f"table {self.table_identity}" if self.group_table else self.group_by,

@@ -117,6 +117,11 @@ CASES: Mapping[str, Case] = {
         folder.run, f"{_CLASSES} --layout tensor --resize 16x16 --dtype float32", codecs=True
     ),
     "table of CSV": Case(table.run, "--table MADE/rows.csv --label_column name"),
+    "table of CSV, stratified in groups": Case(
+        table.run,
+        "--table MADE/rows.csv --label_column name --split_by stratified --splits train=60,val=40"
+        " --group_by MADE/groups.csv",
+    ),
     "table of JSON Lines, sequences": Case(
         table.run, "--table MADE/rows.jsonl --sequence steps --key_column id"
     ),
@@ -200,6 +205,8 @@ def make_sources(made: Path) -> None:
     ]
     lines = ["id,name,value", *(f"{row['id']},{row['name']},{row['value']}" for row in rows)]
     (made / "rows.csv").write_text("\n".join([*lines, ""]))
+    groups = ["key,group", *(f"{i},{i % 3} {i // 9}" for i in range(30))]
+    (made / "groups.csv").write_text("\n".join([*groups, ""]))
     (made / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with_images = [{"image": name, "score": place / 4} for place, name in enumerate(photos)]
     pq.write_table(pa.Table.from_pylist(with_images), made / "rows.parquet")

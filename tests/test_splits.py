@@ -24,8 +24,8 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_groups import read_groups
 from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.split_tables import read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.coco_command import (
     MakeCoco,
@@ -90,7 +90,8 @@ def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
 
 
 NO_VALUE = "decides its split and has no value; give every sample one, or split without it"
-SHARES_NEEDED = "splits must have shares if split_by is hash, and only then, got split_by"
+SHARES_NEEDED = "splits must have shares if split_by is hash or stratified, and only then, got"
+SHARES_NEEDED += " split_by"
 SUCH_AS = "give for example --split_by hash --splits train=90,val=10"
 FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
 
@@ -116,12 +117,13 @@ def test_a_field_that_names_no_split_stops_the_run(
 
 ONE = {"a": Fraction(1)}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"by": ""}, "split_by must not be empty, got '': give given, hash or a field"),
+    ({"by": ""}, "split_by must not be empty, got '': give given, hash, stratified or a field"),
     ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
     ({"by": "part", "shares": ONE}, f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}"),
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
     ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
-    ({"seed": 3}, "group_by and split_seed need split_by hash, got 'given': leave them out"),
+    ({"seed": 3}, "group_by and split_seed need split_by hash or stratified, got 'given': leave"),
+    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': leave it out"),
     (
         {"by": HASH, "shares": ONE, "seed": 10**64},
         "split_seed must have at most 64 digits, got 1000",
@@ -261,7 +263,6 @@ def test_a_table_without_one_group_for_each_key_is_refused(
 
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde"), min_size=1), st.text())
 def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str) -> None:
-    """Also keys with digests that end in zero bytes."""
     splitting = Splitting(HASH, SHARES, "g.csv")
     digests = sorted((splitting.digest_of(key), key) for key in groups)
     values = [splitting.digest_of(groups[key]) for _, key in digests]
@@ -270,6 +271,17 @@ def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str
     for key in [*groups, other]:
         assert grouped.split_for("", key) == BY_HASH.split_of(groups.get(key, key))
     assert table.found.all()
+
+
+@given(
+    st.lists(st.binary(min_size=16, max_size=16), unique=True), st.binary(min_size=16, max_size=16)
+)
+def test_digests_are_found(digests: list[bytes], other: bytes) -> None:
+    """Also those that end in zeros, which NumPy would cut off."""
+    held = sorted({*digests, bytes(16), b"a".ljust(16, b"\0")})
+    table = DigestTable(np.array(held, "S16"), np.arange(len(held)))
+    assert [table.find(digest).tolist() for digest in held] == [[n] for n in range(len(held))]
+    assert table.find(other).tolist() == [n for n, digest in enumerate(held) if digest == other]
 
 
 # --- COCO images ---

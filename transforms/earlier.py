@@ -34,7 +34,15 @@ DATE = "{date}"
 
 FLAG = "--since"
 _RESTORE = f"restore it, run its command again, or give another {FLAG}"
-_DIVIDING_OPTIONS = ("split_by", "splits", "group_by", "split_seed", "key_column", "keys")
+_DIVIDING_OPTIONS = (
+    "split_by",
+    "splits",
+    "group_by",
+    "stratify_by",
+    "split_seed",
+    "key_column",
+    "keys",
+)
 _READERS = 16
 
 

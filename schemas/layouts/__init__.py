@@ -5,7 +5,7 @@ images and accesses no storage. A user's own layout is passed to a pipeline's `b
 annotated pictures extend `beam_tfrec.schemas.layouts.pictures.PictureLayout`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
@@ -189,6 +189,10 @@ class Layout:
 
         The estimate decides the number of shards, so changing it is a breaking change.
         """
+        raise NotImplementedError
+
+    def classes_of(self, sample: Sample) -> Collection[int | str]:
+        """Return the classes of a sample, by id or name, to divide samples evenly into splits."""
         raise NotImplementedError
 
     def build(

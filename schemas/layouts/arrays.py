@@ -143,6 +143,11 @@ class ArraysLayout(Layout):
             others=tuple(sorted(others.items())),
         )
 
+    def classes_of(self, sample: Sample) -> list[int | str]:
+        """Return the label of an item, if it has one."""
+        label = _FIELDS.decode(sample.fields).label
+        return [] if label is None else [label]
+
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; features of other arrays are its largest error."""
         return _BYTES_BESIDE_ARRAY + sum(b.read_bytes for b in sample.blobs) + len(sample.fields)

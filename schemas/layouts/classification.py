@@ -130,6 +130,10 @@ class ClassifiedLayout(Layout):
         """The features of every Example."""
         return FeatureSpec(self.name, self.attributes.features)
 
+    def classes_of(self, sample: Sample) -> list[str]:
+        """Return the sample's class."""
+        return [_FIELDS.decode(sample.fields).class_name]
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         return {"first_label": str(self.first_label)}

@@ -233,6 +233,13 @@ class PictureLayout(Layout):
         ids = "original" if self.first_label_id is None else f"from {self.first_label_id}"
         return {"category_ids": ids, "on_size_mismatch": self.on_size_mismatch.value}
 
+    def classes_of(self, sample: Sample) -> set[int | str]:
+        """Return the classes of objects, of panoptic segments and of the whole image."""
+        fields = _FIELDS.decode(sample.fields)
+        found = (*fields.objects, *(fields.segments or ()))
+        of_image = (name for name, confidence in fields.image_labels if confidence > 0)
+        return {*(one.category_id for one in found), *of_image}
+
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's size without its annotations."""
         return sum(blob.read_bytes for blob in sample.blobs)

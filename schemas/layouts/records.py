@@ -30,6 +30,7 @@ BIT_OF_KIND: Mapping[Kind | None, int] = {
     None: 0,
 }
 
+_ROW = tuple[int, msgspec.Raw, list[int], msgspec.Raw, msgspec.Raw, msgspec.Raw]  # `ReadyRow`
 _LAYOUT, _FEATURE, _FROM_0 = "layout ", "feature ", "labels from 0"
 _LABEL_KEYS = ("image/class/label", "image/object/class/label")
 
@@ -150,6 +151,10 @@ class RecordsLayout(Layout):
     def found_of(self, columns: Iterable[ColumnFacts], rows: int) -> list[str]:
         """Return the features of the records as texts, for `resolved`."""
         return [] if self.is_opaque else found_of_features(columns, rows)
+
+    def classes_of(self, sample: Sample) -> set[int]:
+        """Return the class labels of a record."""
+        return {*msgspec.msgpack.decode(sample.fields, type=_ROW)[2]}
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's size with framing."""

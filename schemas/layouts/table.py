@@ -114,6 +114,10 @@ class TableLayout(Layout):
         self._refuse_keys(columns)
         return replace(self, columns=columns, many_labels=many_labels)
 
+    def classes_of(self, sample: Sample) -> tuple[str, ...]:
+        """Return the classes of a row."""
+        return labels_of(row_of(sample), self.label_columns)
+
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's estimated size; numbers may take fewer or more bytes in it."""
         images = sum(_BYTES_BESIDE_IMAGE + blob.read_bytes for blob in sample.blobs)

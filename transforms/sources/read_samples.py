@@ -9,7 +9,7 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -21,9 +21,8 @@ from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.splits import DigestTable, Splitting
+from beam_tfrec.schemas.splits import DigestValues, Splitting
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
-from beam_tfrec.transforms.sources.read_groups import GroupDigests, read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
@@ -284,7 +283,7 @@ def _identify_sources(
         yield SplitSource(split, identity(tuple(source_files[split])), labels=labels)
 
 
-def _count_keys(groups: GroupDigests, splitting: Splitting) -> SplitSource:
+def _count_keys(groups: DigestValues, splitting: Splitting) -> SplitSource:
     """Return the number of keys of a table; `_Read` subtracts those that it finds."""
     return SplitSource(splitting.splits(())[0], unused_keys=len(groups[0]))
 
@@ -331,7 +330,10 @@ class ReadSamples(beam.PTransform):
         exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
         access: credentials and limits for stores.
         labels: classes that are known before samples are read.
-        splitting: rule of the reader; if it has a table, `read` has a field `splitting`.
+        splitting: rule of the reader. With a table or `stratified`, `read` has a field of this
+            name.
+        classes_of: function that returns the classes of a sample; None unless `stratified`.
+        earlier: URIs of earlier data sets, for `stratified`: their samples keep their splits.
     """
 
     read: Callable[[Any], Iterable[Item]]
@@ -340,6 +342,8 @@ class ReadSamples(beam.PTransform):
     access: Access = DEFAULT_ACCESS
     labels: Sequence[Label] = ()
     splitting: Splitting = field(default_factory=Splitting)
+    classes_of: Callable[[Sample], Collection[int | str]] | None = None
+    earlier: Sequence[str] = ()
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
@@ -351,18 +355,22 @@ class ReadSamples(beam.PTransform):
                 _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
             )
         )
-        sides: list[beam.pvalue.AsSideInput] = [beam.pvalue.AsList(identified)]
-        counts = [identified]
-        if self.splitting.group_table:
-            rule = pieces.pipeline | "Splitting" >> beam.Create([self.splitting])
-            groups = rule | "ReadGroups" >> beam.Map(read_groups, self.access)
-            sides.append(beam.pvalue.AsSingleton(groups))
-            counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
+        sides, counts = {}, [identified]
+        if self.splitting.group_table or self.classes_of:
+            # Late, since few runs need it.
+            from beam_tfrec.transforms.sources.split_tables import make_split_tables
+
+            of_samples = self.splitting, self.classes_of, self.earlier, self.access
+            tables = make_split_tables(pieces, self.read, *of_samples)
+            sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
+            if groups := tables.get("groups"):
+                counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
         read = pieces | "Read" >> beam.ParDo(
             _Read(
                 self.read, self.exclude, self.access, self.splitting, frozenset(self.source_files)
             ),
-            *sides,
+            beam.pvalue.AsList(identified),
+            **sides,
         ).with_outputs("rejected", "sources", main="samples")
         sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
@@ -405,7 +413,7 @@ class _Read(beam.DoFn):
         self._access = access
         self._splitting = splitting
         self._splits = splits
-        self._groups: DigestTable | None = None
+        self._reader: Any = None
 
     def setup(self) -> None:
         self._excluded: dict[str, dict[str, str]] = {}
@@ -418,23 +426,28 @@ class _Read(beam.DoFn):
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.
         self._counter = SplitCounter(self._excluded)
-        if self._groups is not None:
-            self._groups.found[:] = False
+        if self._splitting.groups is not None:
+            self._splitting.groups.found[:] = False
 
     def process(
-        self, piece: Any, identified: list[SplitSource], groups: GroupDigests | None = None
+        self,
+        piece: Any,
+        identified: list[SplitSource],
+        groups: DigestValues | None = None,
+        assigned: DigestValues | None = None,
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        if groups is not None and self._groups is None:
-            self._groups = DigestTable(*groups)
-            splitting = replace(self._splitting, groups=self._groups)
-            self._read = replace(cast(Any, self._read), splitting=splitting)
-        for item in self._counter.admit(self._read(piece)):
+        if self._reader is None:
+            self._reader = self._read
+            if groups or assigned:
+                self._splitting = self._splitting.with_tables(groups, assigned)
+                self._reader = replace(self._reader, splitting=self._splitting)
+        for item in self._counter.admit(self._reader(piece)):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
         sources = self._counter.split_sources()
-        if self._groups is not None:
-            found = int(self._groups.found.sum())
+        if self._splitting.groups is not None:
+            found = int(self._splitting.groups.found.sum())
             sources.append(SplitSource(self._splitting.splits(())[0], unused_keys=-found))
         for source in sources:
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
