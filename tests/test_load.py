@@ -229,6 +229,48 @@ def test_the_order(tmp_path: Path) -> None:
     assert seeded[0] == seeded[1] != sorted(seeded[0])
 
 
+# --- mixtures ---
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """A data set of the numbers 0 to 4, and one of 5 to 104."""
+    small, large = numbered(5), numbered(5, 50, 50)[1:]
+    folders = [tmp_path_factory.mktemp(name) for name in ("small", "large")]
+    for folder, shards in zip(folders, (small, large), strict=True):
+        write_values(folder, NUMBERS, {"train": shards})
+    return dict(zip(map(str, folders), (3.0, 1.0), strict=True))
+
+
+def test_a_mixture_draws_by_weight_without_end(weights: dict[str, float]) -> None:
+    def drawn(**options: Any) -> list[int]:
+        return numbers_of(beam_tfrec.load(weights, "train", **options).take(2000))
+
+    for options in ({}, {"shuffle": True, "seed": 3}):
+        numbers = drawn(**options)
+        assert numbers == drawn(**options)
+        assert {*numbers} == {*range(105)}
+        assert sum(number < 5 for number in numbers) == pytest.approx(1500, abs=75)
+    assert drawn(shuffle=True) != drawn(shuffle=True)
+    shares = [{*drawn(host=host, hosts=2)} for host in range(2)]
+    assert shares[0] | shares[1] == {*range(105)} and not shares[0] & shares[1]
+    dataset = beam_tfrec.load(weights, "train", batch_size=8, hosts=2)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert dataset.element_spec["n"].shape == (8,)
+
+
+def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
+    (small, _), wrong = weights, dict.fromkeys(weights, 0.0)
+    with pytest.raises(ValueError, match=r"^weights must be numbers above 0, got 0\.0: leave"):
+        beam_tfrec.load(wrong, "train")
+    none = f"^each data set must have records of split 'train' for host 5 of 6, got none of {small}"
+    with pytest.raises(ValueError, match=none):
+        beam_tfrec.load(weights, "train", host=5, hosts=6)
+    for other in (beam_tfrec.open, lambda *given: beam_tfrec.steps_per_epoch(*given, 8)):
+        with pytest.raises(ValueError, match=r"^data_sets must be paths, got weights for \["):
+            other(weights, "train")
+
+
 # --- hosts ---
 
 
