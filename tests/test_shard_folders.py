@@ -11,7 +11,7 @@ import beam_tfrec
 from beam_tfrec.pipelines import coco, records
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
-from beam_tfrec.transforms.output_files import remove_output
+from beam_tfrec.transforms.output_files import refuse_others, remove_output
 from beam_tfrec.transforms.storage import open_storage
 from tests.coco_command import MakeCoco, committed_by, run_coco, run_pipeline
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
@@ -96,6 +96,7 @@ def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFix
 def test_files_of_others_stop_a_run_at_once(
     out: Path, given: list[object], flags: tuple[str, ...]
 ) -> None:
+    (out / "manifest.json").unlink()
     (out / "val" / "notes.txt").touch()
     before = files_of(out)
     run = run_coco(*given, *FLAGS, *flags, "--output", out)
@@ -116,8 +117,12 @@ def test_a_data_set_is_removed_whatever_the_names_of_the_new_one(
     out: Path, names: ShardNames, prepare: Callable[[Path], None]
 ) -> None:
     prepare(out)
+    output, other = open_storage(str(out)), ShardNames("{split}/{index}")
+    refuse_others(output, other, SPLITS, overwrite=True)
     (out / "val" / "notes.txt").touch()
-    remove_output(open_storage(str(out)), names, SPLITS)
+    with pytest.raises(RuntimeError, match=r"val/notes\.txt is in a folder of shards only"):
+        refuse_others(output, other, SPLITS, overwrite=True)
+    remove_output(output, names, SPLITS)
     assert [*files_of(out)] == ["val/notes.txt"]
 
 
