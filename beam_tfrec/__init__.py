@@ -14,9 +14,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beam_tfrec.readers import find_damaged_images, folds, load, open, steps_per_epoch
+    from beam_tfrec.readers import (
+        find_damaged_images,
+        folds,
+        load,
+        open,
+        repeat_factors,
+        steps_per_epoch,
+    )
 
-__all__ = ["__version__", "find_damaged_images", "folds", "load", "open", "steps_per_epoch"]
+__all__ = [
+    "__version__",
+    "find_damaged_images",
+    "folds",
+    "load",
+    "open",
+    "repeat_factors",
+    "steps_per_epoch",
+]
 
 __version__ = "0.2.0"
 

@@ -178,9 +178,9 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
-        refuse_others(output, config.names, config.splits)
         if config.overwrite:
             _check_sources(config)
+            refuse_others(output, config.names, config.splits, overwrite=True)
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
@@ -197,6 +197,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
         _check_sources(config)
+        refuse_others(output, config.names, config.splits, overwrite=False)
         _run_graph(config, options)
         if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)

@@ -8,12 +8,13 @@
 The manifest names the shards. Beam is never imported, and TensorFlow only by `load`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
     from beam_tfrec.readers.data_sets import Root, Splits
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    data_sets: "Root | Sequence[Root]",
+    data_sets: "Root | Sequence[Root] | Mapping[Root, float]",
     split: "Splits",
     *,
     batch_size: int | None = None,
@@ -40,7 +41,9 @@ def load(
     """Return a split as a `tf.data.Dataset`; an element is a dict of tensors by feature key.
 
     Args:
-        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        data_sets: path or URI of an output, or a list of outputs that are read as one. A dict of
+            outputs and weights gives a mixture without end: each record is drawn from a data set
+            with the probability of its weight, and a data set that ends starts again.
         split: name of the split, such as `train`, or names of several that are read as one.
         batch_size: number of records in a batch on this host; None yields single records.
         decode_images: decode images to RGB pixels, uint8 [height, width, 3]. False yields the bytes
@@ -55,7 +58,8 @@ def load(
         hosts: number of hosts that share the split.
         input_context: context of a `tf.distribute` strategy; replaces `host` and `hosts`.
         drop_remainder: give all hosts the same number of records, and drop the last short batch.
-            The default is True with several hosts and False with one.
+            The default is True with several hosts and False with one. Mixtures have neither a
+            remainder nor a short batch.
         known_cardinality: set the dataset's cardinality, and fail when files hold another number of
             records. Use False with a tf.data service that distributes records to its workers.
         access: settings for reading manifests and listings. TensorFlow reads the shards itself.
@@ -164,6 +168,36 @@ def steps_per_epoch(
     found = find_data_sets(data_sets, access)
     counts = found.records_by_bucket(split).values()
     return steps([*counts], global_batch, hosts, host, drop_remainder)
+
+
+def repeat_factors(
+    data_sets: "Root | Sequence[Root]",
+    split: "Splits",
+    threshold: float,
+    *,
+    access: Access = DEFAULT_ACCESS,
+) -> "np.ndarray":
+    """Return LVIS's repeat factor of each record: how often an epoch should hold it.
+
+    A class in a share `f` of the records has the factor `max(1, sqrt(threshold / f))`. A record has
+    the largest factor of its classes, and 1 without classes. Only indexes are read.
+
+    Args:
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`, or names of several that are read as one.
+        threshold: share of the records below which a class is repeated; LVIS uses 0.001.
+        access: settings for reading manifests and indexes.
+
+    Returns:
+        Factors of float64, in the order of `open`.
+
+    Raises:
+        ValueError: The split does not exist, or `threshold` is not above 0.
+        RuntimeError: `E-VER-…`: an index is missing or damaged.
+    """
+    from beam_tfrec.readers import data_sets as found
+
+    return found.repeat_factors(found.find_data_sets(data_sets, access), split, threshold)
 
 
 def find_damaged_images(

@@ -4,7 +4,7 @@ import array
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +35,7 @@ from beam_tfrec.transforms.storage import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 Root = str | os.PathLike[str]
@@ -177,6 +178,10 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
             `E-OUT-FOREIGN`: a manifest is of another program or a newer format.
             `E-VER-MANIFEST`: a manifest contradicts itself.
     """
+    if isinstance(roots, Mapping):
+        raise ValueError(
+            f"data_sets must be paths, got weights for {[*roots]}: only load takes them"
+        )
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
     if not given:
@@ -269,6 +274,34 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
             shard.
     """
     return _index_columns(file, storage, ["key"])["key"].to_pylist()
+
+
+def repeat_factors(data_sets: DataSets, split: Splits, threshold: float) -> "np.ndarray":
+    """Return the repeat factor of each record of a split; `beam_tfrec.repeat_factors` explains it.
+
+    Raises:
+        ValueError: `threshold` is not above 0.
+        RuntimeError: `E-VER-MISSING`, `E-VER-INDEX`: an index is missing, or does not fit.
+    """
+    import numpy as np
+
+    if not threshold > 0:
+        raise ValueError(f"threshold must be above 0, got {threshold}: give a share, such as 0.001")
+    records, labels = [], []
+    first = 0
+    for shard in data_sets.shards(split):
+        storage = open_storage(data_sets.roots[shard.data_set], data_sets.access)
+        column = _index_columns(shard, storage, ["labels"])["labels"].combine_chunks()
+        counts = column.value_lengths().to_numpy()
+        records.append(np.repeat(np.arange(first, first + len(counts)), counts))
+        labels.append(column.flatten().to_numpy())
+        first += len(counts)
+    pairs = np.unique([np.concatenate(records), np.concatenate(labels)], axis=1)
+    _, classes, images = np.unique(pairs[1], return_inverse=True, return_counts=True)
+    of_class = np.maximum(1, np.sqrt(threshold * first / images))
+    factors = np.ones(first)
+    np.maximum.at(factors, pairs[0], of_class[classes])
+    return factors
 
 
 def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "pa.Table":

@@ -3,6 +3,7 @@
 The graph holds only TensorFlow's own operations, and TensorFlow reads the shards.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from beam_tfrec.readers.data_sets import (
     DataSets,
     Part,
     Root,
+    ShardFile,
     Splits,
     deal,
     find_data_sets,
@@ -107,9 +109,14 @@ class Reading:
 
 
 def load_data_sets(
-    roots: Root | Sequence[Root], split: Splits, reading: Reading, access: Access
+    roots: Root | Sequence[Root] | Mapping[Root, float],
+    split: Splits,
+    reading: Reading,
+    access: Access,
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
+    if isinstance(roots, Mapping):
+        return _load_mixture(roots, split, reading, access)
     data_sets = find_data_sets(roots, access)
     buckets = data_sets.records_by_bucket(split)
     if "" in buckets:
@@ -159,15 +166,51 @@ def _load_split(data_sets: DataSets, split: Splits, reading: Reading) -> tf.data
             f"drop_remainder must leave a batch, got {sum(counts)} records for {reading.hosts}"
             f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
         )
-    in_order = not reading.shuffle and data_sets.is_in_input_order(split)
-    dataset = _read([(shards[part.shard].uri, part) for part in parts], reading, in_order)
+    in_order = data_sets.is_in_input_order(split)
+    return _batches(_records(shards, parts, reading, in_order), data_sets, reading)
+
+
+def _load_mixture(
+    weights: Mapping[Root, float], split: Splits, reading: Reading, access: Access
+) -> tf.data.Dataset:
+    """Return records drawn from data sets by weight; each data set starts again at its end."""
+    wrong = [weight for weight in weights.values() if not 0 < weight < math.inf]
+    if wrong:
+        raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
+    data_sets = find_data_sets([*weights], access)
+    shards = list_shards(data_sets, split)
+    sources = []
+    for place, root in enumerate(weights):
+        own = [shard for shard in shards if shard.data_set == place]
+        parts = deal([shard.entry.records for shard in own], reading.host, reading.hosts)
+        if not parts:  # repeating an empty dataset would never end
+            what = f"records of split {split!r} for host {reading.host} of {reading.hosts}"
+            raise ValueError(f"each data set must have {what}, got none of {root}: leave it out")
+        in_order = data_sets.is_in_input_order(split)
+        sources.append(_records(own, parts, reading, in_order).repeat())
+    seed = reading.seed if reading.shuffle else 0
+    draw = tf.data.Dataset.sample_from_datasets
+    return _batches(draw(sources, [*weights.values()], seed), data_sets, reading)
+
+
+def _records(
+    shards: Sequence[ShardFile], parts: Sequence[Part], reading: Reading, in_order: bool
+) -> tf.data.Dataset:
+    """Return the serialized records of parts of shards, shuffled if asked, of known number."""
+    files = [(shards[part.shard].uri, part) for part in parts]
+    dataset = _read(files, reading, in_order and not reading.shuffle)
+    records = sum(part.records for part in parts)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
     if reading.buffer_records:
         # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
         buffered = max(1, min(reading.buffer_records, records))
         dataset = dataset.shuffle(buffered, reading.seed)
-    dataset = _parse(dataset, data_sets, reading)
+    return dataset
+
+
+def _batches(records: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
+    dataset = _parse(records, data_sets, reading)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
 
 

@@ -27,6 +27,8 @@ API = """
 
 ::: beam_tfrec.readers.steps_per_epoch
 
+::: beam_tfrec.readers.repeat_factors
+
 ::: beam_tfrec.readers.find_damaged_images
 
 ::: beam_tfrec.readers.records.Records

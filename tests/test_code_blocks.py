@@ -14,7 +14,8 @@ from tests.drawn_sources import draw_classes, draw_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.test_docs import NAMES, block_of, code_blocks, commands
 
-HOSTS = "import beam_tfrec; out, global_batch, host, hosts = 'out', 8, 1, 2"
+HOSTS = "import beam_tfrec; out, global_batch, host, hosts, epoch = 'out', 8, 1, 2, 0"
+MIXED = "import beam_tfrec, os; [os.symlink('out', name) for name in ('coco', 'openimages')]"
 MODEL = "from unittest.mock import Mock; model = Mock(); my_inputs = lambda r: r['image/encoded']"
 RECORD = "import glob; record = open(glob.glob('out/*.tfrec')[0], 'rb').read()[12:-4]"
 ROWS = "rows = {'clip': ['a', 'b', 'a'], 'frame': [2, 1, 1], 'token': [5, 6, 7]}"
@@ -22,6 +23,8 @@ HERE = {  # page and words of a block: folder, code before it, condition after i
     ("docs/api.md", "build("): ("", "", "manifest"),
     ("docs/readers.md", "model.fit"): ("demo-out", MODEL, "len([*model.fit.call_args[0][0]]) == 1"),
     ("docs/readers.md", "find_damaged_images"): ("demo-out", HOSTS, "True"),
+    ("docs/readers.md", "mixture"): ("demo-out", MIXED, "len(next(iter(mixture))) > 0"),
+    ("docs/readers.md", "factors"): ("demo-out", HOSTS, "len(places) >= len(factors) == 48"),
     ("docs/readers.md", "per_host"): ("demo-out", HOSTS, "len(list(per_host)) == steps == 6"),
     ("docs/readers.md", "records[42]"): ("demo-out", "", "len(records) == 48"),
     ("docs/sources.md", "raw_image"): ("arrays", RECORD, "image.shape == (4, 5, 3)"),
@@ -36,7 +39,8 @@ WITHOUT_TENSORFLOW = "test_examples.py loaders_of_the_documents_read"
 ELSEWHERE = {
     ("README.md", "steps"): "test_load.py keras_trains_the_same_steps_in_each_epoch",
     ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py the_example_layout_runs",
-    ("docs/readers.md", "import grain"): WITHOUT_TENSORFLOW,
+    ("docs/readers.md", "DataLoader"): WITHOUT_TENSORFLOW,
+    ("docs/readers.md", "mix("): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "make(context)"): "test_load_distributed.py a_mirrored_strategy_reads_it",
     ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/splits.md", "beam_tfrec.folds"): "test_data_sets.py each_fold_validates_the_others",

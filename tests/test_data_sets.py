@@ -13,7 +13,8 @@ from beam_tfrec.readers.data_sets import find_data_sets
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import FORMAT_VERSION, Label
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
-from tests.small_data_sets import Values, write_values
+from beam_tfrec.transforms.shard_index import IndexRow
+from tests.small_data_sets import Values, write_manifest, write_rows, write_values
 
 N = Feature("n", Kind.INT64, False, "number")
 LABEL = Feature("label", Kind.INT64, False, "class", Content.CLASS_LABEL)
@@ -172,7 +173,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     ),
     "a name template is invalid": (
         lambda m: m["plan"]["options"].update(shard_names="{other}"),
-        "shard_names must be counted, plain or a template",
+        "shard_names must be counted, plain, tfds, maxdiffusion or a template",
     ),
     "its version is older than its plan's": (
         lambda m: m.update(format_version=1),
@@ -209,3 +210,20 @@ def test_order_of_a_split_comes_from_the_options(
 ) -> None:
     found = find_data_sets(write(tmp_path, options={"order": order}))
     assert found.is_in_input_order("train") == is_in_order
+
+
+def test_repeat_factors_follow_lvis(tmp_path: Path) -> None:
+    """Class 1 is in 4 of 5 records, and class 2 in one; an object more changes nothing."""
+    shards = []
+    for number, labels in enumerate([[[1], [1, 1, 1], []], [], [[1, 2, 2], [1]]]):
+        rows = [IndexRow(str(n), 20 * n, 20, [], labels[n]) for n in range(len(labels))]
+        shards.append(write_rows(tmp_path, "train", number, 3, rows))
+    write_manifest(tmp_path, SPEC, {"train": shards})
+    factors = beam_tfrec.repeat_factors(tmp_path, "train", 0.9)
+    once = (0.9 / 0.8) ** 0.5
+    assert factors.tolist() == pytest.approx([once, once, 1, (0.9 / 0.2) ** 0.5, once])
+    assert beam_tfrec.repeat_factors([tmp_path, tmp_path], "train", 0.1).tolist() == [1] * 10
+    with pytest.raises(ValueError, match=r"^threshold must be above 0, got 0: give a share"):
+        beam_tfrec.repeat_factors(tmp_path, "train", 0)
+    unlabelled = write(tmp_path / "table", 2)
+    assert beam_tfrec.repeat_factors(unlabelled, "train", 0.1).tolist() == [1, 1]

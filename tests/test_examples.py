@@ -105,17 +105,19 @@ def test_the_keras_tutorial_trains(tmp_path: Path) -> None:
 SHOW = "pixels, boxes, labels = next(iter(loader)); print(pixels.shape, len(boxes), len(labels))"
 MAPPED = "print(len(records), type(jax.tree.map(lambda leaf: leaf, records[0])))"  # is no leaf
 OPENED = 'import beam_tfrec; records = beam_tfrec.open("out", "train"); decode = len'
-LOADERS = block_of("docs/readers.md", "import grain")
+LOADERS = block_of("docs/readers.md", "DataLoader")
+MIXTURE = block_of("docs/readers.md", "mix(").replace('"coco", "openimages"', '"out", "out"')
 WITHOUT_TENSORFLOW = {
     tutorial("start-pytorch.md", 1, SHOW): "torch.Size([8, 3, 64, 64]) 8 8",
     tutorial("start-jax.md", 2, MAPPED): "(8, 64, 64, 3)\n24 <class 'dict'>",
     f"{OPENED}\n{LOADERS}\nprint(len(next(iter(loader))), dataset[0].shape)": "24 (24,)",
+    f"{MIXTURE}\nprint(len(mixed) > 48, len(mixed[99]['image/object/bbox/xmin']) > 0)": "True True",
 }
 
 
 @in_torch_reader
 @pytest.mark.parametrize(
-    "program", WITHOUT_TENSORFLOW, ids=["PyTorch", "JAX and Grain", "readers.md"]
+    "program", WITHOUT_TENSORFLOW, ids=["PyTorch", "JAX and Grain", "readers.md", "mixture"]
 )
 def test_loaders_of_the_documents_read(program: str, tmp_path: Path) -> None:
     convert_coco(tmp_path)

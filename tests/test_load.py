@@ -229,6 +229,48 @@ def test_the_order(tmp_path: Path) -> None:
     assert seeded[0] == seeded[1] != sorted(seeded[0])
 
 
+# --- mixtures ---
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """A data set of the numbers 0 to 4, and one of 5 to 104."""
+    small, large = numbered(5), numbered(5, 50, 50)[1:]
+    folders = [tmp_path_factory.mktemp(name) for name in ("small", "large")]
+    for folder, shards in zip(folders, (small, large), strict=True):
+        write_values(folder, NUMBERS, {"train": shards})
+    return dict(zip(map(str, folders), (3.0, 1.0), strict=True))
+
+
+def test_a_mixture_draws_by_weight_without_end(weights: dict[str, float]) -> None:
+    def drawn(**options: Any) -> list[int]:
+        batches = beam_tfrec.load(weights, "train", batch_size=100, **options).take(10)
+        return [number for batch in batches for number in batch["n"].numpy().tolist()]
+
+    for options in ({}, {"shuffle": True, "seed": 3}):
+        numbers = drawn(**options)
+        assert numbers == drawn(**options)
+        assert {*numbers} == {*range(105)}
+        assert sum(number < 5 for number in numbers) == pytest.approx(750, abs=50)
+    shares = [{*drawn(host=host, hosts=2)} for host in range(2)]
+    assert shares[0] | shares[1] == {*range(105)} and not shares[0] & shares[1]
+    dataset = beam_tfrec.load(weights, "train", batch_size=8, hosts=2)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert dataset.element_spec["n"].shape == (8,)
+
+
+def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
+    (small, _), wrong = weights, dict.fromkeys(weights, 0.0)
+    with pytest.raises(ValueError, match=r"^weights must be numbers above 0, got 0\.0: leave"):
+        beam_tfrec.load(wrong, "train")
+    none = f"^each data set must have records of split 'train' for host 5 of 6, got none of {small}"
+    with pytest.raises(ValueError, match=none):
+        beam_tfrec.load(weights, "train", host=5, hosts=6)
+    for other in (beam_tfrec.open, lambda *given: beam_tfrec.steps_per_epoch(*given, 8)):
+        with pytest.raises(ValueError, match=r"^data_sets must be paths, got weights for \["):
+            other(weights, "train")
+
+
 # --- hosts ---
 
 
@@ -307,24 +349,21 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 # --- errors ---
 
 
-def test_images_that_tensorflow_cannot_decode_are_found(tmp_path: Path) -> None:
+def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: Path) -> None:
     """The header check passes them. TensorFlow's error names the function that finds them."""
     good = jpeg_bytes(64, 64)
     bad = good[:-40] + b"\xff\xc4" * 19 + good[-2:]
     shards = [[{"image": [data]} for data in images] for images in ([good, bad], [good], [bad])]
     root = str(write_values(tmp_path, FeatureSpec("one", OBJECTS.features[:1]), {"train": shards}))
     found = list(beam_tfrec.find_damaged_images(root, "train"))
-    places = [("00000-of-00003-2.tfrec: record 1 (key 0 1)"), "00002-of-00003-1.tfrec: record 0"]
-    assert len(found) == 2
-    for line, place in zip(found, places, strict=True):
-        assert line.startswith(f"E-VER-IMAGE {root}/train-{place}")
-        assert line.endswith("TensorFlow cannot decode image; write it again with --check decode")
+    assert [line.partition(" at byte")[0] for line in found] == [
+        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec: record 1 (key 0 1)",
+        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec: record 0 (key 2 0)",
+    ]
+    assert found[0].endswith("TensorFlow cannot decode image; write it again with --check decode")
     named = "{{node E-VER-IMAGE.see.beam_tfrec.find_damaged_images/"
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(named)):
         list(beam_tfrec.load(root, "train", batch_size=2, image_size=(8, 8)).map(dict))
-
-
-def test_only_images_can_be_damaged(uneven: str) -> None:
     with pytest.raises(ValueError, match=r"^split must have images, layout 'numbers' has none"):
         next(beam_tfrec.find_damaged_images(uneven, "train"))
 

@@ -286,7 +286,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
             raise foreign(output, f"{info.file} has {size} bytes, its receipt says {info.bytes}")
     files = {info.file for info in shards}
     for name in sorted(there):
-        if name not in files and split_of(name, names) is not None:
+        if name not in files and ("/" in name or split_of(name, names) is not None):
             raise foreign(output, f"{name} is not a shard of this plan")
 
 

@@ -154,15 +154,27 @@ def refuse_foreign(output: Storage, found: Collection[str]) -> None:
         raise foreign(output, what, replaceable=of_a_run)
 
 
-def refuse_others(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+def refuse_others(
+    output: Storage, names: ShardNames, splits: Collection[str], *, overwrite: bool
+) -> None:
     """Refuse other files in the folders of splits, since readers open all that lies there.
+
+    Args:
+        output: output of the run.
+        names: naming scheme of shard files.
+        splits: splits of the run.
+        overwrite: whether the run first deletes a data set in the output.
 
     Raises:
         RuntimeError: `E-OUT-FOREIGN`, naming the first file.
     """
-    for name in sorted(list_folders(output, names.folders(splits) - {""})):
-        if names.matches(name) is None:
-            raise foreign(output, f"{name} is in a folder of shards only", replaceable=False)
+    there = list_folders(output, names.folders(splits) - {""})
+    others = {name for name in there if names.matches(name) is None}
+    if others and overwrite:
+        others.difference_update(removed_names(output, names, splits))
+    if others:
+        what = f"{min(others)} is in a folder of shards only"
+        raise foreign(output, what, replaceable=False)
 
 
 def files_in(output: Storage, folders: Iterable[str]) -> dict[str, Entry]:

@@ -357,7 +357,7 @@ def look_at_output(
     Raises:
         RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would raise.
     """
-    refuse_others(output, names, splits)
+    refuse_others(output, names, splits, overwrite=overwrite)
     if overwrite:
         gone = removed_names(output, names, splits)
         refuse_foreign(output, names_of_ours(output, names, splits).difference(gone))
