@@ -306,6 +306,24 @@ Root = beam.Pipeline | beam.PCollection
 """Input of a graph: the pipeline itself, or a program's Examples."""
 
 
+class ReadDataSet(NamedTuple):
+    """Samples of a data set, each with the sizes and pins of its files.
+
+    Attributes:
+        samples: all samples, each once, in any order.
+        sources: contents of the sources, one element per split.
+        rejected: samples and annotations rejected so far.
+        tallies: counts of each root's files; None if there are no files to pin.
+        spool: place of payloads; None if samples carry them.
+    """
+
+    samples: beam.PCollection[Sample]
+    sources: beam.PCollection[SplitSource]
+    rejected: beam.PCollection[Rejected]
+    tallies: Tallies | None
+    spool: RunSpool | None
+
+
 class PlannedDataSet(NamedTuple):
     """State of a data set before its first shard is written.
 
@@ -329,8 +347,8 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
-    """Build the graph from the sources to the planned shards. It publishes nothing."""
+def read_data_set(root: Root, config: DataSetConfig) -> ReadDataSet:
+    """Build the graph from the sources to the samples with their files, without shards."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -359,6 +377,12 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    return ReadDataSet(samples, sources, rejected, tallies, spool)
+
+
+def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+    """Build the graph from the sources to the planned shards. It publishes nothing."""
+    samples, sources, rejected, tallies, spool = read_data_set(root, config)
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding,
         estimated_bytes(config),

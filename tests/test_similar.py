@@ -1,0 +1,246 @@
+"""Near copies of images: hashes, clusters, the command, and `--drop_similar`."""
+
+import io
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageOps
+
+from beam_tfrec.pipelines import similar
+from beam_tfrec.transforms.similar import (
+    HashedImage,
+    find_links,
+    hash_image,
+    make_clusters,
+    make_table,
+)
+from tests.coco_command import Run, finish, run_pipeline, start_command
+from tests.conftest import TEST_DATA
+from tests.test_engine_pipelines import PRISM
+from tests.turned_images import encoded, oriented, saved
+
+PHOTOS = [*sorted(TEST_DATA.glob("coco_*/images/*.jpg")), *sorted(TEST_DATA.glob("classes/*/*"))]
+
+
+# By imagehash 4.3.2: phash and dhash of the picture (JPEGs by Pillow's draft of (128, 128) px, on
+# white, as gray), then of its mirror image.
+@pytest.mark.parametrize(
+    ("name", "hashes"),
+    [
+        (
+            "coco_val/images/000000126107.jpg",  # decoded to a half
+            "e5a032b26dcd2e56 0c8e27a2041c1003 b0f567e638985b03 8e8e1bbadfc7f73f",
+        ),
+        ("odd/hopper.png", "8c977c0983ce9e8d 71b676d1d6333194 d9c0295cd69bcbd0 71929170943373d6"),
+        ("odd/flower.webp", "c8f2a6c18cfb02dd 64ac9533b2db0b66 9985b394d9ae5788 59ca5633b2242f99"),
+        (
+            "odd/transparent.png",
+            "bd3c9cd6c0e2c3c2 3233339e8e4f4d00 e869c98295979697 b33333868c0d4d00",
+        ),
+        (
+            "odd/pil_sample_cmyk.jpg",
+            "c4f07b7ae0e47858 2419948494298400 81a12e2ea1b1afaf 9320d6ded6218800",
+        ),
+    ],
+)
+def test_hashes_are_those_of_imagehash(name: str, hashes: str) -> None:
+    assert hash_image(encoded((TEST_DATA / name).read_bytes())).hex(" ", 8) == hashes
+
+
+@pytest.mark.parametrize("color", [0, 90, 255])
+def test_a_plain_picture_has_the_same_hash_in_every_colour(color: int) -> None:
+    hashes = hash_image(encoded(saved(Image.new("L", (50, 30), color), "PNG"))).hex(" ", 8)
+    expected = "8000000000000000" if color else "0000000000000000"
+    assert hashes.split() == [expected, "0" * 16] * 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_hashed_as_exif_turns_it(orientation: int) -> None:
+    stored = saved(Image.open(TEST_DATA / "odd/hopper.png"), "PNG")
+    turned = oriented(stored, orientation)
+    shown = ImageOps.exif_transpose(Image.open(io.BytesIO(turned)))
+    assert hash_image(encoded(turned)) == hash_image(encoded(saved(shown, "PNG")))
+
+
+def hashes_of(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(8, "big") for number in numbers)
+
+
+def random_hashes(seed: int, *, number: int, flips: int) -> list[bytes]:
+    """Return hashes: random ones, neighbours with some flipped bits, and mirror images of these."""
+    generator = random.Random(seed)
+    found = []
+    for _ in range(number):
+        numbers = [generator.getrandbits(64) for _ in range(4)]
+        for _ in range(3):
+            found.append(hashes_of(*numbers))
+            bits = generator.sample(range(64), generator.randint(0, flips))
+            numbers = [value ^ sum(1 << bit for bit in bits) for value in numbers]
+            if generator.random() < 0.3:
+                numbers = numbers[2:] + numbers[:2]
+    return found
+
+
+@pytest.mark.parametrize("distance", [0, 1, 6, 10])
+def test_clusters_are_those_of_all_pairs(distance: int) -> None:
+    hashes = random_hashes(distance, number=60, flips=distance + 2)
+    numbers = np.unique(np.frombuffer(b"".join(hashes), ">u8").reshape(-1, 4), axis=0)
+    names, changed = [*range(len(numbers))], True
+    while changed:  # the smallest name that near ones have, until nothing changes
+        changed = False
+        for one, two in itertools.product(range(len(numbers)), repeat=2):
+            apart = np.bitwise_count(numbers[one, :2] ^ numbers[two, :2]).max()
+            mirrored = np.bitwise_count(numbers[one, :2] ^ numbers[two, 2:]).max()
+            if min(apart, mirrored) <= distance and names[one] != names[two]:
+                names[one] = names[two] = min(names[one], names[two])
+                changed = True
+    links = find_links(numbers.astype(np.uint64), distance)
+    assert make_clusters(len(numbers), links, 1000)[0].tolist() == names
+    assert make_clusters(len(numbers), links[::-1], 1000)[0].tolist() == names
+    assert distance < 6 or len({*names}) < len(numbers) * 0.6  # there are copies
+
+
+@pytest.mark.parametrize(
+    ("links", "most", "clusters"),
+    [
+        ([], 9, [0, 1, 2, 3]),
+        ([(1, 0, 0, 1), (4, 0, 1, 2), (1, 0, 2, 3)], 4, [0, 0, 0, 0]),
+        ([(1, 0, 0, 1), (4, 0, 1, 2), (1, 0, 2, 3)], 3, [0, 0, 2, 2]),  # cut at the 4
+        ([(3, 0, 0, 1), (3, 0, 1, 2), (2, 0, 2, 3)], 3, [0, 1, 2, 2]),  # both at once
+        ([(0, 0, 0, 1), (0, 0, 1, 2)], 2, [0, 0, 0, 3]),  # nothing is closer
+        ([(5, 0, 0, 1), (6, 1, 2, 3)], 2, [0, 0, 2, 2]),
+    ],
+)
+def test_a_chain_is_cut_where_its_links_are_longest(
+    links: Sequence[tuple[int, ...]], most: int, clusters: Sequence[int]
+) -> None:
+    for order in (links, links[::-1]):
+        pairs = np.array(order, np.int32).reshape(-1, 4)
+        assert make_clusters(4, pairs, most)[0].tolist() == clusters
+
+
+def test_the_largest_image_is_kept_and_mirror_images_are_told() -> None:
+    one, other, near = hashes_of(0, 0, 7, 7), hashes_of(7, 7, 0, 0), hashes_of(1, 0, 7, 7)
+    alone = hashes_of(9**20, 0, 0, 9**20)
+    given = [(one, 10), (other, 20), (near, 5), (alone, 1), (one, 10)]
+    images = [HashedImage("a", str(n), each, (side, 3)) for n, (each, side) in enumerate(given)]
+    columns = ["key", "width", "cluster", "size", "mirrored", "keep"]
+    for order in (images, images[::-1]):
+        found = make_table(order, 1, 9).select(columns).to_pylist()
+        assert [tuple(row.values()) for row in found] == [
+            ("0", 10, "a/1", 4, True, False),
+            ("1", 20, "a/1", 4, False, True),
+            ("2", 5, "a/1", 4, True, False),
+            ("3", 1, "a/3", 1, False, True),
+            ("4", 10, "a/1", 4, True, False),
+        ]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two splits: photos, and near copies of four of them; one file is damaged, one is no image."""
+    root = tmp_path_factory.mktemp("photos")
+    pictures = [Image.open(path).convert("RGB") for path in PHOTOS[:8]]
+    small = pictures[0].resize((pictures[0].width // 2, pictures[0].height // 2))
+    files = {f"train/a/{n}.jpg": path.read_bytes() for n, path in enumerate(PHOTOS[:8])}
+    files |= {
+        "val/a/small.jpg": saved(small, "JPEG"),
+        "val/a/poor.jpg": saved(pictures[1], "JPEG", quality=40),
+        "val/a/mirrored.jpg": saved(ImageOps.mirror(pictures[2]), "JPEG"),
+        "train/a/turned.jpg": oriented(saved(pictures[3].rotate(90, expand=True), "JPEG"), 6),
+        "val/a/cut.jpg": files["train/a/4.jpg"][:5_000],
+        "val/a/text.jpg": b"no image",
+        "val/a/other.jpg": PHOTOS[9].read_bytes(),
+    }
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def given_of(photos: Path) -> list[object]:
+    return ["--images", f"train={photos}/train", f"val={photos}/val"]
+
+
+def search(photos: Path, output: Path, *flags: object) -> Run:
+    return run_pipeline(similar.run, "folder", *given_of(photos), "--output", output, *flags)
+
+
+def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) -> None:
+    run = search(photos, tmp_path / "s.parquet")
+    assert run.code == 0, run.err
+    assert run.out.splitlines() == [
+        f"{tmp_path}/s.parquet: 13 images, 4 clusters of near copies with 8 images, 3 across"
+        " splits",
+        "  mirrored: 1 image",
+        "  distance: 6 bits",
+        "  max_cluster: 1000 hashes",
+        "  not compared: 1 E-IMG-TRUNCATED, 1 E-IMG-TYPE",
+    ]
+    assert "E-IMG-TRUNCATED a/cut.jpg" in run.err
+    rows = pq.read_table(tmp_path / "s.parquet").to_pylist()
+    assert [(row["split"], row["key"]) for row in rows] == sorted(
+        (row["split"], row["key"]) for row in rows
+    )
+    copies = [row for row in rows if row["size"] > 1]
+    kept = {row["cluster"]: row["key"] for row in copies if row["keep"]}
+    found = {(kept[row["cluster"]], row["key"]): row["mirrored"] for row in copies}
+    for pair in (
+        ("a/0.jpg", "a/small.jpg"),
+        ("a/1.jpg", "a/poor.jpg"),
+        ("a/3.jpg", "a/turned.jpg"),
+    ):
+        assert found.get(pair, found.get(pair[::-1])) is False, pair
+    pair = ("a/2.jpg", "a/mirrored.jpg")
+    assert found.get(pair, found.get(pair[::-1])) is True
+    assert kept["train/a/0.jpg"] == "a/0.jpg"  # the larger one
+
+    again = search(photos, tmp_path / "s.parquet")
+    assert again.ended == (5, "E-OUT-CONFLICT")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, mode: str) -> None:
+    flags = ("--direct_running_mode", mode, "--direct_num_workers", 2)
+    assert search(photos, tmp_path / "1.parquet").code == 0
+    assert search(photos, tmp_path / "2.parquet", *flags).code == 0
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
+    if not PRISM.exists():
+        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+    assert search(photos, tmp_path / "1.parquet").code == 0
+    words = ["folder", *given_of(photos), "--output", tmp_path / "2.parquet"]
+    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
+    run = finish(start_command("similar", *words, *prism), timeout_s=120)
+    assert run.code == 0, run.err
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("arrays --output a.parquet", "argument SOURCE: invalid choice: 'arrays'"),
+        ("folder --images in --output a.csv", "output must end in .parquet, got 'a.csv'"),
+        ("folder --images in --output a.parquet --distance 11", "distance must be 0 to 10, got 11"),
+        ("folder --images in --output a.parquet --max_cluster 1", "max_cluster must be at least 2"),
+        ("folder --images in --output a.parquet --num_shards=4", "come without --num_shards"),
+        ("folder --images in --output a.parquet --distanse 4", "unknown argument '--distanse'"),
+        (
+            "coco --images i --annotations a --output a.parquet --layout keras",
+            "similar compares whole images, got layout keras",
+        ),
+        ("table --table a.csv --output a.parquet", "similar needs images"),
+    ],
+)
+def test_what_does_not_fit_is_refused(words: str, line: str) -> None:
+    run = run_pipeline(similar.run, *words.split())
+    assert run.code == 2 and line in run.fault
