@@ -38,7 +38,7 @@ from beam_tfrec.transforms.sources.read_samples import (
     SplitSource,
     is_there,
 )
-from beam_tfrec.transforms.storage import check_uri, name_below, open_storage
+from beam_tfrec.transforms.storage import check_uri, find_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -61,6 +61,9 @@ class DataSetConfig(DataSetJob):
         waits: wait for the job's end, and print the summary.
         plan: `text` or `json` to print what the run would make, instead of running; empty to run.
         quiet: print no progress and no notes.
+        drop_similar: URI of a table of near copies; only the image to keep of each cluster is
+            written. Empty to write all.
+        similar_crc32c: CRC-32C of that table in hex, as `completed` finds it.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -74,6 +77,8 @@ class DataSetConfig(DataSetJob):
     waits: bool = True
     plan: str = ""
     quiet: bool = False
+    drop_similar: str = ""
+    similar_crc32c: str = ""
 
     """Flag whose values name the splits."""
 
@@ -101,6 +106,10 @@ class DataSetConfig(DataSetJob):
             raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
+        if self.drop_similar and self.layout.per_annotation:
+            raise ValueError(
+                f"drop_similar needs an image a record, got layout {self.layout.name}: leave it out"
+            )
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
@@ -167,7 +176,12 @@ class DataSetConfig(DataSetJob):
         """Return the URIs of everything else that is read."""
         listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
         since = self.since.names if self.since else ()
-        return [*self.all_files, *listed, *filter(None, [self.exclude]), *since]
+        return [*self.all_files, *listed, *self.lists, *since]
+
+    @property
+    def lists(self) -> list[str]:
+        """URIs of files that name samples to leave out."""
+        return [*filter(None, [self.exclude, self.drop_similar])]
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
@@ -175,21 +189,25 @@ class DataSetConfig(DataSetJob):
         return self.splitting.optional_splits
 
     def completed(self) -> Self:
-        """Return a copy with what the sources show: roots that are data sets, or columns.
+        """Return a copy with what the sources show: roots that are data sets, columns, checksums.
 
         Raises:
             ValueError: when options do not fit the sources.
         """
+        changes: dict[str, Any] = {}
+        if self.drop_similar:
+            storage, entry = find_uri(self.drop_similar, self.access)
+            changes["similar_crc32c"] = f"{storage.crc32c(entry.name):08x}"
         given = {root: uri for root, uri in self.roots.items() if root in self.given}
         if not (self.images_field and given):
-            return self
+            return replace(self, **changes)
         for root, uri in given.items():
             if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
                 from beam_tfrec.transforms.storage.stored_images import image_root  # rarely needed
 
                 split = root if self.splitting.is_given else ""
                 given[root] = image_root(uri, split, self.access)
-        changes: dict[str, Any] = {self.images_field: given}
+        changes[self.images_field] = given
         return replace(self, **changes)
 
     @property
@@ -213,7 +231,7 @@ class DataSetConfig(DataSetJob):
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in a source, or contains one."""
         folders, files = {*self.listed_roots.values()}, {*self.all_files}
-        kept_apart = {*folders, *filter(None, [self.exclude])}
+        kept_apart = {*folders, *self.lists}
         for source in sorted(files | kept_apart):
             below = name_below(source, self.output)
             lies_in = below == "" or (below and source in folders)
@@ -237,7 +255,9 @@ class DataSetConfig(DataSetJob):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
+        similar = {"drop_similar": self.similar_crc32c} if self.drop_similar else {}
         return {
+            **similar,
             **self.sharding.options(),
             **self.layout.options(),
             **self.earlier.options(),
@@ -354,11 +374,19 @@ def read_data_set(root: Root, config: DataSetConfig) -> ReadDataSet:
     if config.splitting.optional_splits:
         there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(sources=there)
-    samples = read.samples
+    samples, rejected = read.samples, read.rejected
+    if config.drop_similar:
+        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
+
+        splits = config.splits if config.splitting.is_given else ()
+        drop = DropSimilar(config.drop_similar, splits, config.access)
+        dropped = samples | "DropSimilar" >> drop
+        samples = dropped.samples
+        rejected = (rejected, dropped.rejected) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
-    rejected, sources, tallies, skipped = read.rejected, read.sources, read.tallies, None
+    sources, tallies, skipped = read.sources, read.tallies, None
     if config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 

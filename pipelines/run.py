@@ -374,7 +374,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 
 def check_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
-    for uri in (*config.all_files, *filter(None, [config.exclude])):
+    for uri in (*config.all_files, *config.lists):
         try:
             find_uri(uri, config.access)
         except RuntimeError:

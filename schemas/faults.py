@@ -58,6 +58,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-IMG-PIXELS": "the image has more pixels than the limit",
         "E-IMG-DAMAGED": "the image cannot be decoded",
         "E-IMG-SIZE": "width and height differ from the annotation file's",
+        "E-IMG-SIMILAR": "the image is a near copy of another one, which is kept",
         "E-SRC-TWICE": "several files of one root have the sample's name",
         "E-SRC-LABEL": "the sample has no class, or a number without a name",
         "E-ROW-CSV": "the row has stray quotes, or another number of cells than the header",
@@ -156,6 +157,9 @@ FAULTS: Mapping[str, Fault] = {
     for (scope, exit_code), meanings in _MEANINGS.items()
     for code, meaning in meanings.items()
 }
+
+ASKED_FOR = {"E-IMG-SIMILAR"}
+"""Codes of samples that a flag leaves out; no budget counts them."""
 
 _CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
 

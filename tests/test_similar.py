@@ -11,15 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
-from beam_tfrec.pipelines import similar
+from beam_tfrec.pipelines import cli, folder, similar
 from beam_tfrec.transforms.similar import (
     HashedImage,
     find_links,
     hash_image,
     make_clusters,
     make_table,
+    read_copies,
 )
-from tests.coco_command import Run, finish, run_pipeline, start_command
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from tests.coco_command import Run, committed_by, finish, rejected_of, run_pipeline, start_command
 from tests.conftest import TEST_DATA
 from tests.test_engine_pipelines import PRISM
 from tests.turned_images import encoded, oriented, saved
@@ -228,19 +230,78 @@ def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("arrays --output a.parquet", "argument SOURCE: invalid choice: 'arrays'"),
-        ("folder --images in --output a.csv", "output must end in .parquet, got 'a.csv'"),
-        ("folder --images in --output a.parquet --distance 11", "distance must be 0 to 10, got 11"),
-        ("folder --images in --output a.parquet --max_cluster 1", "max_cluster must be at least 2"),
-        ("folder --images in --output a.parquet --num_shards=4", "come without --num_shards"),
-        ("folder --images in --output a.parquet --distanse 4", "unknown argument '--distanse'"),
+        ("similar arrays --output a.parquet", "argument SOURCE: invalid choice: 'arrays'"),
+        ("similar folder --images in --output a.csv", "output must end in .parquet, got 'a.csv'"),
         (
-            "coco --images i --annotations a --output a.parquet --layout keras",
+            "similar folder --images in --output a.parquet --distance 11",
+            "distance must be 0 to 10, got 11",
+        ),
+        (
+            "similar folder --images in --output a.parquet --max_cluster 1",
+            "max_cluster must be at least 2",
+        ),
+        (
+            "similar folder --images in --output a.parquet --num_shards=4",
+            "come without --num_shards",
+        ),
+        (
+            "similar folder --images in --output a.parquet --distanse 4",
+            "unknown argument '--distanse'",
+        ),
+        (
+            "similar coco --images i --annotations a --output a.parquet --layout keras",
             "similar compares whole images, got layout keras",
         ),
-        ("table --table a.csv --output a.parquet", "similar needs images"),
+        ("similar table --table a.csv --output a.parquet", "similar needs images"),
+        (
+            "coco --images i --annotations a --output o --layout keras --drop_similar s.parquet",
+            "drop_similar needs an image a record, got layout keras",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(words: str, line: str) -> None:
-    run = run_pipeline(similar.run, *words.split())
+    run = run_pipeline(cli.run_command, *words.split())
     assert run.code == 2 and line in run.fault
+
+
+def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
+    """No budget counts them, neither by the flag nor by `--plan`."""
+    table, out = tmp_path / "s.parquet", tmp_path / "out"
+    assert search(photos, table).code == 0
+    rows = pq.read_table(table).to_pylist()
+    dropped = {(row["split"], row["key"]): row["cluster"] for row in rows if not row["keep"]}
+    flags = [*given_of(photos), "--drop_similar", table, "--max_rejected", 2]
+    manifest = committed_by(folder.run, out, *flags)
+    similar_ones = [line for line in rejected_of(out) if line["code"] == "E-IMG-SIMILAR"]
+    assert len(dropped) == len(similar_ones) == 4
+    assert {(line["split"], line["key"]): line["detail"] for line in similar_ones} == {
+        name: f"near copy of {kept}" for name, kept in dropped.items()
+    }
+    assert sum(split["records"] for split in manifest["splits"].values()) == 13 - 4
+    plan = run_pipeline(folder.run, *flags, "--output", tmp_path / "other", "--plan")
+    assert plan.code == 0 and " E-IMG-SIMILAR; the first: " in plan.out
+    other = run_pipeline(folder.run, *given_of(photos), "--output", out)
+    assert other.ended == (5, "E-OUT-PLAN") and "options drop_similar was" in other.fault
+
+
+def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> None:
+    table = tmp_path / "s.parquet"
+    pq.write_table(
+        make_table(
+            [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in "ab"], 0, 2
+        ),
+        table,
+    )
+    (copy,) = read_copies(str(table), [], DEFAULT_ACCESS).items()
+    (same,) = read_copies(str(table), ["train", "val"], DEFAULT_ACCESS).items()
+    key, kept = ("b", "train/a") if copy[1] == "train/a" else ("a", "train/b")
+    assert (copy, same) == ((("", key), kept), (("train", key), kept))
+    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has no split test or val; "):
+        read_copies(str(table), ["test", "val"], DEFAULT_ACCESS)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no table"])
+def test_a_file_that_is_no_table_of_copies_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(RuntimeError, match=r"^E-ARG .*; give a file that beam-tfrec similar made"):
+        read_copies(str(tmp_path / "a.parquet"), [], DEFAULT_ACCESS)

@@ -15,16 +15,17 @@ import logging
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from apache_beam.utils.shared import Shared
 from numpy.typing import NDArray
 
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
@@ -38,7 +39,8 @@ from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import Storage, open_storage
+from beam_tfrec.transforms.sources.read_samples import RejectedOutput
+from beam_tfrec.transforms.storage import Access, Storage, open_storage, read_uri
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -57,6 +59,7 @@ _SIDE_PX, _WAVES = 32, 8
 _ANGLES = np.outer(np.arange(_WAVES), 2 * np.arange(_SIDE_PX) + 1)
 _COSINES = np.cos(np.pi / (2 * _SIDE_PX) * _ANGLES)
 _DECIMALS = 6  # equal areas give sums near 0, whose last digits depend on the processor
+_COLUMNS = ["split", "key", "cluster", "keep"]
 _MOST_AT_ONCE = 1024  # images in a batch
 
 Links = NDArray[np.int32]
@@ -283,6 +286,68 @@ def make_table(images: Iterable[HashedImage], distance: int, most: int) -> pa.Ta
 def _keeping_order(image: HashedImage) -> tuple[int, bytes]:
     name = f"{image.split}\0{image.key}".encode()
     return -image.size_px[0] * image.size_px[1], hashlib.blake2b(name, digest_size=16).digest()
+
+
+def read_copies(uri: str, splits: Sequence[str], access: Access) -> dict[tuple[str, str], str]:
+    """Return the images of a table that are not kept: the kept image by split and key.
+
+    Args:
+        uri: path or URI of the table.
+        splits: splits of the run; if it divides one source itself, none. The table's do not count
+            then, and the result has none.
+        access: settings for the store.
+
+    Raises:
+        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or a
+            storage fault.
+    """
+    remedy = "give a file that beam-tfrec similar made of these sources"
+    try:
+        table = pq.read_table(pa.BufferReader(read_uri(uri, access)), columns=_COLUMNS)
+        rows = [*zip(*table.to_pydict().values(), strict=True)]
+    except (pa.ArrowException, ValueError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy)) from None
+    if splits and not {split for split, *_ in rows}.intersection(splits):
+        what = f"has no split {' or '.join(splits)}"
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+    return {(split if splits else "", key): of for split, key, of, keep in rows if not keep}
+
+
+def drop_similar(
+    sample: Sample, copies: Mapping[tuple[str, str], str], has_splits: bool
+) -> Iterator[Sample | RejectedOutput]:
+    """Yield a sample, or its reject if it is a near copy of a kept one."""
+    kept = copies.get((sample.split if has_splits else "", sample.key))
+    if kept is None:
+        yield sample
+    else:
+        reject = sample.reject("drop_similar", "E-IMG-SIMILAR", f"near copy of {kept}")
+        yield RejectedOutput("rejected", reject)
+
+
+@dataclass(eq=False)
+class DropSimilar(beam.PTransform):
+    """Samples -> the samples to keep, and rejects of the near copies.
+
+    Each worker holds the names of all images that are not kept.
+
+    Attributes:
+        uri: path or URI of the table of near copies.
+        splits: splits of the run; none if it divides one source itself.
+        access: settings for the store.
+    """
+
+    uri: str
+    splits: Sequence[str]
+    access: Access
+
+    def expand(self, samples: beam.PCollection[Sample]) -> Any:
+        """Read the table, and drop the copies."""
+        uris = samples.pipeline | "Table" >> beam.Create([self.uri], reshuffle=False)
+        copies = uris | "ReadCopies" >> beam.Map(read_copies, self.splits, self.access)
+        drop = beam.FlatMap(drop_similar, beam.pvalue.AsSingleton(copies), bool(self.splits))
+        return samples | "Drop" >> drop.with_outputs("rejected", main="samples")
 
 
 @dataclass(eq=False)
