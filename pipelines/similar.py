@@ -3,6 +3,7 @@
 import functools
 import importlib
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,35 +20,19 @@ from beam_tfrec.pipelines.cli import PIPELINES, FlagParser, main, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
 from beam_tfrec.pipelines.run import check_sources, showing_progress, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
-from beam_tfrec.schemas.faults import (
-    Rejected,
-    Scope,
-    counted,
-    fault_line,
-    printable,
-    reject_order,
-    require_at_least,
-)
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
 from beam_tfrec.transforms.output_files import create_or_compare
 from beam_tfrec.transforms.publish_plan import show_rejects
+from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
 from beam_tfrec.transforms.similar import MAX_DISTANCE, HashedBatch, HashImages, make_table
-from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
+from beam_tfrec.transforms.storage import join_uri, open_storage, read_uri, split_uri
 
 _END = ".parquet"
-_REFUSED = {
-    *("--shard_size", "--num_shards", "--records_per_shard", "--hosts", "--shard_names"),
-    *("--order", "--seed", "--resize", "--resize_mode", "--quality", "--color", "--orientation"),
-    *(
-        "--max_rejected",
-        "--max_dropped",
-        "--allow_empty",
-        "--plan",
-        "--overwrite",
-        "--trust_manifest",
-        "--no_wait",
-    ),
-    *("--report", "--no_report", "--since", "--date"),
-}
+_REFUSED = re.compile(
+    "--(shard_size|num_shards|records_per_shard|hosts|shard_names|order|seed|max_rejected"
+    "|max_dropped|allow_empty|resize|resize_mode|quality|color|orientation|plan|overwrite"
+    "|trust_manifest|no_wait|report|no_report|since|date)(=.*)?"
+)
 """Flags of sources that change no image to compare."""
 
 
@@ -72,7 +57,8 @@ class SimilarConfig:
             raise ValueError(
                 f"distance must be 0 to {MAX_DISTANCE}, got {self.distance}: correct it"
             )
-        require_at_least(2, max_cluster=self.max_cluster)
+        if self.max_cluster < 2:
+            raise ValueError(f"max_cluster must be 2 or more, got {self.max_cluster}: correct it")
         if not output.endswith(_END):
             raise ValueError(f"output must end in {_END}, got {output!r}: give such as a{_END}")
         if layout.per_annotation:
@@ -105,7 +91,7 @@ def configure(argv: Sequence[str]) -> tuple[SimilarConfig, list[str]]:
         ValueError: with the value and the remedy.
     """
     flags, others = parser().parse_known_args(list(argv))
-    if refused := sorted({word.partition("=")[0] for word in others} & _REFUSED):
+    if refused := [*filter(_REFUSED.fullmatch, others)]:
         raise ValueError(f"similar must come without {refused[0]}, which changes no image: omit it")
     command = importlib.import_module(f"beam_tfrec.pipelines.{flags.source}").COMMAND
     source, beam_args = command.configure([*others, "--output", flags.output])
@@ -146,9 +132,19 @@ def write_similar(
     table = make_table(images, config.distance, config.max_cluster)
     notes = {"distance": f"{config.distance} bits", "max_cluster": f"{config.max_cluster} hashes"}
     notes["not compared"] = ", ".join(f"{count} {code}" for code, count in codes)
-    out, (root, name) = io.BytesIO(), split_uri(output)
-    pq.write_table(table.replace_schema_metadata(notes), out, compression="zstd")
-    create_or_compare(open_storage(root, access), name, out.getvalue())
+    table, out = table.replace_schema_metadata(notes), io.BytesIO()
+    pq.write_table(table, out, compression="zstd")
+    root, name = split_uri(output)
+    roots = {root: open_storage(uri, access) for root, uri in config.source.roots.items()}
+    clusters = draw_clusters(table, images, roots)
+    page = render_similar(name, summarize(table, name), clusters)
+    storage = open_storage(root, access)
+    create_or_compare(storage, _page_name(name), page)
+    create_or_compare(storage, name, out.getvalue())
+
+
+def _page_name(name: str) -> str:
+    return f"{name.removesuffix(_END)}.html"
 
 
 def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
@@ -170,9 +166,9 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     root, name = split_uri(source.output)
     output = open_storage(root, source.access)
     output.probe()
-    if output.stat(name) is not None:
+    for there in filter(output.stat, (name, _page_name(name))):
         remedy = "give another --output, or delete it"
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", source.output, "is there", remedy))
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", join_uri(root, there), "is there", remedy))
     check_sources(source)
     warn_of_pillow()
     graph = functools.partial(build, config=replace(config, source=source))
@@ -181,6 +177,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     data = read_uri(source.output, source.access)
     for line in summarize(pq.read_table(pa.BufferReader(data)), source.output):
         say(line)
+    say(f"  pictures: {join_uri(root, _page_name(name))}")
 
 
 def summarize(table: pa.Table, output: str) -> Iterator[str]:
@@ -195,7 +192,7 @@ def summarize(table: pa.Table, output: str) -> Iterator[str]:
     crossing = (clusters["split_count_distinct"].to_numpy() > 1).sum()
     found = f"{counted(clusters.num_rows, 'cluster')} of near copies"
     found += f" with {counted(copies.num_rows, 'image')}, {crossing} across splits"
-    yield f"{printable(output)}: {counted(table.num_rows, 'image')}, {found}"
+    yield f"{output}: {counted(table.num_rows, 'image')}, {found}"
     yield f"  mirrored: {counted(copies['mirrored'].to_numpy().sum(), 'image')}"
     for name, text in table.schema.metadata.items():
         yield f"  {name.decode()}: {text.decode() or 'none'}"

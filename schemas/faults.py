@@ -158,9 +158,6 @@ FAULTS: Mapping[str, Fault] = {
     for code, meaning in meanings.items()
 }
 
-ASKED_FOR = {"E-IMG-SIMILAR"}
-"""Codes of samples that a flag leaves out; no budget counts them."""
-
 _CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
 
 
@@ -191,6 +188,11 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     def scope(self) -> Scope:
         """Whether a sample was rejected, or an annotation alone."""
         return FAULTS[self.code].scope
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether it counts against the budget of samples: not if a flag asks to leave it out."""
+        return self.scope is Scope.SAMPLE and self.code != "E-IMG-SIMILAR"
 
 
 @dataclass(frozen=True)

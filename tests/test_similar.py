@@ -1,5 +1,6 @@
 """Near copies of images: hashes, clusters, the command, and `--drop_similar`."""
 
+import base64
 import io
 import itertools
 import random
@@ -12,6 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from beam_tfrec.pipelines import cli, folder, similar
+from beam_tfrec.schemas.samples import Blob, pack
+from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
 from beam_tfrec.transforms.similar import (
     HashedImage,
     find_links,
@@ -20,10 +23,12 @@ from beam_tfrec.transforms.similar import (
     make_table,
     read_copies,
 )
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.coco_command import Run, committed_by, finish, rejected_of, run_pipeline, start_command
 from tests.conftest import TEST_DATA
+from tests.report_contents import BIDI, XSS
 from tests.test_engine_pipelines import PRISM
+from tests.test_report_page import Elements
 from tests.turned_images import encoded, oriented, saved
 
 PHOTOS = [*sorted(TEST_DATA.glob("coco_*/images/*.jpg")), *sorted(TEST_DATA.glob("classes/*/*"))]
@@ -40,10 +45,6 @@ PHOTOS = [*sorted(TEST_DATA.glob("coco_*/images/*.jpg")), *sorted(TEST_DATA.glob
         ),
         ("odd/hopper.png", "8c977c0983ce9e8d 71b676d1d6333194 d9c0295cd69bcbd0 71929170943373d6"),
         ("odd/flower.webp", "c8f2a6c18cfb02dd 64ac9533b2db0b66 9985b394d9ae5788 59ca5633b2242f99"),
-        (
-            "odd/transparent.png",
-            "bd3c9cd6c0e2c3c2 3233339e8e4f4d00 e869c98295979697 b33333868c0d4d00",
-        ),
         (
             "odd/pil_sample_cmyk.jpg",
             "c4f07b7ae0e47858 2419948494298400 81a12e2ea1b1afaf 9320d6ded6218800",
@@ -183,6 +184,7 @@ def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) ->
         "  distance: 6 bits",
         "  max_cluster: 1000 hashes",
         "  not compared: 1 E-IMG-TRUNCATED, 1 E-IMG-TYPE",
+        f"  pictures: {tmp_path}/s.html",
     ]
     assert "E-IMG-TRUNCATED a/cut.jpg" in run.err
     rows = pq.read_table(tmp_path / "s.parquet").to_pylist()
@@ -202,8 +204,33 @@ def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) ->
     assert found.get(pair, found.get(pair[::-1])) is True
     assert kept["train/a/0.jpg"] == "a/0.jpg"  # the larger one
 
-    again = search(photos, tmp_path / "s.parquet")
-    assert again.ended == (5, "E-OUT-CONFLICT")
+    page = Elements((tmp_path / "s.html").read_bytes())
+    assert (page.count("section"), page.count("img"), page.count("script")) == (4, 8, 0)
+    assert page.text.index("a/0.jpg") < page.text.index("a/turned.jpg")  # in one split: last
+    for name in ("s.parquet", "s.html"):
+        assert search(photos, tmp_path / "s.parquet").ended == (5, "E-OUT-CONFLICT")
+        (tmp_path / name).unlink()
+
+
+def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(oriented(PHOTOS[0].read_bytes(), 6))
+    (tmp_path / "b.jpg").write_bytes(b"no image")
+    root = open_storage(str(tmp_path))
+    images = []
+    for key, name in ((XSS, "a.jpg"), (BIDI, "b.jpg")):
+        (found,) = [entry for entry in root.list() if entry.name == name]
+        blob = pack(Blob("train", name, found.size_bytes, found.pin))
+        images.append(HashedImage("train", key, hashes_of(1, 2, 3, 4), (640, 480), blob))
+    clusters = draw_clusters(make_table(images, 0, 2), images, {"train": root})
+    data = render_similar(XSS, iter([BIDI]), clusters)
+    page = Elements(data)
+    assert BIDI not in data.decode() and page.count("script") == 0
+    (picture,) = [attributes for tag, attributes in page.found if tag == "img"]
+    shown = Image.open(io.BytesIO(base64.b64decode(str(picture["src"]).partition(",")[2])))
+    assert shown.height > shown.width  # upright
+    assert "no picture" in page.text and XSS in page.text
+    (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
+    assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
 
 
 @pytest.mark.thorough
@@ -238,7 +265,7 @@ def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
         ),
         (
             "similar folder --images in --output a.parquet --max_cluster 1",
-            "max_cluster must be at least 2",
+            "max_cluster must be 2 or more",
         ),
         (
             "similar folder --images in --output a.parquet --num_shards=4",
@@ -298,10 +325,6 @@ def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> No
     assert (copy, same) == ((("", key), kept), (("train", key), kept))
     with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has no split test or val; "):
         read_copies(str(table), ["test", "val"], DEFAULT_ACCESS)
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"no table"])
-def test_a_file_that_is_no_table_of_copies_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(content)
+    table.write_bytes(b"no table")
     with pytest.raises(RuntimeError, match=r"^E-ARG .*; give a file that beam-tfrec similar made"):
-        read_copies(str(tmp_path / "a.parquet"), [], DEFAULT_ACCESS)
+        read_copies(str(table), [], DEFAULT_ACCESS)

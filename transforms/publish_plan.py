@@ -19,14 +19,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from beam_tfrec.schemas.columns import add_facts
-from beam_tfrec.schemas.faults import (
-    ASKED_FOR,
-    Rejected,
-    Scope,
-    fault_line,
-    printable,
-    reject_order,
-)
+from beam_tfrec.schemas.faults import Rejected, Scope, fault_line, printable, reject_order
 from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
@@ -197,8 +190,7 @@ def check_budget_aloud(
             `E-SET-EMPTY`.
     """
     in_order = sorted(rejects, key=reject_order)
-    samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
-    samples = [reject for reject in samples if reject.code not in ASKED_FOR]
+    samples = [reject for reject in in_order if reject.has_budget]
     count = len(samples)
     listed = sum(source.listed - source.earlier_images for source in sources)
     if count > job.budget.allowed(listed):

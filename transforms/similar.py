@@ -15,15 +15,17 @@ import logging
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apache_beam as beam
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from apache_beam.utils.shared import Shared
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.fields import EncodedImage
@@ -34,6 +36,7 @@ from beam_tfrec.schemas.tfrecord import FrameError
 from beam_tfrec.transforms.build_records import ShardJob, bytes_in_flight, check_all
 from beam_tfrec.transforms.build_shard import gate_for
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.progress import PROGRESS, Counts
@@ -41,9 +44,6 @@ from beam_tfrec.transforms.shuffle.elements import is_in_process
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, open_storage, read_uri
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 MAX_COMPARED = 200
 """Each hash is compared with so many of the next ones in a band, so that time stays linear."""
@@ -56,6 +56,7 @@ _STAGE = "hash_images"
 _HASH_BITS = 64
 _SMALL_PX = 128  # smallest side of a decoded JPEG: four times what the hashes need
 _SIDE_PX, _WAVES = 32, 8
+_LANCZOS = Image.Resampling.LANCZOS
 _ANGLES = np.outer(np.arange(_WAVES), 2 * np.arange(_SIDE_PX) + 1)
 _COSINES = np.cos(np.pi / (2 * _SIDE_PX) * _ANGLES)
 _DECIMALS = 6  # equal areas give sums near 0, whose last digits depend on the processor
@@ -65,6 +66,9 @@ _MOST_AT_ONCE = 1024  # images in a batch
 Links = NDArray[np.int32]
 """Pairs of near hashes, a row each: the columns are distance in bits, 1 for a mirror image, and the
 numbers of both."""
+
+Copies = Mapping[tuple[str, str], str]
+"""The kept image of each near copy, by split and key."""
 
 
 class HashedImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,28 +103,22 @@ def hash_image(image: EncodedImage) -> bytes:
         BadImage: The image cannot be decoded.
         MemoryError, RecursionError, OSError: The machine failed, not the image.
     """
-    from PIL import ImageOps
-
-    from beam_tfrec.transforms.images import convert_images as images  # late: Pillow
-
     with decoding():
-        decoded = images.decode_image(image.data, image.info, (_SMALL_PX, _SMALL_PX)).image
-        gray = images.over_white(images.upper_bits(decoded)).convert("L")
-        upright = images.transposed(gray, image.info.orientation)
+        decoded = pictures.decode_image(image.data, image.info, (_SMALL_PX, _SMALL_PX)).image
+        gray = pictures.over_white(pictures.upper_bits(decoded)).convert("L")
+        upright = pictures.transposed(gray, image.info.orientation)
         return hash_picture(upright) + hash_picture(ImageOps.mirror(upright))
 
 
-def hash_picture(gray: "Image.Image") -> bytes:
+def hash_picture(gray: Image.Image) -> bytes:
     """Return the perceptual and the difference hash of a gray picture, 8 bytes each.
 
     They equal `imagehash.phash` and `imagehash.dhash`. Only where brightness is equal over an area
     may `phash` differ, since `imagehash` compares rounding errors there.
     """
-    from PIL.Image import Resampling
-
-    pixels = np.asarray(gray.resize((_SIDE_PX, _SIDE_PX), Resampling.LANCZOS), np.float64)
+    pixels = np.asarray(gray.resize((_SIDE_PX, _SIDE_PX), _LANCZOS), np.float64)
     waves = np.round(_COSINES @ pixels @ _COSINES.T, _DECIMALS)
-    steps = np.asarray(gray.resize((_WAVES + 1, _WAVES), Resampling.LANCZOS))
+    steps = np.asarray(gray.resize((_WAVES + 1, _WAVES), _LANCZOS))
     bits = waves > np.median(waves), steps[:, 1:] > steps[:, :-1]
     return np.packbits(bits).tobytes()
 
@@ -288,13 +286,13 @@ def _keeping_order(image: HashedImage) -> tuple[int, bytes]:
     return -image.size_px[0] * image.size_px[1], hashlib.blake2b(name, digest_size=16).digest()
 
 
-def read_copies(uri: str, splits: Sequence[str], access: Access) -> dict[tuple[str, str], str]:
-    """Return the images of a table that are not kept: the kept image by split and key.
+def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
+    """Return the images of a table that are not kept.
 
     Args:
         uri: path or URI of the table.
         splits: splits of the run; if it divides one source itself, none. The table's do not count
-            then, and the result has none.
+            then, and are empty in the result.
         access: settings for the store.
 
     Raises:
@@ -304,26 +302,24 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> dict[tuple[s
     remedy = "give a file that beam-tfrec similar made of these sources"
     try:
         table = pq.read_table(pa.BufferReader(read_uri(uri, access)), columns=_COLUMNS)
-        rows = [*zip(*table.to_pydict().values(), strict=True)]
+        copies = table.filter(pc.invert(table["keep"])).to_pydict()
     except (pa.ArrowException, ValueError) as error:
         what = " ".join(str(error).split())[:200]
         raise RuntimeError(fault_line("E-ARG", uri, what, remedy)) from None
-    if splits and not {split for split, *_ in rows}.intersection(splits):
+    if splits and not {*splits}.intersection(table["split"].unique().to_pylist()):
         what = f"has no split {' or '.join(splits)}"
         raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
-    return {(split if splits else "", key): of for split, key, of, keep in rows if not keep}
+    named = zip(copies["split"], copies["key"], copies["cluster"], strict=True)
+    return {(split if splits else "", key): kept for split, key, kept in named}
 
 
-def drop_similar(
-    sample: Sample, copies: Mapping[tuple[str, str], str], has_splits: bool
-) -> Iterator[Sample | RejectedOutput]:
+def drop_similar(sample: Sample, copies: Copies) -> Iterator[Sample | RejectedOutput]:
     """Yield a sample, or its reject if it is a near copy of a kept one."""
-    kept = copies.get((sample.split if has_splits else "", sample.key))
-    if kept is None:
-        yield sample
-    else:
+    if kept := copies.get((sample.split, sample.key)) or copies.get(("", sample.key)):
         reject = sample.reject("drop_similar", "E-IMG-SIMILAR", f"near copy of {kept}")
         yield RejectedOutput("rejected", reject)
+    else:
+        yield sample
 
 
 @dataclass(eq=False)
@@ -346,7 +342,7 @@ class DropSimilar(beam.PTransform):
         """Read the table, and drop the copies."""
         uris = samples.pipeline | "Table" >> beam.Create([self.uri], reshuffle=False)
         copies = uris | "ReadCopies" >> beam.Map(read_copies, self.splits, self.access)
-        drop = beam.FlatMap(drop_similar, beam.pvalue.AsSingleton(copies), bool(self.splits))
+        drop = beam.FlatMap(drop_similar, beam.pvalue.AsSingleton(copies))
         return samples | "Drop" >> drop.with_outputs("rejected", main="samples")
 
 
