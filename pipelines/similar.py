@@ -3,6 +3,7 @@
 import functools
 import importlib
 import io
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from apache_beam.pvalue import AsList
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import PIPELINES, FlagParser, main, say
+from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, main, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
 from beam_tfrec.pipelines.run import check_sources, showing_progress, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
@@ -132,15 +133,14 @@ def write_similar(
     table = make_table(images, config.distance, config.max_cluster)
     notes = {"distance": f"{config.distance} bits", "max_cluster": f"{config.max_cluster} hashes"}
     notes["not compared"] = ", ".join(f"{count} {code}" for code, count in codes)
-    table, out = table.replace_schema_metadata(notes), io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
-    root, name = split_uri(output)
-    roots = {root: open_storage(uri, access) for root, uri in config.source.roots.items()}
-    clusters = draw_clusters(table, images, roots)
+    table, data = table.replace_schema_metadata(notes), io.BytesIO()
+    pq.write_table(table, data, compression="zstd")
+    sources = {name: open_storage(uri, access) for name, uri in config.source.roots.items()}
+    folder, name = split_uri(output)
+    clusters = draw_clusters(table, images, sources)
     page = render_similar(name, summarize(table, name), clusters)
-    storage = open_storage(root, access)
-    create_or_compare(storage, _page_name(name), page)
-    create_or_compare(storage, name, out.getvalue())
+    create_or_compare(open_storage(folder, access), _page_name(name), page)
+    create_or_compare(open_storage(folder, access), name, data.getvalue())
 
 
 def _page_name(name: str) -> str:
@@ -157,6 +157,8 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
+    for name in OUR_LOGGERS if config.source.quiet else ():
+        logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.source.uris)
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("similar must come without dry_run and template_location: omit them")
