@@ -326,24 +326,6 @@ Root = beam.Pipeline | beam.PCollection
 """Input of a graph: the pipeline itself, or a program's Examples."""
 
 
-class ReadDataSet(NamedTuple):
-    """Samples of a data set, each with the sizes and pins of its files.
-
-    Attributes:
-        samples: all samples, each once, in any order.
-        sources: contents of the sources, one element per split.
-        rejected: samples and annotations rejected so far.
-        tallies: counts of each root's files; None if there are no files to pin.
-        spool: place of payloads; None if samples carry them.
-    """
-
-    samples: beam.PCollection[Sample]
-    sources: beam.PCollection[SplitSource]
-    rejected: beam.PCollection[Rejected]
-    tallies: Tallies | None
-    spool: RunSpool | None
-
-
 class PlannedDataSet(NamedTuple):
     """State of a data set before its first shard is written.
 
@@ -367,8 +349,8 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def read_data_set(root: Root, config: DataSetConfig) -> ReadDataSet:
-    """Build the graph from the sources to the samples with their files, without shards."""
+def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+    """Build the graph from the sources to pinned samples, and return the spool of payloads."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -405,20 +387,20 @@ def read_data_set(root: Root, config: DataSetConfig) -> ReadDataSet:
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
-    return ReadDataSet(samples, sources, rejected, tallies, spool)
+    return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 
 def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
     """Build the graph from the sources to the planned shards. It publishes nothing."""
-    samples, sources, rejected, tallies, spool = read_data_set(root, config)
-    planned = samples | "PlanShards" >> PlanShards(
+    read, spool = read_data_set(root, config)
+    planned = read.samples | "PlanShards" >> PlanShards(
         config.sharding,
         estimated_bytes(config),
-        tallies,
+        read.tallies,
         config.budget,
         spool,
     )
-    return PlannedDataSet(planned, sources, rejected, tallies, spool)
+    return PlannedDataSet(planned, read.sources, read.rejected, read.tallies, spool)
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:

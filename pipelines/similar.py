@@ -104,10 +104,10 @@ def configure(argv: Sequence[str]) -> tuple[SimilarConfig, list[str]]:
 def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
     """Build the graph: samples from the source, hashes from their photos, one table."""
     source = config.source
-    samples, _, rejected, *_ = read_data_set(root, source)
-    hashed = samples | "HashImages" >> HashImages(shard_job_of(source, None), source.limits)
+    read, _ = read_data_set(root, source)
+    hashed = read.samples | "HashImages" >> HashImages(shard_job_of(source, None), source.limits)
     configs = root | "Config" >> beam.Create([config], reshuffle=False)
-    write = beam.Map(write_similar, AsList(hashed), AsList(rejected)).with_output_types(Any)
+    write = beam.Map(write_similar, AsList(hashed), AsList(read.rejected)).with_output_types(Any)
     written: beam.PCollection[Any] = configs | "WriteSimilar" >> write
     return source.after_commit(written)
 
