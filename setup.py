@@ -29,6 +29,7 @@ setup(
         "google-crc32c>=1.5",
         "jinja2>=3.1",
         "msgspec>=0.21",
+        "numpy>=2.0",
         "obstore>=0.8",
         "pillow>=11",
         "protobuf>=4.25",

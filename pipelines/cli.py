@@ -53,6 +53,7 @@ PIPELINES = {
 COMMANDS = {
     **PIPELINES,
     "plan": "Print what one of these would make, without making it: beam-tfrec plan coco ...",
+    "similar": "Find near copies of images, also across splits: beam-tfrec similar coco ...",
     "verify": "Check data sets, or any TFRecord files, for damage.",
     "show": "Print features and records of a data set or TFRecord file.",
     "diff": "Compare two data sets record by record.",

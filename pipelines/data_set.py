@@ -42,7 +42,7 @@ from beam_tfrec.transforms.sources.read_samples import (
     is_there,
     uri_identity,
 )
-from beam_tfrec.transforms.storage import check_uri, name_below, open_storage
+from beam_tfrec.transforms.storage import check_uri, find_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -65,6 +65,9 @@ class DataSetConfig(DataSetJob):
         waits: wait for the job's end, and print the summary.
         plan: `text` or `json` to print what the run would make, instead of running; empty to run.
         quiet: print no progress and no notes.
+        drop_similar: URI of a table of near copies; only the image to keep of each cluster is
+            written. Empty to write all.
+        similar_crc32c: CRC-32C of that table in hex, as `completed` finds it.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -78,6 +81,8 @@ class DataSetConfig(DataSetJob):
     waits: bool = True
     plan: str = ""
     quiet: bool = False
+    drop_similar: str = ""
+    similar_crc32c: str = ""
 
     images_field: ClassVar[str] = ""
     """Field with the URI of each split's images, which may be a data set; empty for none."""
@@ -103,6 +108,10 @@ class DataSetConfig(DataSetJob):
             raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
+        if self.drop_similar and self.layout.per_annotation:
+            raise ValueError(
+                f"drop_similar needs an image a record, got layout {self.layout.name}: leave it out"
+            )
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
@@ -183,7 +192,7 @@ class DataSetConfig(DataSetJob):
     @property
     def option_files(self) -> list[str]:
         """URIs of files that options name, and that must lie apart from the output."""
-        return [*filter(None, [self.exclude, self.splitting.group_table])]
+        return [*filter(None, [self.exclude, self.drop_similar, self.splitting.group_table])]
 
     @property
     def optional_splits(self) -> tuple[str, ...]:
@@ -191,7 +200,7 @@ class DataSetConfig(DataSetJob):
         return self.splits if self.conversion.buckets else self.splitting.optional_splits
 
     def completed(self) -> Self:
-        """Return a copy with what the sources show: roots that are data sets, or columns.
+        """Return a copy with what the sources show: roots that are data sets, columns, checksums.
 
         Raises:
             ValueError: when options do not fit the sources.
@@ -200,6 +209,9 @@ class DataSetConfig(DataSetJob):
         if table := self.splitting.group_table:
             identity = uri_identity([table], "", self.access)
             changes["splitting"] = replace(self.splitting, table_identity=identity)
+        if self.drop_similar:
+            storage, entry = find_uri(self.drop_similar, self.access)
+            changes["similar_crc32c"] = f"{storage.crc32c(entry.name):08x}"
         given = {root: uri for root, uri in self.roots.items() if root in self.given}
         if not (self.images_field and given):
             return replace(self, **changes)
@@ -271,7 +283,9 @@ class DataSetConfig(DataSetJob):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
+        similar = {"drop_similar": self.similar_crc32c} if self.drop_similar else {}
         return {
+            **similar,
             **self.sharding.options(),
             **self.layout.options(),
             **self.earlier.options(),
@@ -363,18 +377,26 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
-    """Build the graph from the sources to the planned shards. It publishes nothing."""
+def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+    """Build the graph from the sources to pinned samples, and return the spool of payloads."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
         there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(sources=there)
-    samples = read.samples
+    samples, rejected = read.samples, read.rejected
+    if config.drop_similar:
+        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
+
+        splits = config.source_splits if config.splitting.is_given else ()
+        drop = DropSimilar(config.drop_similar, splits, config.access)
+        dropped = samples | "DropSimilar" >> drop
+        samples = dropped.samples
+        rejected = (rejected, dropped.rejected) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
-    rejected, sources, tallies, skipped = read.rejected, read.sources, read.tallies, None
+    sources, tallies, skipped = read.sources, read.tallies, None
     if config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 
@@ -393,6 +415,13 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    return SourceSamples(samples, rejected, sources, tallies=tallies), spool
+
+
+def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+    """Build the graph from the sources to the planned shards. It publishes nothing."""
+    read, spool = read_data_set(root, config)
+    samples, sources = read.samples, read.sources
     if config.conversion.buckets:
         from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
 
@@ -403,11 +432,11 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding,
         estimated_bytes(config),
-        tallies,
+        read.tallies,
         config.budget,
         spool,
     )
-    return PlannedDataSet(planned, sources, rejected, tallies, spool)
+    return PlannedDataSet(planned, sources, read.rejected, read.tallies, spool)
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:

@@ -72,6 +72,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
         fields = {"check": flags.check, "conversion": conversion}
+        fields["drop_similar"] = flags.drop_similar or ""
     dropped = getattr(flags, "max_dropped", None)
     names = flags.shard_names or ("plain" if getattr(flags, "layout", "") == "tfds" else "counted")
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
@@ -260,6 +261,8 @@ def _add_image_flags(group: FlagGroup) -> None:
     group.number("--quality", quality, rare=True)
     color = "channels of images (default keep; rgb for plain pixels)"
     group.choice("--color", color, Color, rare=True)
+    similar = "of each cluster in this file of beam-tfrec similar, write only the image to keep"
+    group.text("--drop_similar", similar, "FILE.parquet", rare=True)
 
 
 def _add_shard_flags(parser: FlagParser) -> None:

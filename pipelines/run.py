@@ -179,7 +179,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
         if config.overwrite:
-            _check_sources(config)
+            check_sources(config)
             refuse_others(output, config.names, config.splits, overwrite=True)
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
@@ -196,7 +196,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
-        _check_sources(config)
+        check_sources(config)
         refuse_others(output, config.names, config.splits, overwrite=False)
         _run_graph(config, options)
         if config.waits and not engines.makes_template(options):
@@ -205,15 +205,33 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
 
 def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
     """Run the graph, with progress and builder processes where it runs here."""
-    installed, conversion = version("pillow"), config.conversion
-    is_old = int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR
+    conversion = config.conversion
     decodes = conversion.changes or conversion.turns or config.check is Check.DECODE
-    if is_old and decodes and config.layout.reads_images:
+    if decodes and config.layout.reads_images:
+        warn_of_pillow()
+    with showing_progress(config, options) as around:
+        if _can_build_elsewhere(config, options):
+            # ShardBuilders (transforms/builders.py) finds these by the output's URI.
+            around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
+        engines.run_graph(partial(build, config=config), options, waits=config.waits)
+
+
+def warn_of_pillow() -> None:
+    """Log a warning if the installed Pillow is not safe for decoding."""
+    installed = version("pillow")
+    if int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
         _LOG.warning(
             "images are decoded by Pillow %s, which has a critical JPEG overflow"
             f" (CVE-2026-112403); install pillow>={SAFE_PILLOW_MAJOR}, as requirements.lock does",
             installed,
         )
+
+
+@contextlib.contextmanager
+def showing_progress(
+    config: DataSetConfig, options: PipelineOptions
+) -> Iterator[contextlib.ExitStack]:
+    """Show the progress of workers in this process; yield a stack for more contexts."""
     PROGRESS.reset()
     spare_the_collector()
     with contextlib.ExitStack() as around:
@@ -224,10 +242,7 @@ def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
             thread.start()
             around.callback(thread.join)
             around.callback(ended.set)
-        if _can_build_elsewhere(config, options):
-            # ShardBuilders (transforms/builders.py) finds these by the output's URI.
-            around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
-        engines.run_graph(partial(build, config=config), options, waits=config.waits)
+        yield around
 
 
 def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> bool:
@@ -268,7 +283,7 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
     if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
         return
-    _check_sources(config)
+    check_sources(config)
     spare_the_collector()
     engines.run_graph(partial(build_plan, config=config), PipelineOptions([]))  # here, always
     elsewhere = "" if engines.runs_workers_here(options) else engines.runner_of(options)
@@ -361,7 +376,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         yield "    nothing is new: the split is empty here"
 
 
-def _check_sources(config: DataSetConfig) -> None:
+def check_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *config.option_files):
         try:

@@ -211,6 +211,7 @@ class TableConfig(StagingConfig):
             ValueError: with the value and the remedy.
         """
         plain = self.check is Check.HEADER and self.conversion == NO_CONVERSION
+        plain = plain and not self.drop_similar
         if not plain and not self.image_column:
             raise ValueError("check and image options need --image_column: add it, or omit them")
         layout, mismatch, stores = self.layout, self.detection.on_size_mismatch, self.stores_images

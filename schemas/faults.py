@@ -58,6 +58,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-IMG-PIXELS": "the image has more pixels than the limit",
         "E-IMG-DAMAGED": "the image cannot be decoded",
         "E-IMG-SIZE": "width and height differ from the annotation file's",
+        "E-IMG-SIMILAR": "the image is a near copy of another one, which is kept",
         "E-SRC-TWICE": "several files of one root have the sample's name",
         "E-SRC-LABEL": "the sample has no class, or a number without a name",
         "E-ROW-CSV": "the row has stray quotes, or another number of cells than the header",
@@ -187,6 +188,11 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     def scope(self) -> Scope:
         """Whether a sample was rejected, or an annotation alone."""
         return FAULTS[self.code].scope
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether it counts against the budget of samples: not if a flag asks to leave it out."""
+        return self.scope is Scope.SAMPLE and self.code != "E-IMG-SIMILAR"
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def commands(text: str) -> Iterator[list[str]]:
 @each_page
 def test_commands_parse(page: Path) -> None:
     for name, *arguments in commands(page.read_text()):
-        if name == "plan":
+        if name in ("plan", "similar"):
             name, *arguments = arguments
         if name in {*PIPELINES, *COMMANDS} and arguments != ["--help"]:
             check_command(name, arguments)

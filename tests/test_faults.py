@@ -97,6 +97,8 @@ def consequence(fault: Fault) -> str:
         return f"`coco`: exit code {fault.exit_code}; {otherwise}"
     if fault.scope is Scope.ANNOTATION:
         return "the annotation is dropped (`--max_dropped`)"
+    if fault is FAULTS["E-IMG-SIMILAR"]:
+        return "the sample is left out, with its annotations (`--drop_similar`)"
     return "the sample is rejected, with its annotations (`--max_rejected`)"
 
 

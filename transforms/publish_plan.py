@@ -191,7 +191,7 @@ def check_budget_aloud(
             `E-SET-EMPTY`.
     """
     in_order = sorted(rejects, key=reject_order)
-    samples = [reject for reject in in_order if reject.scope is Scope.SAMPLE]
+    samples = [reject for reject in in_order if reject.has_budget]
     count = len(samples)
     listed = sum(source.listed - source.earlier_images for source in sources)
     if count > job.budget.allowed(listed):
@@ -200,7 +200,7 @@ def check_budget_aloud(
             f"{count} of {listed} samples rejected, at most {job.budget} allowed"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
-        _show_rejects(samples, f"rejected{see}")
+        show_rejects(samples, f"rejected{see}")
         raise _over_budget(job, what, "--max_rejected", count if count < listed else 0)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
@@ -223,11 +223,12 @@ def check_budget_aloud(
             )
             over.append((len(of_split), what))
     if over:
-        _show_rejects(dropped, f"dropped{see}")
+        show_rejects(dropped, f"dropped{see}")
         raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
 
 
-def _show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
+def show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
+    """Log the first rejects, and the number of the others."""
     for reject in rejects[:_SHOWN_REJECTS]:
         _LOG.warning("%s", reject_text(reject, fate))
     if more := len(rejects[_SHOWN_REJECTS:]):

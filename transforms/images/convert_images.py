@@ -134,6 +134,11 @@ def upper_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
+def transposed(image: Image.Image, turn: int) -> Image.Image:
+    """Return an image turned as an EXIF orientation says."""
+    return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))
+
+
 def pixels_of(image: Image.Image, size_px: tuple[int, int], box_px: BoxPx, dtype: str) -> NDArray:
     """Return an image's pixels as an array: height x width x channels.
 
@@ -279,7 +284,7 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
         ids: Image.Image = load(image.data, image.info)
         if ids.mode == "P":  # Pillow would write places beyond the palette with too few bits
             ids = Image.frombytes("L", ids.size, ids.tobytes())
-        ids = _transposed(ids, turn)
+        ids = transposed(ids, turn)
         if window is not None:
             crop = window.crop and unturn_box(*window.crop, inverse_orientation(view))
             size_px, window = turn_size(photo.info.size_px, view), Window(own_px, crop)
@@ -346,7 +351,7 @@ def _encoded_again(
     if encoding is Encoding.JPEG:
         picture = over_white(picture)
     picture = _resampled(picture, stored, _box_px(decoded.shown_px, stored.crop))
-    picture = _transposed(picture, turn)
+    picture = transposed(picture, turn)
     picture.info = {}
     # A profile for other channels is dropped, and EXIF that is too large for a JPEG segment.
     exif = _EXIF_PREFIX + (decoded.exif if turn == 1 else upright_exif(decoded.exif))
@@ -397,7 +402,3 @@ def _resampled(image: Image.Image, wanted: Resized, box_px: BoxPx) -> Image.Imag
     if image.mode == "I;16":
         return Image.fromarray(pixels_of(image, wanted.size_px, box_px, "uint16")[:, :, 0])
     return image.resize(wanted.size_px, Image.Resampling.BILINEAR, box_px)
-
-
-def _transposed(image: Image.Image, turn: int) -> Image.Image:
-    return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))

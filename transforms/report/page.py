@@ -149,7 +149,7 @@ def with_report(manifest: Manifest, output: str, access: Access) -> Manifest:
 
 def render_page(report: Report) -> bytes:
     """Return the bytes of `report.html`, with a seal that shows later edits."""
-    environment = _environment()
+    environment = page_environment()
     assets = resources.files(__package__) / "assets"
     style, script = (assets.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = environment.get_template("page.html.j2")
@@ -343,7 +343,8 @@ def _data_uri(data: bytes, kind: str) -> str:
 
 
 @cache
-def _environment() -> "Environment":
+def page_environment() -> "Environment":
+    """Return the environment of the pages' templates, which escapes all texts."""
     environment = template_environment(
         "beam_tfrec.transforms.report", "assets", autoescape=True, finalize=_finalize
     )

@@ -1,0 +1,387 @@
+"""Find near copies of images: hashes of pictures, and clusters of images with near hashes.
+
+Two images are near copies if both of their hashes differ in few bits: the perceptual hash (signs of
+a cosine transform) and the difference hash (steps of brightness along rows). Both are those of the
+library ImageHash. An image may also be a near copy of another's mirror image.
+
+Images are hashed by all workers. Then one worker holds the keys and hashes of all images, since the
+table of images is one sorted file. It compares only hashes with a whole band of bits in common.
+"""
+
+import functools
+import hashlib
+import itertools
+import logging
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from apache_beam.utils.shared import Shared
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.schemas.geometry.boxes import turn_size
+from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.samples import PHOTO, Sample, pack
+from beam_tfrec.schemas.tfrecord import FrameError
+from beam_tfrec.transforms.build_records import ShardJob, bytes_in_flight, check_all
+from beam_tfrec.transforms.build_shard import gate_for
+from beam_tfrec.transforms.gate import GateLimits, WorkerGate
+from beam_tfrec.transforms.images import convert_images as pictures
+from beam_tfrec.transforms.images.check_images import decoding
+from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.progress import PROGRESS, Counts
+from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.sources.read_blobs import read_blob
+from beam_tfrec.transforms.sources.read_samples import RejectedOutput
+from beam_tfrec.transforms.storage import Access, Storage, open_storage, read_uri
+
+MAX_COMPARED = 200
+"""Each hash is compared with so many of the next ones in a band, so that time stays linear."""
+
+MAX_DISTANCE = 10
+"""Largest distance in bits: with more, bands are so short that most images share one."""
+
+_LOG = logging.getLogger(__name__)
+_STAGE = "hash_images"
+_HASH_BITS = 64
+_SMALL_PX = 128  # smallest side of a decoded JPEG: four times what the hashes need
+_SIDE_PX, _WAVES = 32, 8
+_LANCZOS = Image.Resampling.LANCZOS
+_ANGLES = np.outer(np.arange(_WAVES), 2 * np.arange(_SIDE_PX) + 1)
+_COSINES = np.cos(np.pi / (2 * _SIDE_PX) * _ANGLES)
+_DECIMALS = 6  # equal areas give sums near 0, whose last digits depend on the processor
+_COLUMNS = ["split", "key", "cluster", "keep"]
+_MOST_AT_ONCE = 1024  # images in a batch
+
+Links = NDArray[np.int32]
+"""Pairs of near hashes, a row each: the columns are distance in bits, 1 for a mirror image, and the
+numbers of both."""
+
+Copies = Mapping[tuple[str, str], str]
+"""The kept image of each near copy, by split and key."""
+
+
+class HashedImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An image with its hashes.
+
+    Attributes:
+        split: split of its sample.
+        key: key of its sample.
+        hashes: perceptual and difference hash, then both of the mirror image, 8 bytes each.
+        size_px: width and height as shown.
+        blob: place of its file, packed.
+    """
+
+    split: str
+    key: str
+    hashes: bytes
+    size_px: tuple[int, int]
+    blob: bytes = b""
+
+
+class HashedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Images with their hashes, and samples whose images cannot be hashed."""
+
+    images: list[HashedImage]
+    rejected: list[Rejected]
+
+
+def hash_image(image: EncodedImage) -> bytes:
+    """Return the hashes of an image and of its mirror image, turned upright as EXIF says.
+
+    Raises:
+        BadImage: The image cannot be decoded.
+        MemoryError, RecursionError, OSError: The machine failed, not the image.
+    """
+    with decoding():
+        decoded = pictures.decode_image(image.data, image.info, (_SMALL_PX, _SMALL_PX)).image
+        gray = pictures.over_white(pictures.upper_bits(decoded)).convert("L")
+        upright = pictures.transposed(gray, image.info.orientation)
+        return hash_picture(upright) + hash_picture(ImageOps.mirror(upright))
+
+
+def hash_picture(gray: Image.Image) -> bytes:
+    """Return the perceptual and the difference hash of a gray picture, 8 bytes each.
+
+    They equal `imagehash.phash` and `imagehash.dhash`. Only where brightness is equal over an area
+    may `phash` differ, since `imagehash` compares rounding errors there.
+    """
+    pixels = np.asarray(gray.resize((_SIDE_PX, _SIDE_PX), _LANCZOS), np.float64)
+    waves = np.round(_COSINES @ pixels @ _COSINES.T, _DECIMALS)
+    steps = np.asarray(gray.resize((_WAVES + 1, _WAVES), _LANCZOS))
+    bits = waves > np.median(waves), steps[:, 1:] > steps[:, :-1]
+    return np.packbits(bits).tobytes()
+
+
+def hash_photo(
+    photo: Sample, job: ShardJob, gate: WorkerGate, roots: Mapping[str, Storage]
+) -> HashedImage | Rejected:
+    """Read, check and hash the photo of a sample that has no other blobs.
+
+    Raises:
+        RuntimeError: a storage fault.
+    """
+    (blob,) = photo.blobs
+    try:
+        data = read_blob(roots[blob.root], blob)
+        with gate.working:
+            images = check_all(photo, [data], job.check, job.conversion)
+            if isinstance(images, Unfit):
+                return photo.reject(_STAGE, images.code, images.detail)
+            info = images[0].info
+            with gate.decoding(info.width_px * info.height_px):
+                hashes = hash_image(images[0])
+    except FrameError as error:  # of a record that holds the image
+        return photo.reject(_STAGE, "E-REC-DAMAGED", str(error))
+    except BadImage as error:
+        return photo.reject(_STAGE, error.code, error.detail)
+    size_px = turn_size(info.size_px, info.orientation)
+    return HashedImage(photo.split, photo.key, hashes, size_px, pack(blob))
+
+
+def photos_of(sample: Sample) -> list[Sample]:
+    """Return a sample with nothing but its photo, if it has one."""
+    blobs = sample.blobs[PHOTO : PHOTO + 1]
+    return [Sample(sample.split, sample.key, 0, blobs, b"") for _ in blobs]
+
+
+def find_links(hashes: NDArray[np.uint64], distance: int) -> Links:
+    """Return the pairs of near hashes, each pair at least once.
+
+    A hash is cut into bands, one more than the distance. So two near hashes share a whole band,
+    of the perceptual and of the difference hash. Only hashes that share both are compared.
+
+    Args:
+        hashes: different hashes, a row each, as numbers in the order of `HashedImage.hashes`.
+        distance: largest number of bits in which each of both hashes differs.
+    """
+    found = [np.zeros((0, 4), np.int32)]
+    for bands in itertools.product(range(distance + 1), repeat=2):
+        found += _links_in_bands(hashes, distance, bands)
+    return np.concatenate(found)
+
+
+def _links_in_bands(
+    hashes: NDArray[np.uint64], distance: int, bands: tuple[int, ...]
+) -> Iterator[Links]:
+    """Yield the near hashes that share these two bands, and no earlier ones."""
+    number, shown = len(hashes), np.concatenate([hashes[:, :2], hashes[:, 2:]])
+    values = _band_of(shown[:, 0], bands[0], distance) << np.uint64(_HASH_BITS // 2)
+    values |= _band_of(shown[:, 1], bands[1], distance)
+    order = np.argsort(values, kind="stable")
+    values, sorted_hashes = values[order], [shown[order, at] for at in (0, 1)]
+    first = np.arange(len(order))
+    for step in range(1, MAX_COMPARED + 1):
+        first = first[first + step < len(order)]
+        first = first[values[first] == values[first + step]]
+        if not len(first):
+            return
+        near = first
+        for numbers in sorted_hashes:
+            near = near[np.bitwise_count(numbers[near] ^ numbers[near + step]) <= distance]
+        one, two = order[near], order[near + step]
+        bits = shown[one] ^ shown[two]
+        is_wanted = np.minimum(one, two) < number  # not two mirror images
+        for at, band in enumerate(bands):
+            for earlier in range(band):
+                is_wanted &= _band_of(bits[:, at], earlier, distance) != 0
+        apart = np.bitwise_count(bits).max(axis=1)
+        columns = apart, (one < number) != (two < number), one % number, two % number
+        yield np.stack(columns, axis=1, dtype=np.int32, casting="unsafe")[is_wanted]
+    _LOG.warning("many hashes are alike: each was compared with %d others", MAX_COMPARED)
+
+
+def _band_of(numbers: NDArray[np.uint64], band: int, distance: int) -> NDArray[np.uint64]:
+    """Return the bits of one of `distance + 1` bands."""
+    start, end = (_HASH_BITS * edge // (distance + 1) for edge in (band, band + 1))
+    return numbers >> np.uint64(start) & np.uint64((1 << (end - start)) - 1)
+
+
+def connect(number: int, links: Links) -> NDArray[np.int64]:
+    """Return the smallest of the connected numbers, for each number below `number`."""
+    names = np.arange(number)
+    while True:
+        ends = names[links[:, 2:]]
+        low = ends.min(axis=1)
+        if (ends == low[:, None]).all():
+            return names
+        np.minimum.at(names, ends, low[:, None])
+        while (names != names[names]).any():
+            names = names[names]
+
+
+def make_clusters(
+    number: int, links: Links, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the cluster of each of `number` hashes, and its part without mirror images.
+
+    A cluster of too many hashes is divided: its links must be closer by one bit, until it fits. So
+    a chain is cut where neighbours differ most.
+
+    Args:
+        number: number of hashes.
+        links: pairs of near hashes.
+        most: largest number of hashes in a cluster.
+    """
+    clusters, sides = np.full((2, number), -1)
+    for allowed in range(links[:, 0].max(initial=0), -1, -1):
+        links = links[links[:, 0] <= allowed]
+        names = connect(number, links)
+        fits = (np.bincount(names, minlength=number)[names] <= most) | (allowed == 0)
+        fits &= clusters < 0
+        clusters[fits], sides[fits] = names[fits], connect(number, links[links[:, 1] == 0])[fits]
+        if (clusters >= 0).all():
+            break
+        _LOG.warning("clusters of more than %d hashes at %d bits are divided", most, allowed)
+    return clusters, sides
+
+
+def make_table(images: Iterable[HashedImage], distance: int, most: int) -> pa.Table:
+    """Return the table of all images and their clusters, sorted by split and key.
+
+    A cluster is named by the image to keep: the largest one, or of equal ones that whose key has
+    the smallest digest.
+
+    Args:
+        images: images in any order.
+        distance: largest number of bits in which each hash of two near copies differs.
+        most: largest number of different hashes in a cluster.
+    """
+    rows = sorted(images, key=operator.attrgetter("split", "key"))
+    packed = np.frombuffer(b"".join(row.hashes for row in rows), ">u8").reshape(-1, 4)
+    hashes, places = np.unique(packed.astype(np.uint64), axis=0, return_inverse=True)
+    found = make_clusters(len(hashes), find_links(hashes, distance), most)
+    clusters, sides = (names[places] for names in found)
+    last_kept = sorted(range(len(rows)), key=lambda at: _keeping_order(rows[at]), reverse=True)
+    kept = dict(zip(clusters[last_kept].tolist(), last_kept, strict=True))
+    keeps = np.array([kept[cluster] for cluster in clusters.tolist()], int)
+    return pa.table(
+        {
+            "split": [row.split for row in rows],
+            "key": [row.key for row in rows],
+            "phash": [row.hashes[:8].hex() for row in rows],
+            "dhash": [row.hashes[8:16].hex() for row in rows],
+            "width": [row.size_px[0] for row in rows],
+            "height": [row.size_px[1] for row in rows],
+            "cluster": [f"{rows[at].split}/{rows[at].key}" for at in keeps],
+            "size": np.bincount(clusters)[clusters],
+            "mirrored": sides != sides[keeps],
+            "keep": keeps == np.arange(len(rows)),
+        }
+    )
+
+
+def _keeping_order(image: HashedImage) -> tuple[int, bytes]:
+    name = f"{image.split}\0{image.key}".encode()
+    return -image.size_px[0] * image.size_px[1], hashlib.blake2b(name, digest_size=16).digest()
+
+
+def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
+    """Return the images of a table that are not kept.
+
+    Args:
+        uri: path or URI of the table.
+        splits: splits of the run; if it divides one source itself, none. The table's do not count
+            then, and are empty in the result.
+        access: settings for the store.
+
+    Raises:
+        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or a
+            storage fault.
+    """
+    remedy = "give a file that beam-tfrec similar made of these sources"
+    try:
+        table = pq.read_table(pa.BufferReader(read_uri(uri, access)), columns=_COLUMNS)
+        copies = table.filter(pc.invert(table["keep"])).to_pydict()
+    except (pa.ArrowException, ValueError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy)) from None
+    if splits and not {*splits}.intersection(table["split"].unique().to_pylist()):
+        what = f"has no split {' or '.join(splits)}"
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+    named = zip(copies["split"], copies["key"], copies["cluster"], strict=True)
+    return {(split if splits else "", key): kept for split, key, kept in named}
+
+
+def drop_similar(sample: Sample, copies: Copies) -> Iterator[Sample | RejectedOutput]:
+    """Yield a sample, or its reject if it is a near copy of a kept one."""
+    if kept := copies.get((sample.split, sample.key)) or copies.get(("", sample.key)):
+        reject = sample.reject("drop_similar", "E-IMG-SIMILAR", f"near copy of {kept}")
+        yield RejectedOutput("rejected", reject)
+    else:
+        yield sample
+
+
+@dataclass(eq=False)
+class DropSimilar(beam.PTransform):
+    """Samples -> the samples to keep, and rejects of the near copies.
+
+    Each worker holds the names of all images that are not kept.
+
+    Attributes:
+        uri: path or URI of the table of near copies.
+        splits: splits of the run; none if it divides one source itself.
+        access: settings for the store.
+    """
+
+    uri: str
+    splits: Sequence[str]
+    access: Access
+
+    def expand(self, samples: beam.PCollection[Sample]) -> Any:
+        """Read the table, and drop the copies."""
+        uris = samples.pipeline | "Table" >> beam.Create([self.uri], reshuffle=False)
+        copies = uris | "ReadCopies" >> beam.Map(read_copies, self.splits, self.access)
+        drop = beam.FlatMap(drop_similar, beam.pvalue.AsSingleton(copies))
+        return samples | "Drop" >> drop.with_outputs("rejected", main="samples")
+
+
+@dataclass(eq=False)
+class HashImages(beam.PTransform):
+    """Samples -> `HashedBatch`es. Each photo is read and decoded once, at a small size.
+
+    Attributes:
+        job: places of the images, and how they are checked.
+        limits: limits of each worker process.
+    """
+
+    job: ShardJob
+    limits: GateLimits
+
+    def expand(self, samples: beam.PCollection[Sample]) -> beam.PCollection[HashedBatch]:
+        """Hash the photos."""
+        photos = samples | "TakePhotos" >> beam.FlatMap(photos_of).with_output_types(Sample)
+        if not is_in_process(photos.pipeline):
+            photos |= "Spread" >> beam.Reshuffle()
+        batches = photos | "Batch" >> beam.BatchElements(_MOST_AT_ONCE // 4, _MOST_AT_ONCE)
+        return batches | "Hash" >> beam.ParDo(_HashPhotos(self.job, self.limits, Shared()))
+
+
+class _HashPhotos(beam.DoFn):
+    """Hashes photos in the threads of the process's gate."""
+
+    def __init__(self, job: ShardJob, limits: GateLimits, shared: Shared) -> None:
+        self._job, self._limits, self._shared = job, limits, shared
+
+    def setup(self) -> None:
+        job = self._job
+        self._gate = self._shared.acquire(lambda: gate_for(self._limits, job))
+        self._roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+
+    def process(self, photos: Sequence[Sample]) -> Iterator[HashedBatch]:
+        size_of = functools.partial(bytes_in_flight, conversion=self._job.conversion)
+        make = functools.partial(hash_photo, job=self._job, gate=self._gate, roots=self._roots)
+        made = [each for _, each in self._gate.in_order(photos, size_of, make)]
+        rejected = [each for each in made if isinstance(each, Rejected)]
+        PROGRESS.add(Counts(len(made), len(rejected)))
+        yield HashedBatch([each for each in made if isinstance(each, HashedImage)], rejected)
