@@ -94,6 +94,9 @@ def load_data_sets(
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
     data_sets = find_data_sets(roots, access)
+    if any(manifest.is_array_record for manifest in data_sets.manifests):
+        what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
+        raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
     shards = list_shards(data_sets, split)
     counts = [shard.entry.records for shard in shards]
     dropping, least = reading.drop_remainder, reading.batch_size or 1

@@ -18,7 +18,7 @@ from beam_tfrec.schemas.faults import FAULTS
 from beam_tfrec.schemas.features import Feature, Kind
 from beam_tfrec.schemas.labels import is_link
 from beam_tfrec.schemas.manifest import Manifest, SplitSummary, spec_of
-from beam_tfrec.schemas.shards import PLAIN
+from beam_tfrec.schemas.shards import full_template
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -79,7 +79,7 @@ def data_card(manifest: Manifest) -> str:
         is_opaque=spec.is_opaque,
         message="bytes" if spec.is_opaque else message,
         first_split=Markdown(manifest.shards[0].split if manifest.shards else ""),
-        plain=PLAIN,
+        plain=full_template("plain", array_record=manifest.is_array_record),
         seal=BLANK_SEAL,
     )
     return sealed(text)

@@ -10,14 +10,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_tfrec.schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest
-from beam_tfrec.schemas.shards import PLAIN
+from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.schemas.shards import full_template
+from beam_tfrec.schemas.tfrecord import ARRAY_RECORD_SUFFIX
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
-_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
+_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}"  # with .tfrec: train-00000-of-00016.tfrec
 # TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
 # error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
@@ -161,13 +162,15 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
 
 def dataset_info_json(manifest: Manifest) -> str:
     """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
-    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    plain = full_template("plain", array_record=manifest.is_array_record)
+    is_plain = manifest.plan.options.get("shard_names") == plain
+    suffix = ARRAY_RECORD_SUFFIX if manifest.is_array_record else ".tfrec"
     splits = [
         {
             "name": split,
             "shardLengths": [str(e.records) for e in manifest.shards if e.split == split],
             "numBytes": str(summary.bytes),
-            "filepathTemplate": _PLAIN_TEMPLATE if is_plain else _NOT_PLAIN_TEMPLATE,
+            "filepathTemplate": _PLAIN_TEMPLATE + suffix if is_plain else _NOT_PLAIN_TEMPLATE,
         }
         for split, summary in sorted(manifest.splits.items())
         if summary.shards
@@ -175,9 +178,9 @@ def dataset_info_json(manifest: Manifest) -> str:
     return _to_text(
         {
             "name": f"beam_tfrec_{manifest.layout}",
-            "version": f"{FORMAT_VERSION}.0.0",
+            "version": f"{manifest.format_version}.0.0",
             "description": f"{manifest.layout} Examples written by beam-tfrec; see manifest.json.",
-            "fileFormat": "tfrecord",
+            "fileFormat": "array_record" if manifest.is_array_record else "tfrecord",
             "splits": splits,
         }
     )

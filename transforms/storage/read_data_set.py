@@ -94,7 +94,7 @@ def list_shards(storage: Storage, manifest: Manifest, remedy: str, split: str = 
     """
     there = {entry.name: entry for entry in storage.list(recursive=False)}
     shards: list[Shard] = []
-    for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for entry, (index_name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if split in ("", entry.split):
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
@@ -149,7 +149,7 @@ def read_rows(storage: Storage, name: str, shard_bytes: int, remedy: str) -> "li
     """
     from beam_tfrec.transforms.shard_index import index_of_shard  # pyarrow takes 0.2 s
 
-    return read_index(storage, name, remedy, lambda data: index_of_shard(data, shard_bytes))
+    return read_index(storage, name, remedy, lambda data: index_of_shard(data, name, shard_bytes))
 
 
 def parts_of(shard: Shard, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:
