@@ -294,7 +294,9 @@ class GrowingShard:
             self._unwritten += parts
         else:
             offset, size = len(self.rows), size - FRAME_BYTES
-            self._array_record.write(b"".join(parts)[HEADER_BYTES:-CRC_BYTES])
+            is_one = len(parts) == 1  # a small record is framed as a whole
+            data = parts[0][HEADER_BYTES:-CRC_BYTES] if is_one else b"".join(parts[1:-1])
+            self._array_record.write(data)
         if ready is not None:
             row = ready.at(sample.key, offset, size)
         else:

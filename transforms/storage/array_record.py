@@ -33,8 +33,9 @@ def check_options(options: str) -> None:
     Raises:
         ValueError: The library refuses the options, or is not installed.
     """
+    library = _library()
     try:
-        _library().ArrayRecordWriter(os.devnull, options).close()
+        library.ArrayRecordWriter(os.devnull, options).close()
     except ValueError as error:
         what = f"array_record_options must be the writer's, got {options!r}"
         raise ValueError(f"{what}: {error}") from None
