@@ -16,11 +16,10 @@ import beam_tfrec
 from beam_tfrec.pipelines import coco, diff, records, report, show
 from beam_tfrec.pipelines.verify import verify
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
-from beam_tfrec.transforms.storage import Entry, open_storage
-from beam_tfrec.transforms.storage.array_record import open_array_record
 from beam_tfrec.transforms.verify import VerifyConfig
 from tests import oracle
 from tests.coco_command import Run, finish, run_coco, run_pipeline, start_coco
+from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of, read_records
 
 TRAIN = [
@@ -184,14 +183,12 @@ def test_damage_and_changes_are_told(out: Path) -> None:
 
 
 def test_what_needs_ranges_of_bytes_is_refused(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-ARG gs://b/o/a.array_record: .*copy the data set"):
-        open_array_record(open_storage("gs://b/o"), Entry("a.array_record", 1, "1"))
     annotations = oracle.DATA / "coco_train/annotations/instances.json"
     flags = ("--images", whole, "--annotations", annotations, "--output", tmp_path / "out")
     assert "has ArrayRecord files" in run_coco(*flags).fault
 
 
-def copy(output: Path, *flags: object) -> Run:
+def copy(output: Path | str, *flags: object) -> Run:
     return run_pipeline(records.run, "--records", *flags, "--no_report", "--output", output)
 
 
@@ -202,6 +199,20 @@ def test_records_are_copied_both_ways(whole: Path, tfrecord: Path, tmp_path: Pat
         assert shards(target) == shards(wanted)
         assert run_pipeline(diff.run, target, source).out.endswith("equal\n")
     assert not (tmp_path / "tfrecord0/_staged").exists()
+
+
+def test_a_bucket_is_written_verified_and_copied_from(
+    whole: Path, tfrecord: Path, stand_in: GcsStandIn, tmp_path: Path
+) -> None:
+    stand_in.make_bucket("b")
+    assert copy("gs://b/new", tfrecord, *TWO, *ARRAY).code == 0
+    for name, data in shards(whole).items():
+        assert stand_in.objects("b")[f"new/{name}"] == data
+    assert not verify(VerifyConfig(("gs://b/new",), deep=True))
+    assert copy(tmp_path / "out", "gs://b/new", *TWO).code == 0
+    assert shards(tmp_path / "out") == shards(tfrecord)
+    with pytest.raises(RuntimeError, match=r"^E-ARG gs://b/new/.*copy the data set to a disk"):
+        beam_tfrec.open("gs://b/new", "train")[0]
 
 
 def test_files_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
