@@ -1,4 +1,4 @@
-"""Read a TFRecord file of any origin in pieces, and check both checksums of every frame.
+"""Read a TFRecord or ArrayRecord file of any origin in pieces, and check all checksums.
 
 The length in a frame's header is compared with the rest of the file before it is used. A record
 above `MAX_RECORD_BYTES` is checksummed in pieces and not kept. After a damaged header, reading

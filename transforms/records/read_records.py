@@ -1,4 +1,4 @@
-"""Samples from the records of TFRecord files, or of data sets of ours.
+"""Samples from the records of TFRecord and ArrayRecord files, or of data sets of ours.
 
 `plan_source` reads the manifest of a listed source, if there is one. `RecordReader`
 makes the samples of a file. A sample's blob is the range of its framed record.

@@ -37,8 +37,8 @@ def check_options(options: str) -> None:
     try:
         library.ArrayRecordWriter(os.devnull, options).close()
     except ValueError as error:
-        what = f"array_record_options must be the writer's, got {options!r}"
-        raise ValueError(f"{what}: {error}") from None
+        what = f"array_record_options must be the writer's, got {options!r} ({error})"
+        raise ValueError(f"{what}: give such as {DEFAULT_OPTIONS}") from None
 
 
 def plan_options(options: str) -> dict[str, str]:
