@@ -78,14 +78,6 @@ def shift(out: Path) -> None:
     path.write_bytes(index_to_parquet([replace(row, offset=100 * row.offset) for row in rows]))
 
 
-def swap(out: Path) -> None:
-    """Exchange the shards, which have their own order."""
-    first, second = sorted(out.glob("*.array_record"))
-    data = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(data)
-
-
 def test_the_same_records_in_the_same_order(tfrecord: Path, whole: Path) -> None:
     assert payloads(whole) == payloads(tfrecord)
     manifest = json.loads((whole / "manifest.json").read_text())
@@ -143,7 +135,6 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "damaged": (damage, "E-VER-CRC train-00000-of-00002.array_record record 1 (key '"),
     "shifted": (shift, "E-VER-INDEX index/train-00000-of-00002.array_record.parquet: its offsets"),
-    "swapped": (swap, "E-VER-SIZE OUT/train-00000-of-00002.array_record: has "),
 }
 
 
