@@ -42,6 +42,7 @@ setup(
         "urllib3>=2.0",
     ],
     extras_require={
+        "array_record": ["array_record>=0.8.1"],
         "tensorflow": ["tensorflow>=2.16"],
         "gcp": ["apache-beam[gcp]>=2.77"],
     },

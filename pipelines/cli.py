@@ -63,7 +63,7 @@ REMOVED = {"doctor": "run the command with --plan, which checks sources, output 
 """Commands of earlier checkouts, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
 A_SET = "a data set (a folder or URI with a manifest.json)"
-SETS_OR_FILES = f"{A_SET}, a TFRecord file of any origin, or a folder of such files"
+SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0

@@ -42,7 +42,13 @@ from beam_tfrec.transforms.sources.read_samples import (
     is_there,
     uri_identity,
 )
-from beam_tfrec.transforms.storage import check_uri, find_uri, name_below, open_storage
+from beam_tfrec.transforms.storage import (
+    array_record,
+    check_uri,
+    find_uri,
+    name_below,
+    open_storage,
+)
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -106,6 +112,9 @@ class DataSetConfig(DataSetJob):
         check_splits_named("order", self.sharding.order, source, self.splits)
         if self.sharding.seed and {*map(self.sharding.order_of, self.splits)} == {Order.INPUT}:
             raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
+        self.names.check_format(array_record=bool(self.array_record_options))
+        if self.array_record_options:
+            array_record.check_options(self.array_record_options)
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
@@ -291,6 +300,7 @@ class DataSetConfig(DataSetJob):
             **self.earlier.options(),
             **self.conversion.options(),
             **self.splitting.options(),
+            **array_record.plan_options(self.array_record_options),
             "check": self.check.value,
             "layout": self.layout.name,
             "shard_names": self.names.template,

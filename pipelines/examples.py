@@ -168,6 +168,9 @@ class ReadExamples(beam.PTransform):
 def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.ShardPart]:
     storage = open_storage(uri, access)
     manifest, _ = read_data_set.read_finished(storage, "uri")
+    if manifest.is_array_record:
+        what, remedy = "has ArrayRecord files", "copy it to TFRecord by beam-tfrec records"
+        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
     if split not in manifest.splits:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
         raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))

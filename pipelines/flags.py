@@ -21,7 +21,7 @@ from beam_tfrec.schemas.geometry.size_buckets import parse_buckets
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.schemas.samples import Order
-from beam_tfrec.schemas.shards import NAMED_TEMPLATES, ShardNames
+from beam_tfrec.schemas.shards import ShardNames, full_template
 from beam_tfrec.schemas.splits import CLASS, GIVEN, USUAL_SPLITS, Splitting, fold_names
 from beam_tfrec.transforms.earlier import DATE, Since, expand_date, parse_date
 from beam_tfrec.transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS, GateLimits
@@ -29,6 +29,7 @@ from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import Access
+from beam_tfrec.transforms.storage.array_record import DEFAULT_OPTIONS
 
 _FOLDS = re.compile(r"\s*fold\*([0-9]+)\s*")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
@@ -74,12 +75,17 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         fields = {"check": flags.check, "conversion": conversion}
         fields["drop_similar"] = flags.drop_similar or ""
     dropped = getattr(flags, "max_dropped", None)
+    is_array = flags.record_format == "array_record"
+    if flags.array_record_options is not None and not is_array:
+        what = f"record_format array_record, got {flags.array_record_options!r}: leave it out"
+        raise ValueError(f"array_record_options must come with {what}")
     names = flags.shard_names or ("plain" if getattr(flags, "layout", "") == "tfds" else "counted")
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     return fields | {
         "output": expand_date(flags.output, date),
         "sharding": _sharding_of(flags),
-        "names": ShardNames(NAMED_TEMPLATES.get(names, names)),
+        "names": ShardNames(full_template(names, array_record=is_array)),
+        "array_record_options": (flags.array_record_options or DEFAULT_OPTIONS) * is_array,
         "splitting": Splitting(
             by=flags.split_by,
             shares=shares,
@@ -283,6 +289,10 @@ def _add_shard_flags(parser: FlagParser) -> None:
         " folder for each split (default counted; plain with --layout tfds)",
         "NAMES",
     )
+    file_format = "tfrecord, or array_record for random access by Grain and TFDS"
+    group.choice("--record_format", file_format, ["tfrecord", "array_record"], "tfrecord")
+    writer = f"options of the ArrayRecord writer (default {DEFAULT_OPTIONS})"
+    group.text("--array_record_options", writer, "OPTIONS")
     order = "order of records, shuffled or input, for each split or for all (default shuffled)"
     group.several("--order", order, "[SPLIT=]ORDER")
     group.number("--seed", "seed of the shuffle (default 0)", 0)

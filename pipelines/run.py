@@ -339,7 +339,8 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
         yield "    import beam_tfrec"
-        yield f"    dataset = beam_tfrec.load({where})  # tf.data"
+        if not manifest.is_array_record:
+            yield f"    dataset = beam_tfrec.load({where})  # tf.data"
         yield f"    records = beam_tfrec.open({where})  # without TensorFlow"
 
 

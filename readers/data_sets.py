@@ -22,7 +22,7 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.splits import fold_names
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
@@ -98,7 +98,7 @@ class DataSets:
         found = [
             ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
             for place, manifest in enumerate(self.manifests)
-            for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+            for entry, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True)
             if entry.split in wanted
         ]
         there = {shard.entry.split for shard in found}
@@ -250,6 +250,8 @@ def list_shards(data_sets: DataSets, split: Splits) -> list[ShardFile]:
 def read_offsets(file: ShardFile, storage: Storage) -> array.array:
     """Return the byte offset of each record in a shard, then the end of the last record.
 
+    In an ArrayRecord file these are offsets among the records' own bytes.
+
     Raises:
         RuntimeError: `E-VER-MISSING`: the index is missing. `E-VER-INDEX`: it does not fit the
             shard.
@@ -259,6 +261,8 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
     index = _index_columns(file, storage, ["offset", "size"])
     starts, sizes = (index[name].to_numpy() for name in ("offset", "size"))
     ends = np.append(starts, file.entry.bytes)
+    if is_array_record(file.entry.file):
+        return array.array("q", np.append(0, np.cumsum(sizes)).tobytes())
     if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
         what = f"the index's records do not fill the shard's {ends[-1]} bytes"
         where = join_uri(storage.root, file.index_name)

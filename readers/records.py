@@ -32,7 +32,7 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import OPAQUE_KEY, Feature, FeatureSpec, Kind, roles_of_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Message, kind_of, read_sequence
-from beam_tfrec.schemas.tfrecord import FrameError, read_frame
+from beam_tfrec.schemas.tfrecord import FrameError, is_array_record, read_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -200,8 +200,9 @@ class Records(Sequence[Record]):
             key = f" (key {next(self.reader.keys([member.shard]))[member.number]})"
         except RuntimeError:  # the record is the fault to report, not its unreadable index
             key = ""
-        where = f"record {member.number}{key} at byte {offset}"
         uri = self.reader.shards[member.shard].uri
+        at = "" if is_array_record(uri) else f" at byte {offset}"
+        where = f"record {member.number}{key}{at}"
         return RuntimeError(fault_line(code, uri, f"{where}: {what}", remedy))
 
     def __repr__(self) -> str:
@@ -226,17 +227,20 @@ class Records(Sequence[Record]):
 
     def _read(self, index: SupportsIndex) -> tuple[bytes, Record]:
         (span,) = self.reader.spans([self._member(index)])
-        return next(self._parsed(span, self.reader.read(span.shard, span.start, span.end)))
+        return next(self._parsed(span, self.reader.read(span)))
 
-    def _parsed(self, span: Span, data: bytes) -> Iterator[tuple[bytes, Record]]:
+    def _parsed(self, span: Span, data: bytes | list[bytes]) -> Iterator[tuple[bytes, Record]]:
         """Yield each record of a span, encoded and parsed, after comparing its checksums."""
         if sys.modules.get("jax") is not None:
             _register_with_jax()
         offsets = self.reader.offsets(span.shard)
-        for member in span.members:
+        for place, member in enumerate(span.members):
             start, end = offsets[member.number], offsets[member.number + 1]
             try:
-                encoded = read_frame(data, start - span.start, end - span.start)
+                if isinstance(data, list):
+                    encoded = data[place]
+                else:
+                    encoded = read_frame(data, start - span.start, end - span.start)
                 record = self._parse(encoded)
             except FrameError as error:
                 raise self.damage(error.code, member, str(error)) from None

@@ -4,13 +4,24 @@ import array
 import bisect
 import itertools
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from beam_tfrec.readers.data_sets import DataSets, Part, ShardFile, read_keys, read_offsets
+from beam_tfrec.readers.data_sets import (
+    REMEDY,
+    DataSets,
+    Part,
+    ShardFile,
+    read_keys,
+    read_offsets,
+)
+from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.tfrecord import FrameError, is_array_record
 from beam_tfrec.transforms.storage import Storage, is_local, open_storage
+from beam_tfrec.transforms.storage.array_record import ArrayRecordFile, open_array_record
 
 SPAN_BYTES = 4 << 20
 """Largest read of neighbouring records; a larger record is read alone."""
@@ -84,6 +95,8 @@ class ShardReader:
         self._threads = _LOCAL_THREADS if is_near else _REMOTE_THREADS
         self._span_bytes = LOCAL_SPAN_BYTES if is_near else SPAN_BYTES
         self._offsets: dict[int, array.array] = {}
+        self._array_records: dict[int, ArrayRecordFile] = {}
+        self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(self._threads, "read-records")  # starts lazily
 
     def __len__(self) -> int:
@@ -126,14 +139,34 @@ class ShardReader:
                 lambda file: read_keys(file, self._storages[file.data_set]), files
             )
 
-    def read(self, shard: int, start: int, end: int) -> bytes:
-        """Return a range of bytes from the shard that was listed.
+    def read(self, span: Span) -> bytes | list[bytes]:
+        """Return the bytes of a span, or the records of one in an ArrayRecord file.
 
         Raises:
-            RuntimeError: `E-SRC-CHANGED`: the shard has changed since.
+            RuntimeError: `E-SRC-CHANGED`: the shard has changed since it was listed. `E-VER-…`: an
+                ArrayRecord file is damaged. `E-ARG`: it is in a store.
         """
-        file = self.shards[shard]
-        return self._storages[file.data_set].read(file.entry.file, file.listed, (start, end))
+        file = self.shards[span.shard]
+        if not is_array_record(file.entry.file):
+            storage, listed = self._storages[file.data_set], file.listed
+            return storage.read(file.entry.file, listed, (span.start, span.end))
+        number = 0
+        try:
+            records = self._opened(span.shard)
+            return [records.read(number := member.number) for member in span.members]
+        except FrameError as error:
+            what = f"record {number}: {error}"
+            raise RuntimeError(fault_line(error.code, file.uri, what, REMEDY)) from None
+
+    def _opened(self, shard: int) -> ArrayRecordFile:
+        """Return an ArrayRecord file, which stays open."""
+        with self._lock:
+            if shard not in self._array_records:
+                file = self.shards[shard]
+                assert file.listed is not None
+                opened = open_array_record(self._storages[file.data_set], file.listed)
+                self._array_records[shard] = opened
+            return self._array_records[shard]
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
         """Group neighbouring records into spans.
@@ -156,9 +189,9 @@ class ShardReader:
         if span.members:
             yield span
 
-    def read_spans(self, spans: Iterable[Span]) -> Iterator[tuple[Span, bytes]]:
-        """Yield each span with its bytes, in order; spans are read in parallel."""
-        waiting: deque[tuple[Span, Future[bytes]]] = deque()
+    def read_spans(self, spans: Iterable[Span]) -> Iterator[tuple[Span, bytes | list[bytes]]]:
+        """Yield each span with what `read` returns, in order; spans are read in parallel."""
+        waiting: deque[tuple[Span, Future[bytes | list[bytes]]]] = deque()
         ahead_bytes = 0
         try:
             for span in spans:
@@ -169,7 +202,7 @@ class ShardReader:
                     first, future = waiting.popleft()
                     yield first, future.result()
                     ahead_bytes -= first.end - first.start
-                read = self._executor.submit(self.read, span.shard, span.start, span.end)
+                read = self._executor.submit(self.read, span)
                 waiting.append((span, read))
                 ahead_bytes += size_bytes
             while waiting:

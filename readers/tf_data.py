@@ -117,11 +117,19 @@ def load_data_sets(
     """Return the dataset of `beam_tfrec.load`."""
     if isinstance(roots, Mapping):
         return _load_mixture(roots, split, reading, access)
-    data_sets = find_data_sets(roots, access)
+    data_sets = _find_tfrecords(roots, access)
     buckets = data_sets.records_by_bucket(split)
     if "" in buckets:
         return _load_split(data_sets, split, reading)
     return _load_buckets(data_sets, buckets, reading)
+
+
+def _find_tfrecords(roots: Root | Sequence[Root], access: Access) -> DataSets:
+    data_sets = find_data_sets(roots, access)
+    if any(manifest.is_array_record for manifest in data_sets.manifests):
+        what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
+        raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
+    return data_sets
 
 
 def _load_buckets(
@@ -177,7 +185,7 @@ def _load_mixture(
     wrong = [weight for weight in weights.values() if not 0 < weight < math.inf]
     if wrong:
         raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
-    data_sets = find_data_sets([*weights], access)
+    data_sets = _find_tfrecords([*weights], access)
     shards = list_shards(data_sets, split)
     sources = []
     for place, root in enumerate(weights):

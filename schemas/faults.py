@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from beam_tfrec.schemas.tfrecord import is_array_record
+
 # Only at the end of a line: a file's name may hold such words too.
 _RUNNER_SUFFIX = re.compile(r" ?\[while running '[^']*'\]\s*$", re.MULTILINE)
 
@@ -316,11 +318,12 @@ def at_record(file: str, number: int, offset: int, key: str | None = None) -> st
     Args:
         file: name of the file.
         number: index of the record in the file, from 0.
-        offset: offset of its frame in the file, in bytes.
+        offset: offset of its frame in the file, in bytes; left out for an ArrayRecord file.
         key: the record's key; None if it is not known.
 
     >>> at_record("a.tfrec", 3, 1024, "42")
     "a.tfrec record 3 (key '42') at byte 1024"
     """
     named = "" if key is None else f" (key {key!r})"
-    return f"{file} record {number}{named} at byte {offset}"
+    at = "" if is_array_record(file) else f" at byte {offset}"
+    return f"{file} record {number}{named}{at}"

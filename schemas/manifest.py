@@ -5,7 +5,7 @@ A run writes the plan before the first shard, and the manifest after the last on
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,13 +13,20 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import Feature, FeatureSpec
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
+from beam_tfrec.schemas.tfrecord import is_array_record
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 4
 """Version of the output format. Every change of output bytes raises it.
 
-Readers accept older versions and refuse newer ones.
+Readers accept older versions and refuse newer ones than `NEWEST_VERSION`.
+"""
+
+NEWEST_VERSION = 5
+"""Version of data sets in ArrayRecord files, which older programs must refuse.
+
+Data sets in TFRecord files keep `FORMAT_VERSION`, and their bytes.
 """
 
 MANIFEST_NAME = "manifest.json"
@@ -245,13 +252,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         format: always `beam-tfrec`.
-        format_version: see `FORMAT_VERSION`.
+        format_version: see `FORMAT_VERSION` and `NEWEST_VERSION`.
         layout: name of the layout.
         plan: plan of the run that made it.
         splits: summaries, by split.
         shards: shard files, sorted by split, then index.
         features: features of every Example, sorted by key.
         duplicates: pairs of splits that share contents; left out of the JSON if there are none.
+        record_format: format of the shard files; left out of the JSON for TFRecord files.
         files: sizes and checksums of the other files as written, by name; without indexes and
             receipts. Users may edit documents later. Empty before format version 3.
     """
@@ -264,7 +272,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     shards: list[ShardEntry]
     features: list[Feature]
     duplicates: list[SharedContents] | msgspec.UnsetType = msgspec.UNSET
+    record_format: Literal["array_record"] | msgspec.UnsetType = msgspec.UNSET
     files: dict[str, FileSum] = {}
+
+    @property
+    def is_array_record(self) -> bool:
+        """Whether the shards are ArrayRecord files."""
+        return self.record_format is not msgspec.UNSET
 
 
 def to_json(value: Any) -> bytes:
@@ -326,8 +340,8 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
         head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec":
             raise ValueError(f"format {head.format!r}")
-        if head.format_version > FORMAT_VERSION:
-            what = f"format version {head.format_version} is newer than {FORMAT_VERSION}"
+        if head.format_version > NEWEST_VERSION:
+            what = f"format version {head.format_version} is newer than {NEWEST_VERSION}"
             raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
         return from_json(data, Manifest)
     except ValueError as error:
@@ -366,6 +380,9 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     if manifest.format_version != manifest.plan.format_version:
         versions = f"{manifest.format_version}, its plan has {manifest.plan.format_version}"
         yield f"its format version is {versions}"
+    for entry in manifest.shards:
+        if is_array_record(entry.file) is not manifest.is_array_record:
+            yield f"its shard {entry.file!r} is not of its record_format"
     try:
         for split in manifest.splits:
             order_of(manifest.plan, split)
@@ -417,8 +434,8 @@ def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
             return
 
 
-def index_names_of(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the names of each shard's index: Parquet, and DALI's text form."""
+def index_names_of(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Return the names of each shard's index, see `index_names`."""
     stems = shard_stems([entry.split for entry in manifest.shards])
     pairs = zip(manifest.shards, stems, strict=True)
     return [index_names(entry.index_stem or stem) for entry, stem in pairs]

@@ -1,8 +1,8 @@
 """`ShardPlan`, `ShardInfo` and the names of a shard's files.
 
-A shard has three files: the TFRecord file, its index (in Parquet and as text for DALI), and its
-receipt. A receipt is a JSON file with counts, checksums and rejects of the finished shard. It is
-created before the TFRecord file, so that a rerun knows which shards it can keep.
+A shard has these files: the TFRecord or ArrayRecord file, its index (in Parquet, and for TFRecord
+as text for DALI), and its receipt. A receipt is a JSON file with counts, checksums and rejects of
+the finished shard. It is created before the shard, so that a rerun knows which it can keep.
 """
 
 import re
@@ -14,6 +14,7 @@ import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.tfrecord import ARRAY_RECORD_SUFFIX, is_array_record
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
 PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
@@ -35,6 +36,25 @@ _INDEX_NAME = re.compile(rf"{INDEX_DIR}/(.+)\.(?:parquet|idx)")
 _FOLDER = re.compile(r"[A-Za-z0-9_-]*\{split\}[A-Za-z0-9_-]*")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SHARD_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")
+
+
+def full_template(names: str, *, array_record: bool = False) -> str:
+    """Return the template of names such as `counted` and `plain`; others are templates.
+
+    >>> full_template("plain", array_record=True)
+    '{split}-{index:05}-of-{num_shards:05}.array_record'
+    """
+    template = NAMED_TEMPLATES.get(names)
+    return names if template is None else in_format(template, array_record=array_record)
+
+
+def in_format(template: str, *, array_record: bool) -> str:
+    """Return one of our templates with the suffix of a format of files.
+
+    >>> in_format("beam_tfrec-{split}.tfrecord-{index:05}", array_record=True)
+    'beam_tfrec-{split}.array_record-{index:05}'
+    """
+    return re.sub(r"\.tfrec(ord)?", ARRAY_RECORD_SUFFIX, template) if array_record else template
 
 
 class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -170,15 +190,18 @@ def folder_of(file: str) -> str:
 def index_stem(file: str) -> str:
     """Return the stem of a shard's index: the shard's file name without its extension.
 
+    An ArrayRecord file keeps its own, so that the index's name says what `offset` means.
+
     >>> index_stem("train-00003-of-00016-750.tfrec"), index_stem("train/00003.gz")
     ('train-00003-of-00016-750', 'train/00003.gz')
     """
     return min((file.removesuffix(suffix) for suffix in _SHARD_SUFFIXES), key=len)
 
 
-def index_names(stem: str) -> tuple[str, str]:
-    """Return the names of a shard's index: Parquet, and DALI's text form."""
-    return f"{INDEX_DIR}/{stem}.parquet", f"{INDEX_DIR}/{stem}.idx"
+def index_names(stem: str) -> tuple[str, ...]:
+    """Return the names of a shard's index: Parquet, and for TFRecord files DALI's text form."""
+    names = f"{INDEX_DIR}/{stem}.parquet", f"{INDEX_DIR}/{stem}.idx"
+    return names[:1] if is_array_record(stem) else names
 
 
 def is_index_name(name: str, names: "ShardNames") -> bool:
@@ -221,9 +244,10 @@ class ShardNames(msgspec.Struct, frozen=True):
             what = f"must be {', '.join(NAMED_TEMPLATES)} or a template with {{index:05}}"
             at_most = "and at most {split}, {num_shards}, {records}"
             raise self._refused(f"{what} {at_most}", "correct it")
-        if "index" not in fields and not self.template.endswith(_SHARD_SUFFIXES):
+        suffixes = (*_SHARD_SUFFIXES, ARRAY_RECORD_SUFFIX)
+        if "index" not in fields and not self.template.endswith(suffixes):
             # It might be the name of another file of the data set.
-            raise self._refused(f"without {{index}} must end in {_SHARD_SUFFIXES}", "add one")
+            raise self._refused(f"without {{index}} must end in {suffixes}", "add one")
         folder, slash, _ = self.template.rpartition("/")
         if slash and not _FOLDER.fullmatch(folder):
             what = "must have at most one folder, of letters, digits and {split}"
@@ -234,6 +258,14 @@ class ShardNames(msgspec.Struct, frozen=True):
             raise self._refused(what, "remove line breaks, a leading dot or underscore")
         if _NUMBER_AFTER_FIELD.search(self.template):
             raise self._refused("must keep numbers apart from other fields", "put a '-' between")
+
+    def check_format(self, *, array_record: bool) -> None:
+        """Refuse a template whose names would be those of the other format."""
+        if array_record and not is_array_record(self.template):
+            raise self._refused(f"must hold {ARRAY_RECORD_SUFFIX} for this format", "add it")
+        if is_array_record(self.template) and not array_record:
+            what = f"must not hold {ARRAY_RECORD_SUFFIX} for TFRecord files"
+            raise self._refused(what, "give --record_format array_record")
 
     def check_splits(self, splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
         """Refuse a template that would give two shards one name, or a name that is too long.

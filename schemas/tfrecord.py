@@ -1,9 +1,11 @@
 """TFRecord framing: `uint64 length | masked crc | data | masked crc`, little endian.
 
-Source of the format: tensorflow/core/lib/io/record_writer.h.
+Source of the format: tensorflow/core/lib/io/record_writer.h. A file's name says whether it is an
+ArrayRecord file instead, whose framing only its library knows.
 """
 
 import functools
+import posixpath
 import struct
 from collections.abc import Sequence
 
@@ -18,10 +20,27 @@ HEADER_BYTES = 12
 CRC_BYTES = 4
 """Bytes of the frame after the record: its checksum."""
 
+ARRAY_RECORD_SUFFIX = ".array_record"
+"""Suffix of ArrayRecord files; TFDS appends `-00000-of-00016`."""
+
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
+
+
+def is_array_record(name: str) -> bool:
+    """Return whether a name or path is that of an ArrayRecord file, or of such a file's index.
+
+    >>> [is_array_record(f"a.{end}") for end in ("array_record", "array_record-0-of-1", "tfrec")]
+    [True, True, False]
+    """
+    return ARRAY_RECORD_SUFFIX in posixpath.basename(name)
+
+
+def framing_bytes(name: str) -> int:
+    """Return the bytes of a record's framing in a file's index; none for ArrayRecord files."""
+    return 0 if is_array_record(name) else FRAME_BYTES
 
 
 def frame_record(parts: Sequence[bytes]) -> list[bytes]:

@@ -105,6 +105,9 @@ CASES: Mapping[str, Case] = {
     "coco detection, folders of splits": Case(
         coco.run, f"{_TRAIN} --num_shards 2 --shard_names maxdiffusion"
     ),
+    "coco detection, ArrayRecord": Case(
+        coco.run, f"{_TRAIN} --num_shards 2 --record_format array_record"
+    ),
     "coco keras": Case(coco.run, f"{_TRAIN} --layout keras --records_per_shard 16"),
     "coco keras, in order of the input": Case(coco.run, f"{_TRAIN} --layout keras --order input"),
     "coco tfds": Case(coco.run, f"{_TRAIN} --layout tfds --shard_names plain"),
@@ -170,7 +173,7 @@ def write_case(case: Case, made: Path, output: Path) -> dict[str, str]:
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(output.glob("*"))
-        if path.suffix == ".tfrec" or path.name == "manifest.json"
+        if path.suffix in (".tfrec", ".array_record") or path.name == "manifest.json"
     }
     lines = (output / "rejected.jsonl").read_text().splitlines()
     rejected = [json.loads(line) for line in lines]

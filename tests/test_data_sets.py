@@ -11,7 +11,7 @@ import pytest
 import beam_tfrec
 from beam_tfrec.readers.data_sets import find_data_sets
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import FORMAT_VERSION, Label
+from beam_tfrec.schemas.manifest import NEWEST_VERSION, Label
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
 from beam_tfrec.transforms.shard_index import IndexRow
 from tests.small_data_sets import Values, write_manifest, write_rows, write_values
@@ -150,8 +150,8 @@ def test_one_label_for_two_classes_is_refused(tmp_path: Path) -> None:
 
 def test_a_newer_format_version_is_refused(tmp_path: Path) -> None:
     root = write(tmp_path)
-    edit(root, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, features=7))
-    what = f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}; upgrade"
+    edit(root, lambda manifest: manifest.update(format_version=NEWEST_VERSION + 1, features=7))
+    what = f"format version {NEWEST_VERSION + 1} is newer than {NEWEST_VERSION}; upgrade"
     with pytest.raises(RuntimeError, match=f"^E-OUT-FOREIGN {root}/manifest.json: {what} beam-t"):
         find_data_sets(root)
 

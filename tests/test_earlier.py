@@ -13,7 +13,7 @@ from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.labels import number_labels, number_names, unite_labels
-from beam_tfrec.schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
+from beam_tfrec.schemas.manifest import NEWEST_VERSION, JobPlan, Label, Manifest, to_json
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.transforms.earlier import (
     EarlierSet,
@@ -104,7 +104,7 @@ NO_SET = (
     " run its command again, or give another --since"
 )
 OTHER_LAYOUT = "its layout is keras, this run's is detection; give --since data sets of one layout"
-NEWER = manifest(format_version=FORMAT_VERSION + 1)
+NEWER = manifest(format_version=NEWEST_VERSION + 1)
 
 
 @pytest.mark.parametrize(

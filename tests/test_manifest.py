@@ -86,7 +86,7 @@ def edited(**fields: Any) -> bytes:
 
 
 REFUSED = [
-    (edited(format_version=5), "format version 5 is newer than 4; upgrade"),
+    (edited(format_version=6), "format version 6 is newer than 5; upgrade"),
     (edited(format="x"), "not a manifest of beam-tfrec (format 'x'); give another"),
     (to_json(MANIFEST)[:-3], "not a manifest of beam-tfrec (Input data was truncated);"),
     (b'{"format": "\xff"}', "not a manifest of beam-tfrec ('utf-8' codec can't decode"),

@@ -145,7 +145,7 @@ NEWER = b'{"format": "beam-tfrec", "format_version": 99}'
     ("name", "data", "what"),
     [
         ("manifest.json", b'{"name": "of a web page"}', "not a manifest of beam-tfrec"),
-        ("manifest.json", NEWER, "format version 99 is newer than 4; upgrade beam-tfrec"),
+        ("manifest.json", NEWER, "format version 99 is newer than 5; upgrade beam-tfrec"),
         pytest.param("_plan.json", NESTED, "_plan.json is not a plan of beam-tfrec", id="nested"),
     ],
 )

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.coco_command import PROJECT, command, examples, run_coco, shard_paths, value
+from beam_tfrec.pipelines import records
+from tests.coco_command import (
+    PROJECT,
+    command,
+    examples,
+    run_coco,
+    run_pipeline,
+    shard_paths,
+    value,
+)
 from tests.drawn_sources import draw_coco
 from tests.torch_reader.digests import digest
 
@@ -29,6 +38,7 @@ IN_ORDER = (
     "DataLoader, 2 spawned workers",
     "tfrecord, by index",
 )
+OF_ARRAY_RECORD = ("ArrayRecordDataSource", *IN_ORDER[:3])
 SHUFFLED = "DataLoader, shuffled"
 GRAIN = ("Grain, shuffled", "Grain, resumed", "Grain, 2 workers", "Grain, 2 workers, resumed")
 MULTI = "tfrecord, all shards"
@@ -66,6 +76,29 @@ def expected(out: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def got(out: Path) -> dict[str, list[str]]:
     return read(out, *IN_ORDER, SHUFFLED, *GRAIN, INDEX)
+
+
+@pytest.fixture(scope="module")
+def of_array_record(out: Path) -> dict[str, list[str]]:
+    """Reads of a copy in ArrayRecord files, with the plan of the other."""
+    flags = ("--num_shards", 3, "--record_format", "array_record", "--no_report")
+    copy = out.parent / "array_record"
+    assert run_pipeline(records.run, "--records", out, *flags, "--output", copy).code == 0
+    return read(copy, *OF_ARRAY_RECORD, *GRAIN)
+
+
+@pytest.mark.parametrize("way", OF_ARRAY_RECORD)
+def test_reads_array_records_in_the_same_order(
+    way: str, expected: list[str], of_array_record: dict[str, list[str]]
+) -> None:
+    assert of_array_record[way] == expected
+
+
+@pytest.mark.parametrize("way", GRAIN)
+def test_grain_shuffles_both_formats_alike(
+    way: str, got: dict[str, list[str]], of_array_record: dict[str, list[str]]
+) -> None:
+    assert of_array_record[way] == got[way]
 
 
 @pytest.mark.parametrize("way", IN_ORDER)

@@ -26,7 +26,7 @@ from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage, array_record
 
 # Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
 # data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
@@ -50,6 +50,7 @@ class ShardJob:
         output: URI of the data set.
         layout: layout of the Examples.
         names: naming scheme of shard files.
+        array_record_options: options of ArrayRecord's writer; empty to write TFRecord files.
         check: depth of the image checks.
         access: credentials and limits for stores.
         conversion: changes to pixels and encoding.
@@ -60,6 +61,7 @@ class ShardJob:
     output: str
     layout: Layout
     names: ShardNames = field(default_factory=ShardNames)
+    array_record_options: str = ""
     check: Check = Check.HEADER
     access: Access = DEFAULT_ACCESS
     conversion: Conversion = NO_CONVERSION
@@ -76,6 +78,7 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
         RuntimeError: `E-ARG`, naming both versions.
     """
     decided_here = job.layout.options() | job.conversion.options()
+    decided_here |= array_record.plan_options(job.array_record_options)
     for name, here in decided_here.items():
         planned = plan.options.get(name, here)
         if planned != here:

@@ -33,7 +33,7 @@ from beam_tfrec.schemas.shards import (
     index_stem,
     receipt_name,
 )
-from beam_tfrec.schemas.tfrecord import FrameError
+from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError
 from beam_tfrec.transforms.build_records import (
     Record,
     ShardJob,
@@ -57,6 +57,7 @@ from beam_tfrec.transforms.shard_index import (
 )
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.storage import Spool, Storage, is_local, join_uri, open_storage
+from beam_tfrec.transforms.storage.array_record import ArrayRecordSpool
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
@@ -120,8 +121,8 @@ def find_written(
         raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
     if info.name != shard.name:
         raise conflict(where, f"is the receipt of {info.name}")
-    parquet_name, text_name = index_names(index_stem(info.file))
-    if None in (output.stat(name) for name in (info.file, parquet_name, text_name)):
+    parquet_name, *text_names = index_names(index_stem(info.file))
+    if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
     _compare_twin(info, output)
     rows = read_index(parquet_name, output)
@@ -170,8 +171,13 @@ def build_shard(
 ) -> ShardInfo:
     """Read a shard's images, commit its files, and return its receipt."""
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
-    with contextlib.closing(output.spool()) as spool:
-        growing = GrowingShard(shard, spool, job.conversion, roles)
+    with contextlib.ExitStack() as stack:
+        spool = stack.enter_context(contextlib.closing(output.spool()))
+        framed = None
+        if options := job.array_record_options:
+            opened = ArrayRecordSpool(options, job.access.spool_dir)
+            framed = stack.enter_context(contextlib.closing(opened))
+        growing = GrowingShard(shard, spool, job.conversion, roles, framed)
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, roots):
                 if isinstance(record, Unfit):
@@ -215,12 +221,13 @@ def _commit_shard(
     check_claim(output, info.plan)
     receipt = to_json(info)
     create_or_compare(output, receipt_name(info.name), receipt)
-    parquet_name, text_name = index_names(index_stem(info.file))
+    parquet_name, *text_names = index_names(index_stem(info.file))
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output)
     ):
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
-    create_or_compare(output, text_name, index_to_text(rows))
+    for name in text_names:
+        create_or_compare(output, name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
     return file_sum(receipt)
@@ -255,13 +262,19 @@ class GrowingShard:
     """A shard while its records are appended; records are written in batches of 1 MiB."""
 
     def __init__(
-        self, shard: ShardPlan, spool: Spool, conversion: Conversion, roles: Roles
+        self,
+        shard: ShardPlan,
+        spool: Spool,
+        conversion: Conversion,
+        roles: Roles,
+        array_record: ArrayRecordSpool | None = None,
     ) -> None:
         self._converts = conversion.changes
         self._roles = roles
         self.rows: list[IndexRow] = []
         self._shard = shard
         self._spool = spool
+        self._array_record = array_record
         self._bytes = 0
         self._unwritten: list[bytes] = []
         self._crc32c = 0
@@ -276,9 +289,16 @@ class GrowingShard:
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
         parts, size, built, images, crc32c, ready = record
-        self._unwritten += parts
+        offset = self._bytes
+        if self._array_record is None:
+            self._unwritten += parts
+        else:
+            offset, size = len(self.rows), size - FRAME_BYTES
+            is_one = len(parts) == 1  # a small record is framed as a whole
+            data = parts[0][HEADER_BYTES:-CRC_BYTES] if is_one else b"".join(parts[1:-1])
+            self._array_record.write(data)
         if ready is not None:
-            row = ready.at(sample.key, self._bytes, size)
+            row = ready.at(sample.key, offset, size)
         else:
             sources = [
                 Source(
@@ -289,11 +309,12 @@ class GrowingShard:
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
             facts = record_facts(built.features, self._roles, images)
-            row = IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts, crc32c)
+            row = IndexRow(sample.key, offset, size, sources, built.labels, *facts, crc32c)
         self.rows.append(row)
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
+            self._show_progress()
         if ready is not None:  # nothing of it is counted
             return
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
@@ -321,6 +342,13 @@ class GrowingShard:
         shard = self._shard
         records = len(self.rows)
         self._write()
+        self._show_progress()
+        if self._array_record is not None:
+            self._bytes = 0
+            for piece in self._array_record.finish():
+                self._unwritten = [piece]
+                self._bytes += len(piece)
+                self._write()
         return ShardInfo(
             plan=digest_of_plan,
             split=shard.split,
@@ -345,10 +373,12 @@ class GrowingShard:
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
+        self._unwritten = []
+
+    def _show_progress(self) -> None:
         before, self._written = self._written, Counts(len(self.rows), bytes=self._bytes)
         done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
         PROGRESS.add(Counts(done, bytes=new_bytes))
-        self._unwritten = []
 
     def _note(
         self,

@@ -154,12 +154,14 @@ def make_manifest(
         for source in sorted(sources, key=lambda source: source.split)
     }
     manifest = Manifest(
+        format_version=plan.format_version,
         layout=layout.name,
         plan=plan,
         splits=_with_shares(splits) if "split_by" in plan.options else splits,
         shards=[*map(_entry, shards)],
         features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,
+        record_format="array_record" if "record_format" in plan.options else msgspec.UNSET,
     )
     for info in shards:
         rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)

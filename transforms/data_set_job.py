@@ -22,6 +22,7 @@ class DataSetJob:
         output: URI of the data set.
         layout: layout of the Examples; may be a class of the user's own.
         names: naming scheme of shard files.
+        array_record_options: options of ArrayRecord's writer; empty to write TFRecord files.
         budget: limit of rejected samples.
         drop_budget: limit of dropped annotations in each split; None for 1 %, rounded up, and
             never all of them.
@@ -42,6 +43,7 @@ class DataSetJob:
     output: str
     layout: Layout
     names: ShardNames = field(default_factory=ShardNames)
+    array_record_options: str = ""
     budget: RejectBudget = field(default_factory=RejectBudget)
     drop_budget: RejectBudget | None = None
     allow_empty: bool = False

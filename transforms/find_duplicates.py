@@ -157,7 +157,7 @@ def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
 ) -> Iterator[tuple[int, list[Contents]]]:
     """Yield a shard's records by the partition of their first sources' SHA-256."""
-    name, _ = index_names(index_stem(info.file))
+    name, *_ = index_names(index_stem(info.file))
     parts: dict[int, list[Contents]] = {}
     for row in read_index(name, open_storage(output, access)):
         for source in row.sources[:1]:

@@ -88,7 +88,7 @@ def list_indexes(
         raise storage.changed(MANIFEST_NAME, "another data set than when the run began")
     return [
         EarlierIndex(earlier.uri, name, shard.split, shard.bytes)
-        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        for shard, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True)
         if shard.split in splits
     ]
 

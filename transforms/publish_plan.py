@@ -29,6 +29,7 @@ from beam_tfrec.schemas.labels import (
 )
 from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
+    NEWEST_VERSION,
     PLAN_NAME,
     JobPlan,
     Label,
@@ -101,7 +102,7 @@ def make_job_plan(
     numbered = _numbered(sources, job, label_file)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
-        format_version=FORMAT_VERSION,
+        format_version=NEWEST_VERSION if job.array_record_options else FORMAT_VERSION,
         options=job.options(),
         labels=labels,
         splits={source.split: table.planned(source.split) for source in sources},

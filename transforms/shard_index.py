@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
 
 _SOURCE = pa.struct(
     [
@@ -56,8 +56,9 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         key: key of the sample.
-        offset: offset of the record's frame in the shard file, in bytes.
-        size: size of the record with its 16 bytes of framing.
+        offset: offset of the record's frame in the shard file, in bytes. In an ArrayRecord file,
+            its number in the file, from 0, by which readers of that format read it.
+        size: size of the record with its 16 bytes of framing; in ArrayRecord without framing.
         sources: source files of the record.
         labels: class labels of the record.
         image_height: height of the first image, or of the plain pixels, in px; None without these.
@@ -197,8 +198,13 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     return [IndexRow(*row) for row in zip(*columns, strict=True)]
 
 
-def index_of_shard(data: bytes, shard_bytes: int) -> list[IndexRow]:
+def index_of_shard(data: bytes, name: str, shard_bytes: int) -> list[IndexRow]:
     """Return the rows of a Parquet index that is undamaged and describes a whole shard.
+
+    Args:
+        data: content of the index.
+        name: name of the index.
+        shard_bytes: size of the shard.
 
     Raises:
         ValueError: when the data is damaged, or describes another shard.
@@ -208,7 +214,10 @@ def index_of_shard(data: bytes, shard_bytes: int) -> list[IndexRow]:
     if _SEAL in data and not is_index_as_written(data):
         raise ValueError("its bytes do not match its own CRC-32C")
     sizes = [row.size for row in rows]
-    if sum(sizes) != shard_bytes or min(sizes, default=FRAME_BYTES) < FRAME_BYTES:
+    if is_array_record(name):
+        if [row.offset for row in rows] != [*range(len(rows))]:
+            raise ValueError("its offsets are not the numbers of its records")
+    elif sum(sizes) != shard_bytes or min(sizes, default=FRAME_BYTES) < FRAME_BYTES:
         raise ValueError(f"its records do not fill the shard's {shard_bytes} bytes")
     return rows
 

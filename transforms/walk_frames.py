@@ -1,4 +1,4 @@
-"""Read a TFRecord file of any origin in pieces, and check both checksums of every frame.
+"""Read a TFRecord or ArrayRecord file of any origin in pieces, and check all checksums.
 
 The length in a frame's header is compared with the rest of the file before it is used. A record
 above `MAX_RECORD_BYTES` is checksummed in pieces and not kept. After a damaged header, reading
@@ -18,17 +18,21 @@ from typing import NamedTuple
 import google_crc32c
 
 from beam_tfrec.schemas.tfrecord import (
+    ARRAY_RECORD_SUFFIX,
     FRAME_BYTES,
     HEADER_BYTES,
     FrameError,
+    is_array_record,
     length_crc,
     masked_crc,
     read_frame,
 )
 from beam_tfrec.transforms.storage import Entry, Storage
+from beam_tfrec.transforms.storage.array_record import copied_array_record, open_array_record
 
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")  # the last: Object Detection API
-"""Suffixes of TFRecord files; a dash with more text may follow, and `.gz`."""
+SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", ARRAY_RECORD_SUFFIX)
+"""Suffixes of record files, as written by several programs; a dash with more text may follow, and
+`.gz`."""
 MAX_RECORD_BYTES = 512 << 20
 """Maximum size of a record that is returned; larger ones are only checksummed."""
 UNKNOWN_SIZE = 2**63
@@ -50,7 +54,7 @@ class Record(NamedTuple):
 
     Attributes:
         number: index of the record in the file, from 0.
-        offset: offset of its frame, in bytes.
+        offset: offset of its frame, in bytes; in an ArrayRecord file, its number.
         size: size of the record without framing, in bytes.
         data: the record's bytes; None if there are more than `MAX_RECORD_BYTES`.
         crc32c: CRC-32C of the record.
@@ -82,7 +86,7 @@ class BadFrame(NamedTuple):
 
 
 def is_record_file(name: str) -> bool:
-    """Return whether a name is that of a TFRecord file; TFDS appends `-00000-of-00016`.
+    """Return whether a name is that of a record file; TFDS appends `-00000-of-00016`.
 
     >>> [is_record_file(name) for name in ("a.tfrecord-00000-of-00002", "train.record", "out")]
     [True, True, False]
@@ -100,12 +104,16 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
         offset: offset of the record's frame.
         size: size of the record with framing.
 
+    For an ArrayRecord file, they are its number and its own size.
+
     Raises:
         ValueError: if the record is missing, damaged or too large.
         RuntimeError: `E-IO-…` if the store fails.
     """
     if file is None or file.kind != "file":
         raise ValueError("the file is not there")
+    if is_array_record(file.name):
+        return open_array_record(storage, file).read(offset)
     end = offset + size
     if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
         raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
@@ -146,6 +154,32 @@ def walk_frames(
         offset, number = following, number + 1
 
 
+def walk_records(
+    name: str, pieces: Iterable[bytes], size_bytes: int, starts: Sequence[int] = ()
+) -> Iterator[Record | BadFrame]:
+    """Yield the records of a file as `walk_frames` does; its name says its format.
+
+    An ArrayRecord file is copied to a temporary file before the first record.
+    """
+    if is_array_record(name):
+        return _walk_array_record(pieces)
+    return walk_frames(pieces, size_bytes, starts)
+
+
+def _walk_array_record(pieces: Iterable[bytes]) -> Iterator[Record | BadFrame]:
+    try:
+        with copied_array_record(pieces) as file:
+            for number in range(len(file)):
+                try:
+                    data = file.read(number)
+                except FrameError as error:
+                    yield BadFrame(number, number, error.code, str(error))
+                else:
+                    yield Record(number, number, len(data), data, google_crc32c.value(data))
+    except FrameError as error:
+        yield BadFrame(0, 0, error.code, str(error))
+
+
 def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
     """Read a file in pieces of 2 MiB."""
     starts = range(0, size_bytes, _PIECE_BYTES)
@@ -173,7 +207,8 @@ def open_records(storage: Storage, file: Entry) -> OpenedRecords:
     def read(start: int, end: int) -> bytes:
         return storage.read(file.name, file, (start, end))
 
-    compression = _compression(read(0, min(HEADER_BYTES, file.size_bytes)))
+    is_array = is_array_record(file.name)
+    compression = "" if is_array else _compression(read(0, min(HEADER_BYTES, file.size_bytes)))
     pieces = read_pieces(read, file.size_bytes)
     if compression:
         return OpenedRecords(_inflate(pieces), UNKNOWN_SIZE, compression)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, sealed
 from beam_tfrec.schemas.labels import is_link
-from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, PLAIN
+from beam_tfrec.schemas.manifest import Manifest, ShardEntry
+from beam_tfrec.schemas.shards import COUNTED, INDEX_DIR, PLAIN, in_format
+from beam_tfrec.schemas.tfrecord import is_array_record
 
 CROISSANT_NAME = "croissant.json"
 
@@ -53,6 +54,7 @@ def croissant_json(manifest: Manifest) -> str:
     """
     layout, names = manifest.layout, manifest.plan.options.get("shard_names", COUNTED)
     indexes = [_index(names)] if manifest.shards else []
+    kind = "ArrayRecord" if manifest.is_array_record else "TFRecord"
     counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
     content: _Json = {
         "@context": _CONTEXT,
@@ -60,9 +62,9 @@ def croissant_json(manifest: Manifest) -> str:
         "identifier": BLANK_SEAL,
         "name": f"beam_tfrec_{layout}",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "description": f"{layout} records in TFRecord files written by beam-tfrec ({counts});"
+        "description": f"{layout} records in {kind} files written by beam-tfrec ({counts});"
         " see README.md and manifest.json.",
-        "version": f"{FORMAT_VERSION}.0.0",
+        "version": f"{manifest.format_version}.0.0",
         "isLiveDataset": False,
         "license": _licenses(manifest),
         "distribution": [*map(_shard, manifest.shards), *indexes],
@@ -99,7 +101,7 @@ def _shard(shard: ShardEntry) -> _Json:
         shard.file,
         contentUrl=url,
         contentSize=f"{shard.bytes} B",
-        encodingFormat="application/x-tfrecord",
+        encodingFormat=f"application/x-{'array' if is_array_record(shard.file) else 'tf'}record",
         sha256=shard.sha256,
     )
 
@@ -163,7 +165,8 @@ def _index_field(name: str, data_type: str, extract: _Json, **transform: object)
 def _records(template: str) -> _Json:
     """Return the record set of all records. Split and shard need one of our name templates."""
     fields = [_index_field("key", "sc:Text", {"column": "key"})]
-    if template in (COUNTED, PLAIN):
+    is_array = is_array_record(template)
+    if template in (in_format(of, array_record=is_array) for of in (COUNTED, PLAIN)):
         # They use two properties, since a reader replaces a property's values in place.
         parts = (
             ("split", "sc:Text", "filename", _SPLIT_OF_NAME),
@@ -180,4 +183,6 @@ def _records(template: str) -> _Json:
     ]
     fields[-1]["repeated"] = True
     what = "Every record, from the indexes: where its framed bytes lie, and its labels."
+    if is_array_record(template):
+        what = "Every record, from the indexes: its number in its file, its size, and its labels."
     return _node("RecordSet", "records", description=what, key=keys, field=fields)

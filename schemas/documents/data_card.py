@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from beam_tfrec.schemas.documents.tensorflow_files import TFDS_TEMPLATES
+from beam_tfrec.schemas.documents.tensorflow_files import tfds_template
 from beam_tfrec.schemas.faults import FAULTS
 from beam_tfrec.schemas.features import Feature, Kind
 from beam_tfrec.schemas.labels import is_link
@@ -79,7 +79,7 @@ def data_card(manifest: Manifest) -> str:
         is_opaque=spec.is_opaque,
         message="bytes" if spec.is_opaque else message,
         first_split=Markdown(manifest.shards[0].split if manifest.shards else ""),
-        tfds_templates=TFDS_TEMPLATES,
+        is_for_tfds=tfds_template(manifest) is not None,
         seal=BLANK_SEAL,
     )
     return sealed(text)

@@ -10,19 +10,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_tfrec.schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import FORMAT_VERSION, Manifest
-from beam_tfrec.schemas.shards import MAXDIFFUSION, PLAIN, TFDS
+from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.schemas.shards import MAXDIFFUSION, PLAIN, TFDS, in_format
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
-TFDS_TEMPLATES = {
+_TFDS_TEMPLATES = {
     PLAIN: "{SPLIT}-{SHARD_X_OF_Y}.tfrec",  # train-00000-of-00016.tfrec
     TFDS: "beam_tfrec-{SPLIT}.tfrecord-{SHARD_X_OF_Y}",
     MAXDIFFUSION: "{SPLIT}/{SHARD_X_OF_Y}.tfrec",
 }
-"""TFDS's form of the templates of shard names that TFDS can read."""
 # TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
 # error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
@@ -164,15 +163,23 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
     return {name: text for key, name in LABEL_FILES.items() if key in keys}
 
 
+def tfds_template(manifest: Manifest) -> str | None:
+    """Return TFDS's form of a data set's shard names; None if TFDS cannot express them."""
+    is_array, names = manifest.is_array_record, manifest.plan.options.get("shard_names")
+    for ours, theirs in _TFDS_TEMPLATES.items():
+        if names == in_format(ours, array_record=is_array):
+            return in_format(theirs, array_record=is_array)
+    return None
+
+
 def dataset_info_json(manifest: Manifest) -> str:
     """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
-    names = manifest.plan.options.get("shard_names", "")
     splits = [
         {
             "name": split,
             "shardLengths": [str(e.records) for e in manifest.shards if e.split == split],
             "numBytes": str(summary.bytes),
-            "filepathTemplate": TFDS_TEMPLATES.get(names, _NOT_PLAIN_TEMPLATE),
+            "filepathTemplate": tfds_template(manifest) or _NOT_PLAIN_TEMPLATE,
         }
         for split, summary in sorted(manifest.splits.items())
         if summary.shards
@@ -180,9 +187,9 @@ def dataset_info_json(manifest: Manifest) -> str:
     return _to_text(
         {
             "name": f"beam_tfrec_{manifest.layout}",
-            "version": f"{FORMAT_VERSION}.0.0",
+            "version": f"{manifest.format_version}.0.0",
             "description": f"{manifest.layout} Examples written by beam-tfrec; see manifest.json.",
-            "fileFormat": "tfrecord",
+            "fileFormat": "array_record" if manifest.is_array_record else "tfrecord",
             "splits": splits,
         }
     )

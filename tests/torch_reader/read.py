@@ -22,6 +22,8 @@ import grain
 import tfrecord
 import torch
 from absl import flags
+from tfrecord import example_pb2
+from tfrecord.reader import extract_feature_dict
 from torch.utils.data import DataLoader
 
 import beam_tfrec
@@ -115,6 +117,16 @@ def tfrecord_package_multi(out: str, split: str) -> Iterator[str]:
     yield from map(digest, tfrecord.torch.MultiTFRecordDataset(*patterns, stems, infinite=False))
 
 
+def array_record(out: str, split: str) -> Iterator[str]:
+    """Grain's source of ArrayRecord files; the `tfrecord` package parses their records."""
+    manifest = json.loads(Path(out, "manifest.json").read_text())
+    files = [f"{out}/{s['file']}" for s in manifest["shards"] if s["split"] == split]
+    types = {"byte": "bytes_list", "float": "float_list", "int": "int64_list"}
+    for data in grain.sources.ArrayRecordDataSource(files):
+        example = example_pb2.Example.FromString(data)
+        yield digest(extract_feature_dict(example.features, None, types))
+
+
 def tfrecord2idx(out: str, split: str) -> Iterator[str]:
     """Names of the shards with an index file that equals that of the package's own tool."""
     tool = [sys.executable, "-m", "tfrecord.tools.tfrecord2idx"]
@@ -142,6 +154,7 @@ WAYS: dict[str, Way] = {
     "tfrecord, by index": tfrecord_package,
     "tfrecord, all shards": tfrecord_package_multi,
     "tfrecord2idx": tfrecord2idx,
+    "ArrayRecordDataSource": array_record,
 }
 
 

@@ -1,4 +1,4 @@
-"""Samples from the records of TFRecord files, or of data sets of ours.
+"""Samples from the records of TFRecord and ArrayRecord files, or of data sets of ours.
 
 `plan_source` reads the manifest of a listed source, if there is one. `RecordReader`
 makes the samples of a file. A sample's blob is the range of its framed record.
@@ -28,7 +28,7 @@ from beam_tfrec.schemas.manifest import (
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record
+from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.records.describe_records import (
     FeatureNotes,
@@ -46,7 +46,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.storage.staging import Stager, Staging
-from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_records
 from beam_tfrec.transforms.walk_frames import Record as FoundRecord
 
 STAGE = "read_records"
@@ -238,7 +238,8 @@ class RecordReader:
         if file.index:
             size = file.entry.size_bytes
             rows = read_data_set.read_rows(storage, file.index, size, _WITHOUT_INDEX)
-        from_index = rows and not (self.key_feature or self.splitting.fields)
+        is_array = is_array_record(file.entry.name)
+        from_index = rows and not (self.key_feature or self.splitting.fields or is_array)
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
                 place = _Place(row.key, number, row.offset, row.size)
@@ -246,10 +247,12 @@ class RecordReader:
             return
         by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
-        stager = Stager(self.staging) if opened.compression and self.staging else None
+        walk = walk_records(file.entry.name, opened.pieces, opened.size_bytes, sorted(by_offset))
+        has_ranges = not (opened.compression or is_array)
+        stager = Stager(self.staging) if self.staging and not has_ranges else None
         number = 0
         try:
-            for found in walk_frames(opened.pieces, opened.size_bytes, sorted(by_offset)):
+            for found in walk:
                 number = found.number + 1
                 known = by_offset.pop(found.offset, None)
                 item = self._read(file, found, known, notes)
@@ -264,7 +267,8 @@ class RecordReader:
         if stager:
             yield from stager.flush()
         for lost in by_offset.values():
-            what = f"no record begins at byte {lost.offset}, where the index has one"
+            at = "is number" if is_array else "begins at byte"
+            what = f"no record {at} {lost.offset}, where the index has one"
             yield self._reject(file, lost.key, "E-REC-DAMAGED", what)
 
     def _read(
@@ -277,7 +281,9 @@ class RecordReader:
         """Return the sample or the reject of a record, and add its features to the notes."""
         source = self.sources[file.root]
         key = f"{source.prefix}{file.entry.name}:{found.number}" if row is None else row.key
-        where = f"record {found.number} at byte {found.offset}"
+        where = f"record {found.number}"
+        if not is_array_record(file.entry.name):
+            where += f" at byte {found.offset}"
         if isinstance(found, BadFrame):
             if found.code == "E-VER-FRAME" and not (file.index or found.is_last):
                 raise _rest_lost(join_uri(source.uri, file.entry.name), f"{where}: {found.what}")

@@ -267,7 +267,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
     """Return the sums of each split's indexes, and notes on missing parts."""
     sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
     notes: list[str] = []
-    names = [name for name, _ in index_names_of(manifest)]
+    names = [name for name, *_ in index_names_of(manifest)]
     indexes = in_order(functools.partial(_read_index, storage), names, storage.root)
     places = Counter[str]()
     for entry, index in zip(manifest.shards, indexes, strict=True):

@@ -16,7 +16,7 @@ from beam_tfrec.schemas.faults import counted, printable
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.manifest import Annotations, SplitSummary
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import framing_bytes
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.report import MAX_PICTURES, Report
@@ -31,7 +31,7 @@ from beam_tfrec.transforms.report.gather import (
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
 from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
-from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_records
 
 MAX_HEAD_RECORDS = 64
 """Number of records at the start of a file that decide the roles of its features."""
@@ -141,7 +141,7 @@ def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> Index
         file.notes["image", " that cannot be read"] += 1
     labels = _labels(found.context, file.roles, legend)
     key = f"{printable(file.name.rpartition('/')[2])}-{record.number}"
-    return IndexRow(key, record.offset, record.size + FRAME_BYTES, [], labels, *facts)
+    return IndexRow(key, record.offset, record.size + framing_bytes(file.name), [], labels, *facts)
 
 
 def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[int]:
@@ -164,7 +164,7 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
     try:
-        for frame in walk_frames(opened.pieces, opened.size_bytes):
+        for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
             if isinstance(frame, BadFrame):
                 file.notes["damaged record", ""] += 1
             elif frame.data is None:

@@ -98,7 +98,7 @@ def list_shards(
     folders = {folder_of(entry.file) for entry in manifest.shards if entry.split in wanted}
     there = list_folders(storage, folders)
     shards: list[Shard] = []
-    for entry, (index_name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for entry, (index_name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if entry.split in wanted:
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
@@ -161,7 +161,7 @@ def read_rows(storage: Storage, name: str, shard_bytes: int, remedy: str) -> "li
     """
     from beam_tfrec.transforms.shard_index import index_of_shard  # pyarrow takes 0.2 s
 
-    return read_index(storage, name, remedy, lambda data: index_of_shard(data, shard_bytes))
+    return read_index(storage, name, remedy, lambda data: index_of_shard(data, name, shard_bytes))
 
 
 def parts_of(shard: Shard, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:

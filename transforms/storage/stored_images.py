@@ -141,6 +141,7 @@ def _read_manifest(data_set: Storage) -> Manifest:
     refused = {
         "has no image files in its records": not images,
         "has two images in a record": "lr" in images,
+        "has ArrayRecord files, where images have no range of bytes": manifest.is_array_record,
         f"holds changed images ({changed}), which annotations do not fit": bool(changed),
     }
     for what in (what for what, is_so in refused.items() if is_so):

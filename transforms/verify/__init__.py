@@ -26,6 +26,7 @@ from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
     FORMAT_VERSION,
     MANIFEST_NAME,
+    NEWEST_VERSION,
     PLAN_NAME,
     Manifest,
     ManifestHead,
@@ -48,7 +49,7 @@ from beam_tfrec.transforms.storage import (
     join_uri,
     open_storage,
 )
-from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_records
 
 COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -157,7 +158,7 @@ class ShardTask(msgspec.Struct, frozen=True):
     data_set: int
     entry: ShardEntry
     stem: str
-    index: tuple[str, str]
+    index: tuple[str, ...]
     file: Entry | None
 
 
@@ -268,11 +269,11 @@ def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
     data, where = open_storage(root, access).read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME)
     try:
         head = from_json(data, ManifestHead)
-        if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
+        if head.format != "beam-tfrec" or head.format_version > NEWEST_VERSION:
             return read_manifest(data, where, "path")  # raises with the reason
         manifest = from_json(data, Manifest)
         keys = unknown_keys(msgspec.json.decode(data), msgspec.to_builtins(manifest))
-        if head.format_version == FORMAT_VERSION and (unknown := next(keys, "")):
+        if head.format_version >= FORMAT_VERSION and (unknown := next(keys, "")):
             report.find("E-VER-MANIFEST", where, f"has an unknown key {unknown!r}", COPY)
         return manifest
     except ValueError as error:
@@ -389,7 +390,7 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
     storage, file = find_uri(uri, access)
     report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
     try:
-        for found in walk_frames(opened.pieces, opened.size_bytes):
+        for found in walk_records(uri, opened.pieces, opened.size_bytes):
             place = uri, found.number, found.offset
             if isinstance(found, BadFrame):
                 report.find(found.code, at_record(*place), found.what, _RESTORE_FILE)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import Manifest
-from beam_tfrec.schemas.tfrecord import CRC_BYTES, stored_crc
+from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, is_array_record, stored_crc
 from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import (
     Access,
@@ -126,6 +126,8 @@ def open_data_set(root: str, access: Access) -> DataSet:
 def _read_rows(storage: Storage, shard: read_data_set.Shard) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
     rows = read_data_set.read_rows(storage, shard.index_name, shard.entry.bytes, _VERIFY)
+    if is_array_record(shard.entry.file):  # sizes as in TFRecord files, to compare both formats
+        return [replace(row, size=row.size + FRAME_BYTES) for row in rows]
     if all(row.crc32c is not None for row in rows):
         return rows
     crcs = _stored_crcs(storage, shard.file, [row.size for row in rows])

@@ -92,7 +92,7 @@ def verify_around(
     all_rules.append(rules)
     for what in contradictions(manifest):
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote different texts
+    is_current = manifest.format_version >= FORMAT_VERSION  # earlier versions wrote different texts
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
     for name in DOCUMENTS:  # users may edit and delete them

@@ -19,7 +19,7 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.samples import Order, shuffle_keys
 from beam_tfrec.schemas.shards import ShardInfo, file_sum, receipt_name
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
+from beam_tfrec.schemas.tfrecord import framing_bytes, is_array_record
 from beam_tfrec.transforms.shard_index import (
     IndexRow,
     index_from_parquet,
@@ -29,7 +29,7 @@ from beam_tfrec.transforms.shard_index import (
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
 from beam_tfrec.transforms.storage.read_data_set import what_differs, what_is
 from beam_tfrec.transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
-from beam_tfrec.transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_records
 
 _SOURCE_REMEDY = "restore it from a copy, or write the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
@@ -91,7 +91,7 @@ def verify_bytes(
     by_offset = {row.offset: row for row in rows or ()}
     has_files = entry.split not in rules.converted
     pieces = map(hashed, read_pieces(read, size_bytes))
-    for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
+    for found in walk_records(entry.file, pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         key = None if row is None else row.key
         at = functools.partial(at_record, entry.file, found.number, found.offset, key)
@@ -99,7 +99,7 @@ def verify_bytes(
             report.find(found.code, at(), found.what)
             continue
         report.records += 1
-        frame_bytes = found.size + FRAME_BYTES
+        frame_bytes = found.size + framing_bytes(entry.file)
         if rows is not None and (row is None or row.size != frame_bytes):
             said = "has no such record" if row is None else f"says {row.size} bytes"
             row = None
@@ -141,7 +141,7 @@ def read_index(
 
     With `has_sum`, the CRC-32C that the index holds of itself is compared.
     """
-    parquet_name, text_name = task.index
+    parquet_name, *text_names = task.index
     rows = None
     data = read_if_there(parquet_name, storage, report)
     if data is not None:
@@ -151,9 +151,10 @@ def read_index(
             report.find("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
         if rows is not None and has_sum and not is_index_as_written(data):
             report.find("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
-    text = read_if_there(text_name, storage, report)
-    if rows is not None and text is not None and text != index_to_text(rows):
-        report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
+    for text_name in text_names:
+        text = read_if_there(text_name, storage, report)
+        if rows is not None and text is not None and text != index_to_text(rows):
+            report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
     return rows
 
 
@@ -199,7 +200,10 @@ def check_rows(
         report.find("E-VER-INDEX", name, what)
     ends = [*itertools.accumulate((row.size for row in rows), initial=0)]
     starts = [*(row.offset for row in rows), entry.bytes]
-    if gaps := [n for n, end in enumerate(ends) if end != starts[n]]:
+    if is_array_record(entry.file):
+        if starts[:-1] != [*range(len(rows))]:
+            report.find("E-VER-INDEX", name, "its offsets are not the numbers of the records")
+    elif gaps := [n for n, end in enumerate(ends) if end != starts[n]]:
         what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, the next part begins at"
         report.find("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
     keys = [row.key for row in rows]

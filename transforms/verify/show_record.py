@@ -21,7 +21,7 @@ from beam_tfrec.transforms.images.check_images import check_image, looks_like_im
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.storage import Access, find_uri, join_uri, open_storage
 from beam_tfrec.transforms.storage.read_data_set import read_index
-from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record, walk_frames
+from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record, walk_records
 
 _MAX_VALUES = 8
 _MAX_TEXT = 80
@@ -36,7 +36,7 @@ class FoundRecord(NamedTuple):
     Attributes:
         file: path or URI of the file.
         number: number of the record in the file, from 0.
-        offset: byte offset of the frame in the file.
+        offset: byte offset of the frame in the file; in an ArrayRecord file, the record's number.
         data: bytes of the record; None if they are too many or damaged.
         wrong: damage of the frame; empty for none.
         key: key in the index; None without an index.
@@ -55,7 +55,7 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
     number = end = 0
     opened = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
     try:
-        for found in walk_frames(opened.pieces, opened.size_bytes):
+        for found in walk_records(uri, opened.pieces, opened.size_bytes):
             if found.number >= first:
                 wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
                 data = None if isinstance(found, BadFrame) else found.data
@@ -77,7 +77,7 @@ def records_of_set(
     from beam_tfrec.transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
     storage = open_storage(root, access)
-    for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for entry, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if entry.split != split:
             continue
         if key is None and first >= entry.records:
