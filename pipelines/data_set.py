@@ -12,12 +12,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import apache_beam as beam
 
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.geometry.size_buckets import bucket_split
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting
+from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob

@@ -16,8 +16,7 @@ from beam_tfrec.pipelines.cli import (
 )
 from beam_tfrec.schemas.columns import ColumnType, parse_type
 from beam_tfrec.schemas.faults import RejectBudget, require_at_least
-from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
-from beam_tfrec.schemas.geometry.size_buckets import parse_buckets
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, parse_buckets
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.schemas.samples import Order

@@ -258,7 +258,7 @@ def add_flags(parser: FlagParser) -> None:
 def add_object_flags(group: FlagGroup) -> None:
     """Add the flags that describe objects in JSON of any other format."""
     path = "write the boxes of other JSON: path of its list of objects, such as annotations"
-    group.text("--objects", f"{path} (default: by --format)", "PATH")
+    group.text("--objects", f"{path} (default: by --format)", "PATH", rare=True)
     keys = "with --objects, an object's keys of box and class (default bbox,category)"
     group.text("--object_keys", keys, "BOX,CLASS", rare=True)
     numbers = "with --objects, numbers of a box in px, or with rel_ as fractions (default xywh)"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
-from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.manifest import (
     Label,
     Manifest,
@@ -21,7 +20,7 @@ from beam_tfrec.schemas.manifest import (
     spec_of,
 )
 from beam_tfrec.schemas.samples import Order
-from beam_tfrec.schemas.splits import fold_names
+from beam_tfrec.schemas.splits import fold_names, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,

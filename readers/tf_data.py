@@ -35,7 +35,7 @@ from beam_tfrec.schemas.features import (
     parse_sequence_spec,
     parse_spec,
 )
-from beam_tfrec.schemas.geometry.size_buckets import bucket_of_split
+from beam_tfrec.schemas.splits import bucket_size_px
 from beam_tfrec.transforms.storage import Access, is_local
 
 SHUFFLED_RECORDS = 1024
@@ -150,9 +150,9 @@ def _load_buckets(
     steps([*buckets.values()], size * hosts, hosts, reading.host, dropping)  # refuses no batch
     datasets = []
     for name in steps_of:
-        box = bucket_of_split(name)
-        stored = (box.height_px or box.width_px, box.width_px)
-        datasets.append(_load_split(data_sets, name, replace(reading, stored_size=stored)))
+        width, height = bucket_size_px(name)
+        sized = replace(reading, stored_size=(height, width))
+        datasets.append(_load_split(data_sets, name, sized))
     counts = [*steps_of.values()]
     positions = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     turns = np.repeat(np.arange(len(counts)), counts)[np.argsort(positions, kind="stable")]

@@ -67,7 +67,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-ROW-JSON": "the line is not a JSON object",
         "E-ROW-TEXT": "the row is not UTF-8",
         "E-ROW-TYPE": "a value does not fit its column's type",
-        "E-ROW-KEY": "the row has no value in the key column",
+        "E-ROW-KEY": "the row has no value in the key column or array",
         "E-ROW-PATH": "the row names no image below the image root",
         "E-ROW-TOO-LARGE": "a cell or the row is larger than the limit",
         "E-REC-DAMAGED": "the record's frame is damaged or cut off",

@@ -9,6 +9,7 @@ import bisect
 import functools
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # only runs with tables need numpy
 
 _MAX_FOLDS = 1000
 _DIGEST_BITS = 128
+_BUCKET_SPLIT = re.compile(r"(.+)_([0-9]+)x([0-9]+)")
 GIVEN, HASH, STRATIFIED = "given", "hash", "stratified"
 CLASS = "class"
 """Value of `stratify_by` for the classes of a sample; any other is the name of a field."""
@@ -311,3 +313,34 @@ class Splitting:
             remedy = "give every sample one, or split without it"
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
+
+
+def bucket_split(split: str, bucket: object) -> str:
+    """Return the split of the images of a size bucket; its text is WIDTHxHEIGHT.
+
+    >>> bucket_split("train", "1024x768")
+    'train_1024x768'
+    """
+    return f"{split}_{bucket}"
+
+
+def split_without_bucket(split: str) -> str:
+    """Return the split that a bucket's split was made of; any other name unchanged.
+
+    >>> split_without_bucket("train_1024x768"), split_without_bucket("train")
+    ('train', 'train')
+    """
+    found = _BUCKET_SPLIT.fullmatch(split)
+    return found[1] if found else split
+
+
+def bucket_size_px(split: str) -> tuple[int, int]:
+    """Return width and height of the bucket whose split `bucket_split` named.
+
+    Raises:
+        ValueError: when the name is not that of a bucket's split.
+    """
+    found = _BUCKET_SPLIT.fullmatch(split)
+    if found is None:
+        raise ValueError(f"split must end in a bucket's size, got {split!r}: give such as a_8x8")
+    return int(found[2]), int(found[3])

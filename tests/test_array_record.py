@@ -241,7 +241,7 @@ REFUSED = {
     "--record_format array_record --array_record_options group_size:0": "group_size: invalid",
     "--array_record_options uncompressed": "must come with record_format array_record, got",
     "--shard_names {index}.array_record": "must not hold .array_record for TFRecord files, got",
-    "--record_format array_record --shard_names {index}.tfrec": "must end in .array_record for",
+    "--record_format array_record --shard_names {index}.tfrec": "must hold .array_record for",
 }
 
 

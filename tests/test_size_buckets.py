@@ -7,7 +7,7 @@ import pytest
 
 import beam_tfrec
 from beam_tfrec.pipelines import coco, folder
-from beam_tfrec.schemas.geometry.size_buckets import nearest_bucket, parse_buckets
+from beam_tfrec.schemas.geometry.boxes import nearest_bucket, parse_buckets
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
 

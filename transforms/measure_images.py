@@ -11,10 +11,10 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.schemas.geometry.boxes import SWAPPING
-from beam_tfrec.schemas.geometry.size_buckets import bucket_split, nearest_bucket
+from beam_tfrec.schemas.geometry.boxes import SWAPPING, nearest_bucket
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.splits import bucket_split
 from beam_tfrec.schemas.tfrecord import FrameError
 from beam_tfrec.transforms.build_records import check_all
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate

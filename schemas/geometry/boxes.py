@@ -1,6 +1,7 @@
 """Boxes and points in pictures: clipped, normalised, turned, cropped and resized."""
 
 import enum
+import math
 import re
 import struct
 import sys
@@ -32,6 +33,11 @@ _MIRROR_Y = frozenset({3, 4, 6, 7})
 _FLOAT32_X4 = struct.Struct("<4f")
 
 _SIDE = "([1-9][0-9]{0,4})"
+
+_AUTO = re.compile(r"auto:([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?")
+_STEP_PX = 64
+_MOST_BUCKETS = 100
+_LARGEST_ASPECT = 2  # of `auto`: from 1:2 to 2:1
 
 _RESIZE = re.compile(f"max:{_SIDE}|{_SIDE}(?:x{_SIDE})?")
 
@@ -116,6 +122,57 @@ class Resize:
         """Return the form that `parse` reads."""
         width = self.width_px
         return f"max:{width}" if self.height_px is None else f"{width}x{self.height_px}"
+
+
+def parse_buckets(text: str) -> tuple[Resize, ...]:
+    """Return the size buckets of a flag's text: sizes, or `auto:SIDE:STEP`.
+
+    `auto` gives sizes of at most SIDE x SIDE pixels. Their sides are multiples of STEP px (default
+    64), and their aspect ratios lie between 1:2 and 2:1.
+
+    Raises:
+        ValueError: when the text has another form, or names a size twice.
+
+    >>> [str(bucket) for bucket in parse_buckets("auto:256:64")]
+    ['192x320', '256x256', '320x192']
+    """
+    if found := _AUTO.fullmatch(text):
+        buckets = _auto(int(found[1]), int(found[2] or _STEP_PX))
+    else:
+        buckets = [Resize.parse(size) for size in text.split(",")]
+    if any(bucket.height_px is None for bucket in buckets):
+        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE:STEP, got {text!r}: correct it")
+    if not 1 <= len({*buckets}) == len(buckets) <= _MOST_BUCKETS:
+        what = f"1 to {_MOST_BUCKETS} different sizes, got {len(buckets)} in {text!r}"
+        raise ValueError(f"buckets must be {what}: correct it")
+    return tuple(buckets)
+
+
+def _auto(side_px: int, step_px: int) -> list[Resize]:
+    """Return buckets from the highest to the widest."""
+    by_height: dict[int, int] = {}
+    for width in range(step_px, _LARGEST_ASPECT * side_px + 1, step_px):
+        height = side_px * side_px // width // step_px * step_px
+        if height <= width <= _LARGEST_ASPECT * height:
+            by_height[height] = width  # the widest of equal heights
+    wide = sorted((width, height) for height, width in by_height.items())
+    high = [(height, width) for width, height in reversed(wide) if height < width]
+    return [Resize(*size) for size in (*high, *wide)]
+
+
+def nearest_bucket(width_px: int, height_px: int, buckets: Sequence[Resize]) -> Resize:
+    """Return the bucket with the nearest aspect ratio; of several, the first.
+
+    Distances are ratios, so 2:1 is as far from 1:1 as 1:2.
+
+    >>> str(nearest_bucket(640, 480, parse_buckets("512x512,512x384,384x512")))
+    '512x384'
+    """
+
+    def distance(bucket: Resize) -> float:
+        return abs(math.log(width_px * (bucket.height_px or 1) / (height_px * bucket.width_px)))
+
+    return min(buckets, key=distance)
 
 
 def check_bbox(bbox: object) -> tuple[str, str] | None:

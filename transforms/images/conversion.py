@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
-from beam_tfrec.schemas.geometry.size_buckets import bucket_of_split
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
+from beam_tfrec.schemas.splits import bucket_size_px
 
 DEFAULT_QUALITY = 95
 """Default quality of JPEGs, on libjpeg's scale. JPEGs that are only turned always get it."""
@@ -110,7 +110,7 @@ class Conversion:
         """Return the conversion of a split's images: with buckets, to the bucket's size."""
         if not self.buckets:
             return self
-        bucket = bucket_of_split(split)
+        bucket = Resize(*bucket_size_px(split))
         return replace(self, resize=bucket, resize_mode=self.mode, buckets=(), min_bucket_px=0)
 
     def pixels_bytes(self, file_bytes: int) -> int:

@@ -17,11 +17,10 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnFacts, add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
-from beam_tfrec.schemas.geometry.size_buckets import split_without_bucket
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.splits import DigestValues, Splitting
+from beam_tfrec.schemas.splits import DigestValues, Splitting, split_without_bucket
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
