@@ -42,30 +42,30 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3775, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3205, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2815, ["transforms/sources/**/*.py"]),
-    Budget("report", 1100, ["transforms/report/**/*.py"]),
-    Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1030, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1280, ["transforms/storage/**/*.py"]),
-    Budget("verify", 960, ["transforms/verify/**/*.py"]),
+    Budget("pipelines", 4135, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3626, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 3085, ["transforms/sources/**/*.py"]),
+    Budget("report", 1145, ["transforms/report/**/*.py"]),
+    Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
+    Budget("transforms/images", 1050, ["transforms/images/**/*.py"]),
+    Budget("transforms/storage", 1402, ["transforms/storage/**/*.py"]),
+    Budget("verify", 966, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 490, ["transforms/records/**/*.py"]),
-    Budget("forecast", 185, ["transforms/forecast/**/*.py"]),
+    Budget("forecast", 186, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2080, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1085, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2300, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1187, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2165,
+        2265,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
-    Budget("data card's template", 202, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 770, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 20_900, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_580, ["tests/**/*.py"], all_lines=True),
+    Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
+    Budget("readers", 1015, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 22_825, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 34_260, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 142
+MOST_MODULES = 150
 
 
 def code_lines(source: str) -> int:

@@ -113,6 +113,9 @@ CASES: Mapping[str, Case] = {
     "coco tfds": Case(coco.run, f"{_TRAIN} --layout tfds --shard_names plain"),
     "coco tfds, panoptic": Case(coco.run, f"{_PANOPTIC} --layout tfds --max_rejected 1"),
     "folder classification": Case(folder.run, _CLASSES),
+    "folder classification, in size buckets": Case(
+        folder.run, f"{_CLASSES} --buckets 48x64,64x48,64x64", codecs=True
+    ),
     "folder imagenet": Case(folder.run, f"{_CLASSES} --layout imagenet"),
     "folder tutorial": Case(folder.run, f"{_CLASSES} --layout tutorial", codecs=True),
     "folder raw": Case(folder.run, f"{_CLASSES} --layout raw --resize 16x12", codecs=True),

@@ -109,6 +109,7 @@ def test_tfds_reads_it_at_random(whole: Path, tfrecord: Path) -> None:
         beam_tfrec.load(whole, "train")
 
 
+@pytest.mark.thorough
 def test_missing_shards_are_built_again(whole: Path, out: Path) -> None:
     (out / "manifest.json").unlink()
     max(out.glob("*.array_record")).unlink()
@@ -183,6 +184,7 @@ def copy(output: Path | str, *flags: object) -> Run:
     return run_pipeline(records.run, "--records", *flags, "--no_report", "--output", output)
 
 
+@pytest.mark.thorough
 def test_records_are_copied_both_ways(whole: Path, tfrecord: Path, tmp_path: Path) -> None:
     for source, wanted, flags in ((whole, tfrecord, ()), (tfrecord, whole, ARRAY)):
         target = tmp_path / wanted.parent.name
@@ -192,6 +194,7 @@ def test_records_are_copied_both_ways(whole: Path, tfrecord: Path, tmp_path: Pat
     assert not (tmp_path / "tfrecord0/_staged").exists()
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_written_verified_and_copied_from(
     whole: Path, tfrecord: Path, stand_in: GcsStandIn, tmp_path: Path
 ) -> None:
@@ -206,6 +209,7 @@ def test_a_bucket_is_written_verified_and_copied_from(
         beam_tfrec.open("gs://b/new", "train")[0]
 
 
+@pytest.mark.thorough
 def test_files_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "in" / "a.array_record-00000-of-00001", tmp_path / "out"
     path.parent.mkdir()
@@ -226,6 +230,7 @@ def test_files_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert copy(tmp_path / "cut", path.parent, *flags).ended[1] == "E-SRC-DAMAGED"
 
 
+@pytest.mark.thorough
 def test_it_is_shown_and_reported(whole: Path, tmp_path: Path) -> None:
     key = beam_tfrec.open(whole, "train").key(1)
     shown = run_pipeline(show.run, whole, "--key", key).out

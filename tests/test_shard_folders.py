@@ -83,6 +83,7 @@ def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFix
     assert [line.split(":")[0] for line in lines[:-1]] == [f"E-VER-FOREIGN {name}"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("flags", [(), ("--overwrite",)])
 def test_files_of_others_stop_a_run_at_once(
     out: Path, given: list[object], flags: tuple[str, ...]
@@ -102,6 +103,7 @@ def forget_plans(out: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [ShardNames(), ShardNames(MAXDIFFUSION)])
 @pytest.mark.parametrize("prepare", [lambda out: None, forget_plans])
 def test_a_data_set_is_removed_whatever_the_names_of_the_new_one(

@@ -290,6 +290,7 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     assert other.ended == (5, "E-OUT-PLAN") and "options drop_similar was" in other.fault
 
 
+@pytest.mark.thorough
 def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> None:
     table = tmp_path / "s.parquet"
     images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in "ab"]

@@ -93,6 +93,7 @@ def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
     assert digests(tmp_path / "again", "*.tfrec") == digests(out, "*.tfrec")
 
 
+@pytest.mark.thorough
 def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
     out = tmp_path / "out"
     photos = (*PHOTOS, "--max_dropped", "100%")
@@ -126,6 +127,7 @@ def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:
     assert str(refused.value).startswith(fault)
 
 
+@pytest.mark.thorough
 def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -173,6 +173,7 @@ def test_classes_of_folders_are_divided(tmp_path: Path) -> None:
     assert split_of_each(again) == split_of_each(out)
 
 
+@pytest.mark.thorough
 def test_later_samples_fill_up_the_splits(tmp_path: Path) -> None:
     """The samples of both days together have the shares, and none is written twice."""
     names = [f"{name}/s{n % 3}/{n}.jpg" for name in ("cat", "dog") for n in range(30)]

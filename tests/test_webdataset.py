@@ -113,7 +113,9 @@ BOXES = {
 }
 
 
-@pytest.mark.parametrize("form", BOXES)
+@pytest.mark.parametrize(
+    "form", ["yxyx", *(pytest.param(f, marks=pytest.mark.thorough) for f in BOXES if f != "yxyx")]
+)
 def test_a_map_finds_boxes_in_other_json(form: str, tmp_path: Path) -> None:
     objects = {"rect": [BOXES[form], "?"], "kind": [3, "cat"]}
     record = {"found": {"here": objects}, "width": 64, "height": 48}
