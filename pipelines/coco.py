@@ -65,7 +65,8 @@ class CocoConfig(DataSetConfig):
         """Refuse options that do not fit together."""
         check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
-        if len(fields := self.splitting.fields) > 1:
+        fields = self.splitting.fields
+        if len({*fields.values()}) > 1:
             raise ValueError(
                 f"{' and '.join(fields)} must name one field of images at most, got"
                 f" {' and '.join(fields.values())}: give --group_by a table"

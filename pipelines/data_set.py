@@ -109,6 +109,8 @@ class DataSetConfig(DataSetJob):
         source = self.source_flag if self.splitting.is_given else "--splits"
         check_splits_named("num_shards", self.sharding.num_shards, source, self.splits)
         check_splits_named("order", self.sharding.order, source, self.splits)
+        if self.conversion.buckets:
+            object.__setattr__(self, "sharding", self._sharding_of_buckets())
         if self.sharding.seed and {*map(self.sharding.order_of, self.splits)} == {Order.INPUT}:
             raise ValueError(f"seed needs a shuffled split, got {self.sharding.seed}: leave it out")
         self.names.check_format(array_record=bool(self.array_record_options))
@@ -125,9 +127,7 @@ class DataSetConfig(DataSetJob):
             check_uri(uri)
         if self.since and self.since.names:
             self.check_since()
-            if self.conversion.buckets:
-                got = " ".join(self.since.names)
-                raise ValueError(f"since must come without buckets, got {got}: leave one out")
+            self._check_since()
 
     def read_sources(self, root: Any) -> SourceSamples:
         """Build the part of the graph that reads the sources, from the pipeline's root or input."""
@@ -255,6 +255,39 @@ class DataSetConfig(DataSetJob):
                 raise ValueError(
                     f"{option} must name a field ({there}), got {name!r}: leave it out"
                 )
+
+    def _sharding_of_buckets(self) -> Sharding:
+        """Return the sharding, where options of a split are those of its size buckets too."""
+        repeats = {split for split in self.splits if self.splits.count(split) > 1}
+        if repeats:
+            raise ValueError(
+                f"a split must not be named as a bucket, got {sorted(repeats)}: rename it"
+            )
+        names = {
+            bucket_split(split, box): split
+            for split in self.source_splits
+            for box in self.conversion.buckets
+        }
+        shards, order = self.sharding.num_shards, self.sharding.order
+        return replace(
+            self.sharding,
+            num_shards={n: shards[of] for n, of in names.items() if of in shards} | {**shards},
+            order={n: order[of] for n, of in names.items() if of in order} | {**order},
+        )
+
+    def _check_since(self) -> None:
+        """Refuse options that must see the samples of earlier data sets too."""
+        splitting = self.splitting
+        for option, is_given in (
+            ("buckets", bool(self.conversion.buckets)),
+            ("drop_similar", bool(self.drop_similar)),
+            ("group_by", splitting.by == STRATIFIED and bool(splitting.group_by)),
+        ):
+            if is_given:
+                stratified = " and split_by stratified" * (option == "group_by")
+                got = " ".join(self.since.names if self.since else ())
+                what = f"since must come without {option}{stratified}, got {got}"
+                raise ValueError(f"{what}: leave one out")
 
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in a source, or contains one."""

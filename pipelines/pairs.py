@@ -46,8 +46,9 @@ class PairsConfig(DataSetConfig):
             if uri.rstrip("/") == self.high[split].rstrip("/"):
                 raise ValueError(f"low and high must be two folders, got {uri!r}: give another")
         super().__post_init__()
-        if self.conversion.resize is not None:
-            raise ValueError(f"pairs take no resize, got {self.conversion.resize}: leave it out")
+        sizes = (self.conversion.resize, *self.conversion.buckets)
+        if wrong := [size for size in sizes if size is not None]:
+            raise ValueError(f"pairs take no resize and buckets, got {wrong[0]}: leave it out")
 
     @property
     def given(self) -> tuple[str, ...]:

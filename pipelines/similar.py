@@ -32,6 +32,7 @@ _END = ".parquet"
 _REFUSED = re.compile(
     "--(shard_size|num_shards|records_per_shard|hosts|shard_names|order|seed|max_rejected"
     "|max_dropped|allow_empty|resize|resize_mode|quality|color|orientation|plan|overwrite"
+    "|buckets|min_bucket|record_format|array_record_options"
     "|trust_manifest|no_wait|report|no_report|since|date)(=.*)?"
 )
 """Flags of sources that change no image to compare."""
@@ -168,9 +169,9 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     root, name = split_uri(source.output)
     output = open_storage(root, source.access)
     output.probe()
-    for there in filter(output.stat, (name, _page_name(name))):
+    if output.stat(name) is not None:
         remedy = "give another --output, or delete it"
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", join_uri(root, there), "is there", remedy))
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", source.output, "is there", remedy))
     check_sources(source)
     warn_of_pillow()
     graph = functools.partial(build, config=replace(config, source=source))

@@ -81,7 +81,7 @@ class WebdatasetConfig(StagingConfig):
             folders: dict[str, set[str]] = {}
             for uri in (each for given in uris for each in expand_braces(given)):
                 folder, pattern = root_and_pattern(uri)
-                if not pattern and uri.endswith((TAR, *DECOMPRESSORS)):
+                if not pattern and uri.lower().endswith((TAR, *DECOMPRESSORS)):
                     folder, pattern = split_uri(uri)
                 folders.setdefault(folder, set()).add(pattern)
             for number, (folder, patterns) in enumerate(folders.items()):

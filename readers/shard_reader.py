@@ -37,6 +37,7 @@ AHEAD_BYTES = 64 << 20
 
 _LOCAL_THREADS = 4  # mostly from the page cache
 _REMOTE_THREADS = 64  # two thousand requests a second, at 30 ms each
+_OPEN_FILES = 128  # ArrayRecord files; systems usually allow 1,024 files
 
 
 class Member(NamedTuple):
@@ -159,13 +160,15 @@ class ShardReader:
             raise RuntimeError(fault_line(error.code, file.uri, what, REMEDY)) from None
 
     def _opened(self, shard: int) -> ArrayRecordFile:
-        """Return an ArrayRecord file, which stays open."""
+        """Return an ArrayRecord file; the last ones stay open."""
         with self._lock:
             if shard not in self._array_records:
                 file = self.shards[shard]
                 assert file.listed is not None
                 opened = open_array_record(self._storages[file.data_set], file.listed)
                 self._array_records[shard] = opened
+                if len(self._array_records) > _OPEN_FILES:  # threads may still hold the first
+                    del self._array_records[next(iter(self._array_records))]
             return self._array_records[shard]
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:

@@ -198,7 +198,7 @@ def _load_mixture(
         sources.append(_records(own, parts, reading, in_order).repeat())
     seed = reading.seed if reading.shuffle else 0
     draw = tf.data.Dataset.sample_from_datasets
-    return _batches(draw(sources, [*weights.values()], seed), data_sets, reading)
+    return _batches(draw(sources, [*map(float, weights.values())], seed), data_sets, reading)
 
 
 def _records(

@@ -45,8 +45,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 4135, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3626, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 4168, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3665, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 3085, ["transforms/sources/**/*.py"]),
     Budget("report", 1145, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -57,16 +57,16 @@ BUDGETS = (
     Budget("forecast", 186, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2300, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1187, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/annotations", 1190, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         2265,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 1015, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 22_825, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 34_260, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 1020, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 22_905, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 34_300, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 150
 

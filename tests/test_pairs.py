@@ -114,7 +114,7 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
         ),
         (
             ["--low", "x", "--high", "y", "--resize", "64"],
-            "E-ARG command line: pairs take no resize, got 64x64; leave it out",
+            "E-ARG command line: pairs take no resize and buckets, got 64x64; leave it out",
         ),
     ],
 )

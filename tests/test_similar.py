@@ -200,9 +200,9 @@ def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) ->
     page = Elements((tmp_path / "s.html").read_bytes())
     assert (page.count("section"), page.count("img"), page.count("script")) == (4, 8, 0)
     assert page.text.index("a/0.jpg") < page.text.index("a/turned.jpg")  # in one split: last
-    for name in ("s.parquet", "s.html"):
-        assert search(photos, tmp_path / "s.parquet").ended == (5, "E-OUT-CONFLICT")
-        (tmp_path / name).unlink()
+    assert search(photos, tmp_path / "s.parquet").ended == (5, "E-OUT-CONFLICT")
+    (tmp_path / "s.parquet").unlink()  # as if killed before its last file
+    assert search(photos, tmp_path / "s.parquet").code == 0
 
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
@@ -286,6 +286,11 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     assert sum(split["records"] for split in manifest["splits"].values()) == 13 - 4
     plan = run_pipeline(folder.run, *flags, "--output", tmp_path / "other", "--plan")
     assert plan.code == 0 and " E-IMG-SIMILAR; the first: " in plan.out
+    kept = next(row for row in rows if row["keep"] and row["size"] > 1)
+    (photos / kept["split"] / kept["key"]).unlink()
+    lost = run_pipeline(folder.run, *flags, "--output", tmp_path / "lost")
+    assert lost.code == 2
+    assert f"keeps 1 images that this run does not have, such as {kept['key']!r};" in lost.err
     other = run_pipeline(folder.run, *given_of(photos), "--output", out)
     assert other.ended == (5, "E-OUT-PLAN") and "options drop_similar was" in other.fault
 
@@ -295,12 +300,16 @@ def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> No
     table = tmp_path / "s.parquet"
     images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in "ab"]
     pq.write_table(make_table(images, 0, 2), table)
-    (copy,) = read_copies(str(table), [], DEFAULT_ACCESS).items()
-    (same,) = read_copies(str(table), ["train", "val"], DEFAULT_ACCESS).items()
+    (copy,) = read_copies(str(table), [], DEFAULT_ACCESS).kept_of.items()
+    (same,) = read_copies(str(table), ["train", "val"], DEFAULT_ACCESS).kept_of.items()
     key, kept = ("b", "train/a") if copy[1] == "train/a" else ("a", "train/b")
     assert (copy, same) == ((("", key), kept), (("train", key), kept))
     with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has no split test or val; "):
         read_copies(str(table), ["test", "val"], DEFAULT_ACCESS)
+    images = [HashedImage(split, "a", hashes_of(1, 2, 3, 4), (2, 2)) for split in ("train", "val")]
+    pq.write_table(make_table(images, 0, 2), table)
+    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has a key in two splits, and "):
+        read_copies(str(table), [], DEFAULT_ACCESS)
     table.write_bytes(b"no table")
     with pytest.raises(RuntimeError, match=r"^E-ARG .*; give a file that beam-tfrec similar made"):
         read_copies(str(table), [], DEFAULT_ACCESS)

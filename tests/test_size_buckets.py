@@ -40,7 +40,7 @@ def test_made_buckets_have_about_equal_areas() -> None:
 
 @pytest.mark.parametrize(
     ("size_px", "bucket"),
-    [((10, 10), "8x8"), ((14, 10), "8x8"), ((15, 10), "16x8"), ((1, 99), "8x16")],
+    [((10, 10), "8x8"), ((8, 8), "8x8"), ((14, 10), "8x8"), ((15, 10), "16x8"), ((1, 99), "8x16")],
 )
 def test_the_nearest_shape_is_taken(size_px: tuple[int, int], bucket: str) -> None:
     assert str(nearest_bucket(*size_px, parse_buckets("8x8,16x8,8x16"))) == bucket
@@ -96,7 +96,7 @@ def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    photos = (*PHOTOS, "--max_dropped", "100%")
+    photos = (*PHOTOS, "--max_dropped", "100%", "--order", "train=input")
     committed_by(coco.run, out, *photos, "--buckets", "64x48,48x64")
     found = 0
     for size in ("64x48", "48x64"):
@@ -106,6 +106,8 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
         for example in examples(out, f"train_{size}"):
             assert example == wanted[value(example, "image/source_id")[0]]
             found += 1
+        ids = [value(e, "image/source_id")[0] for e in examples(out, f"train_{size}")]
+        assert ids == [name for name in wanted if name in ids]  # in the order of the input
     assert found == len(wanted)
 
 
@@ -119,6 +121,11 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
         ("--buckets 8 --resize_mode fit", "resize_mode must give the bucket's size, got fit: give"),
         ("--min_bucket 8", "min_bucket must come with buckets, got 8: add --buckets"),
         ("--buckets 8 --since old", "since must come without buckets, got old: leave one out"),
+        ("--drop_similar s --since old", "since must come without drop_similar, got old: leave"),
+        (
+            "--split_by stratified --splits a=1,b=1 --group_by g.csv --since old",
+            "since must come without group_by and split_by stratified, got old: leave one out",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:

@@ -38,6 +38,7 @@ from beam_tfrec.schemas.manifest import (
     to_json_lines,
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
+from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
 from beam_tfrec.transforms.output_files import (
@@ -179,7 +180,7 @@ def refuse_empty(
     """Refuse a split that has images but no samples left.
 
     The split may be empty if earlier data sets hold some of its samples. An optional split may be
-    empty if another split has samples.
+    empty if another split has samples, and a size bucket if another bucket of its split has some.
 
     Args:
         sources: counts of the sources, one `SplitSource` per split.
@@ -192,6 +193,9 @@ def refuse_empty(
     """
     planned = {split for split, facts in plan.splits.items() if facts.samples}
     optional = set(job.optional_splits) - planned if planned else set()
+    filled = {split_without_bucket(split) for split, count in samples.items() if count}
+    if "buckets" in plan.options:
+        optional |= {split for split in samples if split_without_bucket(split) in filled}
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
         if not source.is_empty and not samples[source.split] and not may_be_empty:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.geometry.boxes import SWAPPING, nearest_bucket
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import Sample
@@ -120,9 +121,12 @@ def size_of(
     """Return width and height of a sample's photo in px, turned if it will be; None if it is bad.
 
     Raises:
-        RuntimeError: the store fails, or the file has changed.
+        RuntimeError: the store fails, the file has changed, or `E-ARG` if a plan has not staged it.
     """
     photo = msgspec.structs.replace(sample, blobs=sample.blobs[:1])
+    if photo.blobs[0].is_staged and not photo.blobs[0].name:
+        what = "--buckets needs images in archives and Parquet, which only a run unpacks"
+        raise RuntimeError(fault_line("E-ARG", "--plan", what, "leave --buckets out"))
     try:
         data = read_blob(roots[photo.blobs[0].root], photo.blobs[0])
     except FrameError:

@@ -13,9 +13,9 @@ import hashlib
 import itertools
 import logging
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -60,14 +60,28 @@ _LANCZOS = Image.Resampling.LANCZOS
 _ANGLES = np.outer(np.arange(_WAVES), 2 * np.arange(_SIDE_PX) + 1)
 _COSINES = np.cos(np.pi / (2 * _SIDE_PX) * _ANGLES)
 _DECIMALS = 6  # equal areas give sums near 0, whose last digits depend on the processor
-_COLUMNS = ["split", "key", "cluster", "keep"]
+_COLUMNS = ["split", "key", "cluster", "size", "keep"]
 _MOST_AT_ONCE = 1024  # images in a batch
 
 Links = NDArray[np.int32]
 """Pairs of near hashes, a row each: the columns are distance in bits, 1 for a mirror image, and the
 numbers of both."""
 
-Copies = Mapping[tuple[str, str], str]
+
+class Copies(NamedTuple):
+    """What a table of near copies says.
+
+    Names are pairs of a split and a key. The split is empty if a run divides one source itself.
+
+    Attributes:
+        kept_of: by the name of an image that is not kept: the kept one, as text.
+        kept: names of the images that are kept instead of others.
+    """
+
+    kept_of: Mapping[tuple[str, str], str]
+    kept: frozenset[tuple[str, str]]
+
+
 """The kept image of each near copy, by split and key."""
 
 
@@ -287,7 +301,7 @@ def _keeping_order(image: HashedImage) -> tuple[int, bytes]:
 
 
 def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
-    """Return the images of a table that are not kept.
+    """Return the images of a table that are not kept, and those that are kept instead.
 
     Args:
         uri: path or URI of the table.
@@ -296,30 +310,65 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
         access: settings for the store.
 
     Raises:
-        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or a
-            storage fault.
+        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or when a
+            run without splits cannot tell two images of one key apart; or a storage fault.
     """
     remedy = "give a file that beam-tfrec similar made of these sources"
     try:
         table = pq.read_table(pa.BufferReader(read_uri(uri, access)), columns=_COLUMNS)
         copies = table.filter(pc.invert(table["keep"])).to_pydict()
+        keeps = table.filter(pc.and_(table["keep"], pc.greater(table["size"], 1))).to_pydict()
     except (pa.ArrowException, ValueError) as error:
         what = " ".join(str(error).split())[:200]
         raise RuntimeError(fault_line("E-ARG", uri, what, remedy)) from None
     if splits and not {*splits}.intersection(table["split"].unique().to_pylist()):
         what = f"has no split {' or '.join(splits)}"
         raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+    if not splits and len(table["key"].unique()) < table.num_rows:
+        what = "has a key in two splits, and this run divides one source itself"
+        raise RuntimeError(fault_line("E-ARG", uri, what, "make it from the source of this run"))
     named = zip(copies["split"], copies["key"], copies["cluster"], strict=True)
-    return {(split if splits else "", key): kept for split, key, kept in named}
+    kept = zip(keeps["split"], keeps["key"], strict=True)
+    return Copies(
+        {(split if splits else "", key): kept for split, key, kept in named},
+        frozenset((split if splits else "", key) for split, key in kept),
+    )
 
 
-def drop_similar(sample: Sample, copies: Copies) -> Iterator[Sample | RejectedOutput]:
-    """Yield a sample, or its reject if it is a near copy of a kept one."""
-    if kept := copies.get((sample.split, sample.key)) or copies.get(("", sample.key)):
+def drop_similar(
+    sample: Sample, copies: Copies
+) -> Iterator[Sample | RejectedOutput | beam.pvalue.TaggedOutput]:
+    """Yield a sample, or its reject if it is a near copy of a kept one; and names of kept ones."""
+    names = (sample.split, sample.key), ("", sample.key)
+    for kept in filter(None, map(copies.kept_of.get, names)):
         reject = sample.reject("drop_similar", "E-IMG-SIMILAR", f"near copy of {kept}")
         yield RejectedOutput("rejected", reject)
-    else:
-        yield sample
+        return
+    yield sample
+    for name in copies.kept.intersection(names):
+        yield beam.pvalue.TaggedOutput("kept", name)
+
+
+def check_kept(
+    copies: Copies, kept: Iterable[tuple[str, str]], uri: str, splits: Collection[str]
+) -> list[Rejected]:
+    """Check that every image is there whose copies are left out; return an empty list.
+
+    Raises:
+        RuntimeError: `E-ARG`, since without the kept image a whole cluster would be lost.
+    """
+    expected = {name for name in copies.kept if not splits or name[0] in splits}
+    if missing := sorted(expected.difference(kept)):
+        what = f"keeps {len(missing)} images that this run does not have, such as {missing[0][1]!r}"
+        raise RuntimeError(fault_line("E-ARG", uri, what, "make it again from the run's sources"))
+    return []
+
+
+class DroppedSamples(NamedTuple):
+    """Output of `DropSimilar`."""
+
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
 
 
 @dataclass(eq=False)
@@ -338,12 +387,17 @@ class DropSimilar(beam.PTransform):
     splits: Sequence[str]
     access: Access
 
-    def expand(self, samples: beam.PCollection[Sample]) -> Any:
+    def expand(self, samples: beam.PCollection[Sample]) -> DroppedSamples:
         """Read the table, and drop the copies."""
         uris = samples.pipeline | "Table" >> beam.Create([self.uri], reshuffle=False)
         copies = uris | "ReadCopies" >> beam.Map(read_copies, self.splits, self.access)
         drop = beam.FlatMap(drop_similar, beam.pvalue.AsSingleton(copies))
-        return samples | "Drop" >> drop.with_outputs("rejected", main="samples")
+        found = samples | "Drop" >> drop.with_outputs("rejected", "kept", main="samples")
+        kept = beam.pvalue.AsList(found.kept)
+        # The empty result makes the plan wait for the check.
+        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, self.uri, self.splits)
+        rejected = (found.rejected, checked) | "Rejected" >> beam.Flatten()
+        return DroppedSamples(found.samples, rejected)
 
 
 @dataclass(eq=False)

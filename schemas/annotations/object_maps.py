@@ -1,8 +1,8 @@
 """`ObjectMap`: where objects are in JSON of any form or in cells, and what boxes mean."""
 
 import enum
-import math
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -41,8 +41,8 @@ class BoxFormat(enum.Enum):
         >>> BoxFormat.CENTER_XYWH.to_xywh([5, 5, 4, 2]), BoxFormat.YXYX.to_xywh([1, 2, 4, 6])
         ([3.0, 4.0, 4, 2], [2, 1, 4, 3])
         """
-        is_box = isinstance(box, list) and len(box) == 4
-        if not is_box or not all(type(number) in (int, float) for number in box):
+        is_box = isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))
+        if not is_box:
             return box
         a, b, c, d = box
         match self.value.removeprefix("rel_"):
@@ -132,7 +132,7 @@ def side_file_of(
                 image_id=0,
                 category_id=category,
                 bbox=msgspec.Raw(msgspec.json.encode(box)),
-                area=area if isinstance(area, int | float) and math.isfinite(area) else None,
+                area=area if _is_number(area) else None,
                 iscrowd=crowd if isinstance(crowd, int) else 0,
             )
         )
@@ -156,6 +156,12 @@ def _objects_in(value: Any) -> list[dict[str, Any]] | None:
     elif isinstance(value, list) and all(isinstance(of_object, dict) for of_object in value):
         return value
     return None
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that a float can hold."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def _text_of_class(value: Any) -> str:

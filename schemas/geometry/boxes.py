@@ -1,12 +1,12 @@
 """Boxes and points in pictures: clipped, normalised, turned, cropped and resized."""
 
 import enum
-import math
 import re
 import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
@@ -169,8 +169,9 @@ def nearest_bucket(width_px: int, height_px: int, buckets: Sequence[Resize]) -> 
     '512x384'
     """
 
-    def distance(bucket: Resize) -> float:
-        return abs(math.log(width_px * (bucket.height_px or 1) / (height_px * bucket.width_px)))
+    def distance(bucket: Resize) -> Fraction:  # exact, so that ties are ties
+        one, other = width_px * (bucket.height_px or 1), height_px * bucket.width_px
+        return Fraction(max(one, other), min(one, other))
 
     return min(buckets, key=distance)
 

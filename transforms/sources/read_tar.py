@@ -50,7 +50,7 @@ from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
 from beam_tfrec.transforms.storage.staging import Stager, Staging, staged_image
 
 STAGE = "read_tar"
-REFUSED = (".tar.zst", ".tar.lz4")
+REFUSED = (".tar.zst", ".tar.lz4", ".txz", ".tbz2", ".tar.lzma", ".tar.z")
 DECOMPRESSORS: Mapping[str, Callable[[IO[bytes]], Any]] = {
     ".tar.gz": gzip.open,
     ".tgz": gzip.open,
@@ -139,7 +139,7 @@ def plan_tars(
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-        if name.endswith((TAR, *DECOMPRESSORS)):
+        if name.lower().endswith((TAR, *DECOMPRESSORS)):
             yield TarFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
@@ -208,7 +208,7 @@ class TarReader:
         at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
         stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
         for suffix, decompressed in DECOMPRESSORS.items():
-            if name.endswith(suffix):
+            if name.lower().endswith(suffix):
                 return _unpack(decompressed(stream), join_uri(uri, name), self.access), True
         return stream, False
 

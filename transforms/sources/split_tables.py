@@ -121,7 +121,8 @@ def _parse_groups(data: bytes, uri: str) -> "pa.Table":
     except (pa.ArrowException, OSError) as error:
         what = " ".join(str(error).split())
         raise RuntimeError(fault_line("E-TAB-FORMAT", uri, what, _TABLE_REMEDY)) from None
-    names = [name for name in (_KEY, *_GROUPS) if name in table.column_names]
+    names = [name for name in table.column_names if name in (_KEY, *_GROUPS)]
+    names.sort(key=lambda name: name != _KEY)
     numbers = [name for name in names if pa.types.is_floating(table[name].type)]
     if names[:1] != [_KEY] or len(names) != 2 or numbers:
         what = f"has the columns {', '.join(map(repr, table.column_names[:20]))}"
