@@ -44,7 +44,6 @@ from beam_tfrec.transforms.sources.read_samples import (
 from beam_tfrec.transforms.storage import (
     array_record,
     check_uri,
-    find_uri,
     name_below,
     open_storage,
 )
@@ -72,7 +71,7 @@ class DataSetConfig(DataSetJob):
         quiet: print no progress and no notes.
         drop_similar: URI of a table of near copies; only the image to keep of each cluster is
             written. Empty to write all.
-        similar_crc32c: CRC-32C of that table in hex, as `completed` finds it.
+        similar_identity: size and checksum of that table, as `completed` finds them.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -87,7 +86,7 @@ class DataSetConfig(DataSetJob):
     plan: str = ""
     quiet: bool = False
     drop_similar: str = ""
-    similar_crc32c: str = ""
+    similar_identity: str = ""
 
     images_field: ClassVar[str] = ""
     """Field with the URI of each split's images, which may be a data set; empty for none."""
@@ -218,8 +217,7 @@ class DataSetConfig(DataSetJob):
             identity = uri_identity([table], "", self.access)
             changes["splitting"] = replace(self.splitting, table_identity=identity)
         if self.drop_similar:
-            storage, entry = find_uri(self.drop_similar, self.access)
-            changes["similar_crc32c"] = f"{storage.crc32c(entry.name):08x}"
+            changes["similar_identity"] = uri_identity([self.drop_similar], "", self.access)
         given = {root: uri for root, uri in self.roots.items() if root in self.given}
         if not (self.images_field and given):
             return replace(self, **changes)
@@ -324,7 +322,7 @@ class DataSetConfig(DataSetJob):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        similar = {"drop_similar": self.similar_crc32c} if self.drop_similar else {}
+        similar = {"drop_similar": self.similar_identity} if self.drop_similar else {}
         return {
             **similar,
             **self.sharding.options(),

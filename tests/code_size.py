@@ -45,8 +45,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 4168, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3665, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 4165, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3671, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 3085, ["transforms/sources/**/*.py"]),
     Budget("report", 1145, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -65,7 +65,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1020, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 22_905, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 22_907, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 34_300, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 150

@@ -3,6 +3,7 @@
 Annotations often give no sizes, or sizes before a turn by EXIF. So the image itself decides.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
+from apache_beam.utils.shared import Shared
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.geometry.boxes import SWAPPING, nearest_bucket
@@ -67,7 +69,7 @@ class SortIntoBuckets(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> BucketedSamples:
         """Read every image."""
         hold = beam.BatchElements(_HELD_SAMPLES, _HELD_SAMPLES, record_metrics=False)
-        sort = _Sort(self.roots, self.conversion, self.limits, self.access)
+        sort = _Sort(self.roots, self.conversion, self.limits, self.access, Shared())
         # Later steps compare keys within a bucket only.
         checked = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
         sorts = beam.ParDo(sort, checked).with_outputs("sources", main="samples")
@@ -77,14 +79,21 @@ class SortIntoBuckets(beam.PTransform):
 
 class _Sort(beam.DoFn):
     def __init__(
-        self, roots: Mapping[str, str], conversion: Conversion, limits: GateLimits, access: Access
+        self,
+        roots: Mapping[str, str],
+        conversion: Conversion,
+        limits: GateLimits,
+        access: Access,
+        shared: Shared,
     ) -> None:
-        self._uris, self._access = roots, access
+        self._uris, self._access, self._shared = roots, access, shared
         self._conversion, self._limits = conversion, limits
 
     def setup(self) -> None:
         self._roots = {name: open_storage(uri, self._access) for name, uri in self._uris.items()}
-        self._gate = WorkerGate(self._limits, far=not all(map(is_local, self._uris.values())))
+        far = not all(map(is_local, self._uris.values()))
+        # One gate a process, whatever its number of threads, so that memory is bounded.
+        self._gate = self._shared.acquire(lambda: WorkerGate(self._limits, far=far))
 
     def process(
         self, samples: list[Sample], checked: list[str]
@@ -92,9 +101,7 @@ class _Sort(beam.DoFn):
         moved: Counter[tuple[str, str]] = Counter()
         annotations: Counter[tuple[str, str]] = Counter()
 
-        def measure(sample: Sample) -> tuple[int, int] | None:
-            return size_of(sample, self._roots, self._conversion)
-
+        measure = functools.partial(size_of, roots=self._roots, conversion=self._conversion)
         for sample, size_px in self._gate.in_order(samples, _read_bytes, measure):
             split = self._split_of(sample, size_px)
             moved[sample.split, split] += 1
