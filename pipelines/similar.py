@@ -29,6 +29,7 @@ from beam_tfrec.transforms.similar import MAX_DISTANCE, HashedBatch, HashImages,
 from beam_tfrec.transforms.storage import join_uri, open_storage, read_uri, split_uri
 
 _END = ".parquet"
+_SHOWN = 5  # clusters in the summary, and images of each
 _REFUSED = re.compile(
     "--(shard_size|num_shards|records_per_shard|hosts|shard_names|order|seed|max_rejected"
     "|max_dropped|allow_empty|resize|resize_mode|quality|color|orientation|plan|overwrite"
@@ -192,10 +193,14 @@ def summarize(table: pa.Table, output: str) -> Iterator[str]:
     """
     copies = table.filter(pc.greater(table["size"], 1))
     clusters = copies.group_by("cluster").aggregate([("split", "count_distinct")])
-    crossing = (clusters["split_count_distinct"].to_numpy() > 1).sum()
+    crossing = clusters.filter(pc.greater(clusters["split_count_distinct"], 1))["cluster"]
     found = f"{counted(clusters.num_rows, 'cluster')} of near copies"
-    found += f" with {counted(copies.num_rows, 'image')}, {crossing} across splits"
+    found += f" with {counted(copies.num_rows, 'image')}, {len(crossing)} across splits"
     yield f"{output}: {counted(table.num_rows, 'image')}, {found}"
+    for cluster in crossing[:_SHOWN].to_pylist():
+        members = copies.filter(pc.equal(copies["cluster"], cluster)).slice(0, _SHOWN)
+        names = zip(members["split"].to_pylist(), members["key"].to_pylist(), strict=True)
+        yield f"  across splits: {', '.join(map('/'.join, names))}"
     yield f"  mirrored: {counted(copies['mirrored'].to_numpy().sum(), 'image')}"
     for name, text in table.schema.metadata.items():
         yield f"  {name.decode()}: {text.decode() or 'none'}"

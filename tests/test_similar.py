@@ -180,6 +180,9 @@ def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) ->
     assert run.out.splitlines() == [
         f"{tmp_path}/s.parquet: 13 images, 4 clusters of near copies with 8 images, 3 across"
         " splits",
+        "  across splits: train/a/0.jpg, val/a/small.jpg",
+        "  across splits: train/a/1.jpg, val/a/poor.jpg",
+        "  across splits: train/a/2.jpg, val/a/mirrored.jpg",
         "  mirrored: 1 image",
         "  distance: 6 bits",
         "  max_cluster: 1000 hashes",

@@ -82,9 +82,6 @@ class Copies(NamedTuple):
     kept: frozenset[tuple[str, str]]
 
 
-"""The kept image of each near copy, by split and key."""
-
-
 class HashedImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An image with its hashes.
 

@@ -12,6 +12,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from beam_tfrec.schemas.annotations.coco_objects import parse_segmentation
+from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap, parse_mapped
 from beam_tfrec.schemas.annotations.voc_file import parse_voc
 from beam_tfrec.schemas.annotations.yolo_file import parse_yolo
 from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt
@@ -47,6 +48,7 @@ _YOLO: Sequence[dict[str, Any]] = (
     {"labels": [Label(0, "a"), Label(1, "b")]},
     {"labels": [Label(0, "a", keypoints=("0",))], "point_values": 3},
 )
+_MAPS = {str(at).encode(): ObjectMap("a.b", "x", "c", of) for at, of in enumerate(BoxFormat)}
 _WIDTH_PX, _HEIGHT_PX = 40, 30
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation]).decode
@@ -211,9 +213,14 @@ def run_segmentations(data: bytes) -> None:
 
 
 def run_side_texts(data: bytes) -> None:
-    """A VOC file, or a YOLO label file, is a fault or objects with finite boxes."""
+    """A VOC file, mapped JSON or a YOLO label file is a fault or objects with finite boxes."""
     format, text = data[:1], data[1:]
-    parse = parse_voc if format == b"<" else functools.partial(parse_yolo, **_YOLO[format == b"k"])
+    if format == b"<":
+        parse = parse_voc
+    elif format in _MAPS:
+        parse = functools.partial(parse_mapped, objects=_MAPS[format])
+    else:
+        parse = functools.partial(parse_yolo, **_YOLO[format == b"k"])
     read = read_objects(text, parse, segmentations=True)
     if isinstance(read, tuple):
         code, detail = read
@@ -234,6 +241,9 @@ def _side_seeds() -> Iterable[bytes]:
     )
     yield b"y0 .5 .5 .25 .5\n1 0 0 1 0 1 1\n0 .5 .5 0 1e999\n7 .5 .5 .2 .2"
     yield b"k0 .5 .5 .25 .5 .5 .5 2\n0 .5 .5 .25 .5 .5 .5 7"
+    for format in _MAPS:
+        yield format + b'{"width": 9, "height": 9, "a": {"b": [{"x": [1, 2, 3, 4], "c": 7}]}}'
+        yield format + b'{"a": {"b": {"x": [[0, 0.5, 1, 1e308], [1]], "c": ["d", {}], "id": [2, 1]}}}'
 
 
 TARGETS = (

@@ -74,6 +74,13 @@ SABOTAGES = (
         "old.size != new.size",
         "tests/test_diff.py::test_each_change_is_found",
     ),
+    Sabotage(
+        "near copies are dropped although the kept image is missing",
+        "transforms/similar.py",
+        "    if missing := sorted(expected.difference(kept)):",
+        "    if missing := sorted(expected.difference(expected)):",
+        "tests/test_similar.py::test_near_copies_are_dropped",
+    ),
     # 2. Same input, same options, same seed: the same bytes.
     Sabotage(
         "the order is Python's hash()",
@@ -139,6 +146,20 @@ SABOTAGES = (
         "return base + (index < extra)",
         "return base + (index >= self.planned.shards - extra)",
         "tests/test_plan_shards.py::test_hosts_get_equal_shares_of_records",
+    ),
+    Sabotage(
+        "samples of one group get splits of their own",
+        "schemas/splits.py",
+        "digest = self.groups.find(digest).tobytes() or digest",
+        "self.groups.find(digest)",
+        "tests/test_splits.py::test_a_table_keeps_groups_together",
+    ),
+    Sabotage(
+        "stratified splits ignore what they hold already",
+        "schemas/stratify.py",
+        "part * total - scale * has for part, has",
+        "part * total for part, has",
+        "tests/test_stratify.py::test_classes_have_exact_shares",
     ),
     # 4. A manifest is the commit point.
     Sabotage(

@@ -118,17 +118,18 @@ def _parse_groups(data: bytes, uri: str) -> "pa.Table":
             table = csv.read_csv(io.BytesIO(data), convert_options=texts)
         else:
             table = parquet.read_table(io.BytesIO(data))
-    except (pa.ArrowException, OSError) as error:
+        names = [name for name in table.column_names if name in (_KEY, *_GROUPS)]
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())
         raise RuntimeError(fault_line("E-TAB-FORMAT", uri, what, _TABLE_REMEDY)) from None
-    names = [name for name in table.column_names if name in (_KEY, *_GROUPS)]
     names.sort(key=lambda name: name != _KEY)
-    numbers = [name for name in names if pa.types.is_floating(table[name].type)]
-    if names[:1] != [_KEY] or len(names) != 2 or numbers:
-        what = f"has the columns {', '.join(map(repr, table.column_names[:20]))}"
-        if numbers:
-            what = f"column {numbers[0]!r} holds floating-point numbers"
+    what = f"has the columns {', '.join(map(repr, table.column_names[:20]))}"
+    if names[:1] != [_KEY] or len(names) != 2 or names[1] == _KEY:
         raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, _TABLE_REMEDY))
+    for name in names:
+        if pa.types.is_floating(table[name].type):
+            what = f"column {name!r} holds floating-point numbers"
+            raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, _TABLE_REMEDY))
     try:
         return table.select(names).cast(pa.schema([(name, pa.string()) for name in names]))
     except pa.ArrowException as error:
