@@ -116,7 +116,7 @@ def open(
         access: settings for reading from stores.
 
     Returns:
-        The records. Each is a dict of NumPy values by feature key, and prints as a summary. See
+        The records. Each is a dict of NumPy values by feature key. See
         `beam_tfrec.readers.records`.
 
     Raises:
