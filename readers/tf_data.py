@@ -3,7 +3,6 @@
 The graph holds only TensorFlow's own operations, and TensorFlow reads the shards.
 """
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +13,14 @@ import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import (
     DataSets,
-    Part,
     Root,
     ShardFile,
     Splits,
-    deal,
-    find_data_sets,
+    find_mixture,
     list_shards,
-    steps,
 )
 from beam_tfrec.readers.shard_reader import ShardReader
+from beam_tfrec.readers.shares import Part, deal, mixed_records, steps
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
@@ -31,7 +28,6 @@ from beam_tfrec.schemas.features import (
     Feature,
     FeatureSpec,
     Kind,
-    RepeatedAs,
     parse_sequence_spec,
     parse_spec,
 )
@@ -74,6 +70,7 @@ class Reading:
         hosts: number of hosts that share a split.
         drop_remainder: whether hosts get equal numbers of records, and full batches only.
         known_cardinality: whether the dataset knows and checks the number of records.
+        stopping_strategy: end of a mixture, see `mixed_records`; None for none.
         stored_size: height and width in px of all images as they are stored; None if they differ.
     """
 
@@ -87,6 +84,7 @@ class Reading:
     hosts: int = 1
     drop_remainder: bool = False
     known_cardinality: bool = True
+    stopping_strategy: str | None = None
     stored_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -115,90 +113,98 @@ def load_data_sets(
     access: Access,
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
-    if isinstance(roots, Mapping):
-        return _load_mixture(roots, split, reading, access)
-    data_sets = _find_tfrecords(roots, access)
-    buckets = data_sets.records_by_bucket(split)
-    if "" in buckets:
-        return _load_split(data_sets, split, reading)
-    return _load_buckets(data_sets, buckets, reading)
-
-
-def _find_tfrecords(roots: Root | Sequence[Root], access: Access) -> DataSets:
-    data_sets = find_data_sets(roots, access)
+    data_sets, weights = find_mixture(roots, reading.stopping_strategy, access)
     if any(manifest.is_array_record for manifest in data_sets.manifests):
         what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
         raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
-    return data_sets
+    if weights:
+        return _load_mixture(data_sets, weights, split, reading)
+    buckets = data_sets.buckets(split)
+    if buckets:
+        return _load_buckets(data_sets, buckets, reading)
+    return _load_split(data_sets, split, reading)
 
 
 def _load_buckets(
-    data_sets: DataSets, buckets: Mapping[str, Sequence[int]], reading: Reading
+    data_sets: DataSets, buckets: Sequence[tuple[str, ...]], reading: Reading
 ) -> tf.data.Dataset:
     """Return the batches of all size buckets; each batch is of one bucket.
 
     Buckets take turns in proportion to their numbers of batches. The order of the buckets is the
     same on all hosts and in all epochs, since hosts that train together need equal shapes.
     """
-    size, hosts = reading.batch_size or 1, reading.hosts
-    dropping = reading.drop_remainder
-    steps_of = {
-        name: steps([records], size * hosts, hosts, reading.host, drop_remainder=dropping)
-        for name, records in buckets.items()
-        if not dropping or sum(records) >= size * hosts
-    }
-    steps([*buckets.values()], size * hosts, hosts, reading.host, dropping)  # refuses no batch
-    datasets = []
-    for name in steps_of:
-        width, height = bucket_size_px(name)
+    size, hosts, dropping = reading.batch_size or 1, reading.hosts, reading.drop_remainder
+    datasets, counts, records = [], [], 0
+    for splits in buckets:
+        shards = data_sets.records(splits)
+        records += sum(shards)
+        if dropping and sum(shards) < size * hosts:
+            continue
+        counts.append(steps([shards], size * hosts, hosts, reading.host, dropping))
+        width, height = bucket_size_px(splits[0])
         sized = replace(reading, stored_size=(height, width))
-        datasets.append(_load_split(data_sets, name, sized))
-    counts = [*steps_of.values()]
+        datasets.append(_load_split(data_sets, splits, sized))
+    _refuse_no_batch(records, size * sum(counts), reading)
     positions = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     turns = np.repeat(np.arange(len(counts)), counts)[np.argsort(positions, kind="stable")]
+    return _in_turn(datasets, turns, reading).with_options(_options(reading))
+
+
+def _in_turn(
+    datasets: Sequence[tf.data.Dataset], turns: np.ndarray, reading: Reading
+) -> tf.data.Dataset:
+    """Return elements of datasets, the next one always from the dataset whose turn it is."""
     chosen = tf.data.Dataset.from_tensor_slices(turns)
     dataset = tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=False)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(turns)))
-    return dataset.with_options(_options(reading))
+    return dataset
 
 
 def _load_split(data_sets: DataSets, split: Splits, reading: Reading) -> tf.data.Dataset:
     shards = list_shards(data_sets, split)
     counts = [shard.entry.records for shard in shards]
-    dropping, least = reading.drop_remainder, reading.batch_size or 1
-    parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
-    records = sum(part.records for part in parts)
-    if dropping and records < least:  # repeating an empty dataset would never end
-        raise ValueError(
-            f"drop_remainder must leave a batch, got {sum(counts)} records for {reading.hosts}"
-            f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
-        )
+    parts = deal(counts, reading.host, reading.hosts, drop_remainder=reading.drop_remainder)
+    _refuse_no_batch(sum(counts), sum(part.records for part in parts), reading)
     in_order = data_sets.is_in_input_order(split)
     return _batches(_records(shards, parts, reading, in_order), data_sets, reading)
 
 
+def _refuse_no_batch(records: int, dealt: int, reading: Reading) -> None:
+    """Refuse too few records for a host, as repeating an empty dataset would never end."""
+    least = reading.batch_size or 1
+    if reading.drop_remainder and dealt < least:
+        raise ValueError(
+            f"drop_remainder must leave a batch, got {records} records for {reading.hosts}"
+            f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
+        )
+
+
 def _load_mixture(
-    weights: Mapping[Root, float], split: Splits, reading: Reading, access: Access
+    data_sets: DataSets, weights: Sequence[float], split: Splits, reading: Reading
 ) -> tf.data.Dataset:
     """Return records drawn from data sets by weight; each data set starts again at its end."""
-    wrong = [weight for weight in weights.values() if not 0 < weight < math.inf]
-    if wrong:
-        raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
-    data_sets = _find_tfrecords([*weights], access)
-    shards = list_shards(data_sets, split)
-    sources = []
-    for place, root in enumerate(weights):
+    shards, strategy = list_shards(data_sets, split), reading.stopping_strategy
+    dropping = reading.drop_remainder and strategy is not None
+    sources, have = [], []
+    for place, root in enumerate(data_sets.roots):
         own = [shard for shard in shards if shard.data_set == place]
-        parts = deal([shard.entry.records for shard in own], reading.host, reading.hosts)
-        if not parts:  # repeating an empty dataset would never end
+        counts = [shard.entry.records for shard in own]
+        parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
+        if not parts:
             what = f"records of split {split!r} for host {reading.host} of {reading.hosts}"
             raise ValueError(f"each data set must have {what}, got none of {root}: leave it out")
         in_order = data_sets.is_in_input_order(split)
         sources.append(_records(own, parts, reading, in_order).repeat())
+        have.append(sum(part.records for part in parts))
     seed = reading.seed if reading.shuffle else 0
-    draw = tf.data.Dataset.sample_from_datasets
-    return _batches(draw(sources, [*map(float, weights.values())], seed), data_sets, reading)
+    if strategy is None:
+        draw = tf.data.Dataset.sample_from_datasets
+        return _batches(draw(sources, weights, seed), data_sets, reading)
+    counts = mixed_records(have, weights, strategy)
+    _refuse_no_batch(sum(counts) * reading.hosts, sum(counts), reading)
+    turns = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+    return _batches(_in_turn(sources, turns, reading), data_sets, reading)
 
 
 def _records(
@@ -332,13 +338,13 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
         raise ValueError(f"image_size needs images, layout {spec.name!r} has none: leave it out")
-    features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
+    features = None if spec.is_sequence else parse_spec(spec, ragged=True)
 
     def parse(records: tf.Tensor) -> Tensors:
         if spec.is_opaque:
             return {OPAQUE_KEY: records}
         if features is None:
-            context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
+            context, steps = parse_sequence_spec(spec, ragged=True)
             parts = tf.io.parse_single_sequence_example(records, context, steps)
             parsed = {**parts[0], **parts[1]}
         else:

@@ -38,13 +38,6 @@ class Content(enum.Enum):
     BOX_YXYX = "box_yxyx"  # float: four per box, ymin, xmin, ymax, xmax in [0, 1]
 
 
-class RepeatedAs(enum.Enum):
-    """The tensor that a parsed repeated feature becomes."""
-
-    SPARSE = "sparse"  # tf.sparse.SparseTensor, what Model Garden's readers expect
-    RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
-
-
 OPAQUE = "bytes"
 """Name of the layout whose records are any bytes, without features."""
 
@@ -150,13 +143,10 @@ class FeatureSpec:
     Attributes:
         name: the layout's name, such as `detection`.
         features: the features; at least one, with different keys. None in the layout `OPAQUE`.
-        sequences: prefixes `K` of parallel features. All features `K/...` are repeated and have
-            equally many values (boxes: four numbers each), so readers may zip them to objects.
     """
 
     name: str
     features: tuple[Feature, ...]
-    sequences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -189,7 +179,7 @@ class FeatureSpec:
         return tuple(sorted(self.features, key=lambda feature: feature.key))
 
 
-def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -> dict[str, Any]:
+def parse_spec(spec: FeatureSpec, *, ragged: bool = False) -> dict[str, Any]:
     """Return the `features` argument of `tf.io.parse_example` and `parse_single_example`.
 
     A feature that is not repeated becomes a scalar without a default, so parsing fails if an
@@ -198,7 +188,8 @@ def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -
 
     Args:
         spec: the features of the Examples to parse.
-        repeated_as: the kind of tensor that holds repeated values.
+        ragged: whether repeated values become RaggedTensors with int64 row splits. The default is
+            SparseTensors, as Model Garden's readers expect.
 
     Returns:
         One `tf.io.FixedLenFeature`, `VarLenFeature` or `RaggedFeature` by key, keys sorted.
@@ -208,11 +199,11 @@ def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -
     """
     if spec.is_sequence:
         raise ValueError(f"spec {spec.name!r} is of SequenceExamples: use parse_sequence_spec")
-    return {f.key: _parser(f, repeated_as) for f in spec.sorted_features}
+    return {f.key: _parser(f, ragged) for f in spec.sorted_features}
 
 
 def parse_sequence_spec(
-    spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE
+    spec: FeatureSpec, *, ragged: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the `context_features` and `sequence_features` of `tf.io.parse_sequence_example`.
 
@@ -223,25 +214,25 @@ def parse_sequence_spec(
 
     Args:
         spec: the features of the SequenceExamples to parse.
-        repeated_as: the kind of tensor that holds repeated values, in steps too.
+        ragged: as in `parse_spec`, in steps too.
     """
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
     for feature in spec.sorted_features:
         part = sequence if feature.per_step else context
-        part[feature.key] = _parser(feature, repeated_as)
+        part[feature.key] = _parser(feature, ragged)
     return context, sequence
 
 
-def _parser(feature: Feature, repeated_as: RepeatedAs) -> Any:
+def _parser(feature: Feature, ragged: bool) -> Any:
     import tensorflow as tf
 
     dtypes = {Kind.BYTES: tf.string, Kind.FLOAT: tf.float32, Kind.INT64: tf.int64}
     dtype = dtypes[feature.kind]
     if feature.repeated:
-        if repeated_as is RepeatedAs.SPARSE:
-            return tf.io.VarLenFeature(dtype)
-        return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+        if ragged:
+            return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+        return tf.io.VarLenFeature(dtype)
     if feature.per_step:
         return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=feature.optional)
     default = _DEFAULTS[feature.kind] if feature.optional else None

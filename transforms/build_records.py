@@ -17,7 +17,7 @@ from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_c
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.tensors import tensor_shape
+from beam_tfrec.schemas.tensors import read_tensor
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
@@ -338,7 +338,8 @@ def _picture_size(
     for key in roles.pixels:
         for value in _values(values, key, Kind.BYTES)[:1]:
             stated = [_values(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]
-            shape = tensor_shape(value) or [int(number) for side in stated for number in side]
+            tensor = read_tensor(value)
+            shape = (tensor and tensor.shape) or [int(number) for side in stated for number in side]
             is_picture = len(shape) in (2, 3) and min(shape) > 0
             return (shape[0], shape[1]) if is_picture else None
     return None
