@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beam_tfrec.readers import (
-        find_damaged_images,
         folds,
         load,
         open,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
-    "find_damaged_images",
     "folds",
     "load",
     "open",

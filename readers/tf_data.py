@@ -4,7 +4,7 @@ The graph holds only TensorFlow's own operations, and TensorFlow reads the shard
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
@@ -19,7 +19,6 @@ from beam_tfrec.readers.data_sets import (
     find_mixture,
     list_shards,
 )
-from beam_tfrec.readers.shard_reader import ShardReader
 from beam_tfrec.readers.shares import Part, deal, mixed_records, steps
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
@@ -40,7 +39,7 @@ SHUFFLED_RECORDS = 1024
 _FILES_AT_ONCE = 16  # fixed, so that the order does not depend on the number of cores
 _REMOTE_BUFFER_BYTES = 8 << 20  # size of a request; TensorFlow's default of 256 kB suits disks
 
-_DECODE_SCOPE = "E-VER-IMAGE.see.beam_tfrec.find_damaged_images"
+_DECODE_SCOPE = "E-VER-IMAGE.see.beam-tfrec.verify.FILES.deep"
 """Scope of decoding in the graph. TensorFlow's error names it, but cannot name the record."""
 
 BOX_VALUES = 4
@@ -226,32 +225,6 @@ def _records(
 def _batches(records: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
     dataset = _parse(records, data_sets, reading)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
-
-
-def undecodable(reader: ShardReader) -> Iterator[tuple[int, str]]:
-    """Yield each image that cannot be decoded: the place of its record, and its feature's key.
-
-    Raises:
-        ValueError: The records have no images.
-    """
-    spec, reading = reader.data_sets.spec, Reading(decode_images=False)
-    keys = image_keys(spec)
-    if not keys:
-        raise ValueError(f"split must have images, layout {spec.name!r} has none: leave it out")
-    parts = [(reader.shards[part.shard].uri, part) for part in reader.parts]
-    parse = parser(reader.data_sets, reading)
-
-    def count_decoded(encoded: tf.Tensor) -> tf.Tensor:
-        images = tf.data.Dataset.from_tensors(encoded).map(lambda data: _pixels(data, reading))
-        return images.ignore_errors().reduce(0, lambda count, _: count + 1)
-
-    def check(place: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        tensors = parse(record)
-        return place, tf.stack([count_decoded(tensors[key]) for key in keys])
-
-    checked = _read(parts, reading, in_order=True).enumerate().map(check, tf.data.AUTOTUNE)
-    for place, counts in checked.filter(lambda _, counts: tf.reduce_any(counts == 0)):
-        yield from ((int(place), key) for key, count in zip(keys, counts, strict=True) if not count)
 
 
 def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
