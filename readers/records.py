@@ -111,12 +111,11 @@ class Records(Sequence[Record]):
         """
         members = sorted(self._member(index, place) for place, index in enumerate(indices))
         self.reader.load_offsets({member.shard for member in members})
-        found: list[tuple[int, Record]] = []
+        found: dict[int, Record] = {}
         for span, data in self.reader.read_spans(self.reader.spans(members)):
-            positions = (member.position for member in span.members)
-            records = (record for _, record in self._parsed(span, data))
-            found += zip(positions, records, strict=True)
-        return [record for _, record in sorted(found, key=operator.itemgetter(0))]
+            for member, (_, record) in zip(span.members, self._parsed(span, data), strict=True):
+                found[member.position] = record
+        return [found[position] for position in range(len(members))]
 
     def __iter__(self) -> Iterator[Record]:
         """Yield all records in order; large pieces are read ahead."""

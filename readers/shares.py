@@ -53,7 +53,8 @@ stop=3), Part(shard=3, first=0, stop=2)])
     ([Part(shard=0, first=0, stop=3)], [Part(shard=0, first=3, stop=4), Part(shard=1, first=0, \
 stop=2)])
     """
-    check_host(host, hosts)
+    if not 0 <= host < hosts:
+        raise ValueError(f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}")
     dealt = [
         [Part(shard, 0, records[shard]) for shard in range(first, len(records), hosts)]
         for first in range(hosts)
@@ -121,11 +122,10 @@ def steps(
     >>> steps(shards, 64, 8), steps(shards, 64), steps(shards, 64, drop_remainder=True)
     (15, 16, 15)
     """
-    check_host(host, hosts)
-    if global_batch < 1 or global_batch % hosts:
-        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
     is_dropping = drops_remainder(hosts, drop_remainder)
     dealt = [deal(group, host, hosts, drop_remainder=is_dropping) for group in records]
+    if global_batch < 1 or global_batch % hosts:
+        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
     have = [sum(part.records for part in parts) for parts in dealt]
     if weights:
         have = [sum(mixed_records(have, weights, stopping_strategy))]
@@ -142,16 +142,6 @@ def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:
     None is the default of `load` and `steps_per_epoch`: only with several hosts.
     """
     return hosts > 1 if drop_remainder is None else drop_remainder
-
-
-def check_host(host: int, hosts: int) -> None:
-    """Check that a host's number is in range.
-
-    Raises:
-        ValueError: `host` is not below `hosts`.
-    """
-    if not 0 <= host < hosts:
-        raise ValueError(f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}")
 
 
 def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:

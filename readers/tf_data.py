@@ -19,7 +19,7 @@ from beam_tfrec.readers.data_sets import (
     find_mixture,
     list_shards,
 )
-from beam_tfrec.readers.shares import Part, deal, mixed_records, steps
+from beam_tfrec.readers.shares import deal, mixed_records, steps
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
@@ -99,11 +99,6 @@ class Reading:
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
-    @property
-    def buffer_records(self) -> int:
-        """Size of the shuffle buffer in records; 0 without shuffling."""
-        return SHUFFLED_RECORDS if self.shuffle is True else int(self.shuffle)
-
 
 def load_data_sets(
     roots: Root | Sequence[Root] | Mapping[Root, float],
@@ -118,8 +113,7 @@ def load_data_sets(
         raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
     if weights:
         return _load_mixture(data_sets, weights, split, reading)
-    buckets = data_sets.buckets(split)
-    if buckets:
+    if buckets := data_sets.buckets(split):
         return _load_buckets(data_sets, buckets, reading)
     return _load_split(data_sets, split, reading)
 
@@ -162,11 +156,10 @@ def _in_turn(
 
 def _load_split(data_sets: DataSets, split: Splits, reading: Reading) -> tf.data.Dataset:
     shards = list_shards(data_sets, split)
-    counts = [shard.entry.records for shard in shards]
-    parts = deal(counts, reading.host, reading.hosts, drop_remainder=reading.drop_remainder)
-    _refuse_no_batch(sum(counts), sum(part.records for part in parts), reading)
     in_order = data_sets.is_in_input_order(split)
-    return _batches(_records(shards, parts, reading, in_order), data_sets, reading)
+    dataset, records = _share(shards, reading, in_order, dropping=reading.drop_remainder)
+    _refuse_no_batch(sum(shard.entry.records for shard in shards), records, reading)
+    return _batches(dataset, data_sets, reading)
 
 
 def _refuse_no_batch(records: int, dealt: int, reading: Reading) -> None:
@@ -185,17 +178,16 @@ def _load_mixture(
     """Return records drawn from data sets by weight; each data set starts again at its end."""
     shards, strategy = list_shards(data_sets, split), reading.stopping_strategy
     dropping = reading.drop_remainder and strategy is not None
+    in_order = data_sets.is_in_input_order(split)
     sources, have = [], []
     for place, root in enumerate(data_sets.roots):
         own = [shard for shard in shards if shard.data_set == place]
-        counts = [shard.entry.records for shard in own]
-        parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
-        if not parts:
+        dataset, records = _share(own, reading, in_order, dropping=dropping)
+        if not records:
             what = f"records of split {split!r} for host {reading.host} of {reading.hosts}"
             raise ValueError(f"each data set must have {what}, got none of {root}: leave it out")
-        in_order = data_sets.is_in_input_order(split)
-        sources.append(_records(own, parts, reading, in_order).repeat())
-        have.append(sum(part.records for part in parts))
+        sources.append(dataset.repeat())
+        have.append(records)
     seed = reading.seed if reading.shuffle else 0
     if strategy is None:
         draw = tf.data.Dataset.sample_from_datasets
@@ -206,30 +198,16 @@ def _load_mixture(
     return _batches(_in_turn(sources, turns, reading), data_sets, reading)
 
 
-def _records(
-    shards: Sequence[ShardFile], parts: Sequence[Part], reading: Reading, in_order: bool
-) -> tf.data.Dataset:
-    """Return the serialized records of parts of shards, shuffled if asked, of known number."""
-    files = [(shards[part.shard].uri, part) for part in parts]
-    dataset = _read(files, reading, in_order and not reading.shuffle)
-    records = sum(part.records for part in parts)
-    if reading.known_cardinality:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
-    if reading.buffer_records:
-        # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
-        buffered = max(1, min(reading.buffer_records, records))
-        dataset = dataset.shuffle(buffered, reading.seed)
-    return dataset
+def _share(
+    shards: Sequence[ShardFile], reading: Reading, in_order: bool, *, dropping: bool
+) -> tuple[tf.data.Dataset, int]:
+    """Return the host's serialized records, shuffled if asked, and their number.
 
-
-def _batches(records: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
-    dataset = _parse(records, data_sets, reading)
-    return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
-
-
-def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
-    """Return the serialized records of parts of files; several files are read in turn."""
-    uris = [uri for uri, _ in parts]
+    Several files are read in turn, unless the records have the order of their source.
+    """
+    counts = [shard.entry.records for shard in shards]
+    parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
+    uris = [shards[part.shard].uri for part in parts]
     buffer_bytes = None if all(map(is_local, uris)) else _REMOTE_BUFFER_BYTES
 
     def read_part(uri: tf.Tensor, first: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
@@ -237,26 +215,36 @@ def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -
         return file.skip(first).take(records)
 
     columns = (
-        tf.constant(uris, tf.string, [len(uris)]),
-        tf.constant([part.first for _, part in parts], tf.int64, [len(uris)]),
-        tf.constant([part.records for _, part in parts], tf.int64, [len(uris)]),
+        tf.constant(uris, tf.string, [len(parts)]),
+        tf.constant([part.first for part in parts], tf.int64, [len(parts)]),
+        tf.constant([part.records for part in parts], tf.int64, [len(parts)]),
     )
     pieces = tf.data.Dataset.from_tensor_slices(columns)
     if reading.shuffle:
         pieces = pieces.shuffle(max(1, len(parts)), reading.seed)
-    files_at_once = 1 if in_order else _FILES_AT_ONCE
-    return pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
+    files_at_once = 1 if in_order and not reading.shuffle else _FILES_AT_ONCE
+    dataset = pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
+    records = sum(part.records for part in parts)
+    if reading.known_cardinality:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
+    if reading.shuffle:
+        asked = SHUFFLED_RECORDS if reading.shuffle is True else int(reading.shuffle)
+        # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
+        dataset = dataset.shuffle(max(1, min(asked, records)), reading.seed)
+    return dataset, records
 
 
-def _parse(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
+def _batches(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
     """Return the tensors of records or of batches."""
     size, dropping, parse = reading.batch_size, reading.drop_remainder, parser(data_sets, reading)
     has_images = reading.decode_images and image_keys(data_sets.spec)
     if size is not None and not (data_sets.spec.is_sequence or has_images):
         # Parsing a batch takes a fraction of the time of parsing its records one by one.
-        return dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
-    dataset = dataset.map(parse, tf.data.AUTOTUNE)
-    return dataset if size is None else dataset.ragged_batch(size, dropping)
+        dataset = dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
+    else:
+        dataset = dataset.map(parse, tf.data.AUTOTUNE)
+        dataset = dataset if size is None else dataset.ragged_batch(size, dropping)
+    return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
 
 
 def _options(reading: Reading) -> tf.data.Options:
@@ -285,10 +273,10 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     found = {
         feature.key: BOX_VALUES if feature.content is Content.BOX_YXYX else 1
         for feature in data_sets.spec.features
-        if feature.repeated and feature.key.startswith(_OBJECTS)
+        if feature.repeated
+        and feature.key.startswith(_OBJECTS)
+        and feature.key not in _OF_ANY_LENGTH
     }
-    for key in _OF_ANY_LENGTH & found.keys():
-        del found[key]
     if not found:
         raise ValueError(
             f"max_objects needs objects, {data_sets.spec.name!r} has none: leave it out"

@@ -7,7 +7,7 @@ metadata and TensorFlow Metadata's schema are all derived from it, so they canno
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,6 +239,9 @@ def _parser(feature: Feature, ragged: bool) -> Any:
     return tf.io.FixedLenFeature((), dtype, default)
 
 
+RecordValues = Mapping[str, tuple[Kind | None, Sequence[Any]]]
+"""Kind and values of each feature of a record, by key; a feature without a list has no kind."""
+
 Corners = tuple[float, float, float, float]
 """`xmin, ymin, xmax, ymax` of a box, as fractions of the picture's width and height."""
 
@@ -356,24 +359,30 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     )
 
 
+def values_at(features: RecordValues, key: str, kind: Kind) -> Sequence[Any]:
+    """Return the values of a feature; none if it is missing or of another kind."""
+    found_kind, values = features.get(key, (None, ()))
+    return values if found_kind is kind else ()
+
+
 def corners_of(
-    objects: ObjectRoles, values_of: Callable[[str], Sequence[float]], size_px: tuple[int, int]
+    objects: ObjectRoles, features: RecordValues, size_px: tuple[int, int]
 ) -> Iterator[Corners]:
     """Return the boxes of a list of objects.
 
     Args:
         objects: keys of the objects' features.
-        values_of: function that returns the values of a key; none if the record lacks it.
+        features: the record's features.
         size_px: width and height of the picture.
 
     Raises:
         ValueError: when edges or numbers are missing.
 
-    >>> values = {"objects/bbox": [0.5, 0.25, 1.0, 0.75]}
-    >>> list(corners_of(ObjectRoles(BoxForm.YXYX, ("objects/bbox",)), values.__getitem__, (8, 8)))
+    >>> features = {"objects/bbox": (Kind.FLOAT, [0.5, 0.25, 1.0, 0.75])}
+    >>> list(corners_of(ObjectRoles(BoxForm.YXYX, ("objects/bbox",)), features, (8, 8)))
     [(0.25, 0.5, 0.75, 1.0)]
     """
-    lists = [values_of(key) for key in objects.boxes]
+    lists = [values_at(features, key, Kind.FLOAT) for key in objects.boxes]
     if objects.form is BoxForm.EDGES:
         if len(set(map(len, lists))) > 1:
             raise ValueError("boxes have more values of some edges than of others")
@@ -397,15 +406,13 @@ def _object_lists(
         lists.insert(0, (BoxForm.EDGES, _EDGES))
     if may_be_px and not lists and kinds.get("bbox") is Kind.FLOAT:
         lists.append((BoxForm.XYWH_PX, ("bbox",)))
-    return tuple(_object_roles(form, keys, kinds) for form, keys in lists)
-
-
-def _object_roles(form: BoxForm, keys: tuple[str, ...], kinds: Mapping[str, Kind]) -> ObjectRoles:
-    """Return the keys of a list of objects. Labels with the boxes' prefix come first."""
-    prefix = keys[0][: keys[0].rfind("/") + 1]
-    labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
-    texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
-    return ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES))
+    found = []
+    for form, keys in lists:  # labels with the boxes' prefix come first
+        prefix = keys[0][: keys[0].rfind("/") + 1]
+        labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
+        texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
+        found.append(ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES)))
+    return tuple(found)
 
 
 def _roles(

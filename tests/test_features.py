@@ -217,8 +217,8 @@ def test_roles_in_data_sets_of_other_programs(
     ],
 )
 def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners: Any) -> None:
-    values = dict(zip("abcd"[: len(lists)], lists, strict=True))
+    values = {key: (Kind.FLOAT, found) for key, found in zip("abcd", lists, strict=False)}
     refused = pytest.raises(ValueError, match=corners) if isinstance(corners, str) else None
     with refused or nullcontext():
-        found = corners_of(ObjectRoles(form, tuple(values)), values.__getitem__, (100, 50))
+        found = corners_of(ObjectRoles(form, tuple(values)), values, (100, 50))
         assert list(found) == [pytest.approx(box) for box in corners]
