@@ -9,13 +9,7 @@ import msgspec
 
 from beam_tfrec.schemas.example import FeatureValues
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label
-from beam_tfrec.schemas.fields import (
-    ArrayFields,
-    EncodedImage,
-    NamedTensor,
-    Scalar,
-    TensorFields,
-)
+from beam_tfrec.schemas.fields import ArrayFields, EncodedImage, NamedTensor, Scalar, TensorFields
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tensors import TENSOR_TYPES, serialize_tensor

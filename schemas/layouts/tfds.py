@@ -22,11 +22,7 @@ from beam_tfrec.schemas.features import (
     text,
 )
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
-from beam_tfrec.schemas.layouts.groups import (
-    FeatureGroup,
-    GroupedLayout,
-    orientation_to_photo,
-)
+from beam_tfrec.schemas.layouts.groups import FeatureGroup, GroupedLayout, orientation_to_photo
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureObject
 from beam_tfrec.schemas.samples import PANOPTIC_IMAGE
 

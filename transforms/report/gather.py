@@ -45,14 +45,7 @@ from beam_tfrec.transforms.report.pictures import (
     where_is,
 )
 from beam_tfrec.transforms.shard_index import INDEX_SCHEMA, index_columns
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import Access, Entry, Storage, is_local, join_uri, open_storage
 from beam_tfrec.transforms.walk_frames import read_record
 
 _MOST_CLASSES = 20_000  # with a sample record
