@@ -123,14 +123,18 @@ def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
     of its type.
 
     Args:
-        spec: features of the Examples. Boxes, and the other lists with their prefix, become a TFDS
-            Sequence of a dict.
+        spec: features of the Examples. Boxes, and other lists with their prefix, become a TFDS
+            Sequence of a dict, if all features with that prefix are lists.
         num_labels: number of classes if they are numbered from 0 and have a file in `LABEL_FILES`;
             else 0.
     """
     leaves: dict[str, _Json] = {}
-    boxes = [f.key.rpartition("/")[0] for f in spec.features if f.content is Content.BOX_YXYX]
-    members: dict[str, dict[str, _Json]] = {prefix: {} for prefix in boxes if prefix}
+    members: dict[str, dict[str, _Json]] = {}
+    for feature in spec.features:
+        prefix, slash, _ = feature.key.rpartition("/")
+        alike = [f.repeated for f in spec.features if f.key.startswith(prefix + slash)]
+        if feature.content is Content.BOX_YXYX and slash and all(alike):
+            members[prefix] = {}
     for feature in spec.features:
         parents = [key for key in members if feature.key.startswith(f"{key}/")]
         value = _value(feature, num_labels, is_member=bool(parents))
