@@ -120,8 +120,7 @@ def open(
         access: settings for reading from stores.
 
     Returns:
-        The records. Each is a dict of NumPy values by feature key. See
-        `beam_tfrec.readers.records`.
+        The records, each a dict of NumPy values by feature key: see `beam_tfrec.readers.records`.
 
     Raises:
         ValueError: The split or host does not exist, or a data set has no manifest.
