@@ -295,7 +295,13 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
         ValueError: The layout has no images to resize, or no lists to pad.
     """
     spec = data_sets.spec
-    per_object = {} if reading.max_objects is None else values_per_object(data_sets)
+    boxes = [f for f in spec.features if f.content is Content.BOX_YXYX and not f.per_step]
+    grouped = {feature.key: BOX_VALUES for feature in boxes if feature.repeated}
+    padded: list[Feature] = []
+    if reading.max_objects is not None:
+        per_object = values_per_object(data_sets)
+        grouped |= {key: each for key, each in per_object.items() if each > 1}
+        padded = [feature for feature in spec.features if feature.key in per_object]
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
         raise ValueError(f"image_size needs images, layout {spec.name!r} has none: leave it out")
@@ -307,10 +313,13 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
         if features is None:
             context, steps = parse_sequence_spec(spec, ragged=True)
             parts = tf.io.parse_single_sequence_example(records, context, steps)
-            parsed = {**parts[0], **parts[1]}
+            tensors = {**parts[0], **parts[1]}
         else:
-            parsed = tf.io.parse_example(records, features)  # also parses a scalar
-        tensors = _shaped(parsed, spec, reading.max_objects, per_object)
+            tensors = tf.io.parse_example(records, features)  # also parses a scalar
+        for key, each in grouped.items():
+            tensors[key] = _grouped(tensors[key], each)
+        for feature in padded:
+            tensors[feature.key] = _padded(tensors[feature.key], reading.max_objects, feature)
         return tensors | {key: _pixels(tensors[key], reading) for key in images}
 
     return tf.autograph.experimental.do_not_convert(parse)  # branches only on Python values
@@ -330,24 +339,6 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     return found.pop()
 
 
-def _shaped(
-    tensors: Tensors, spec: FeatureSpec, max_objects: int | None, per_object: Mapping[str, int]
-) -> Tensors:
-    """Return the tensors with boxes of shape [n, 4], and lists of objects padded or cut."""
-    shaped = dict(tensors)
-    for feature in spec.features:
-        values = shaped[feature.key]
-        each = per_object.get(feature.key, 1)
-        if feature.content is Content.BOX_YXYX and feature.repeated and not feature.per_step:
-            each = BOX_VALUES
-        if each > 1:
-            values = _grouped(values, each)
-        if max_objects is not None and feature.key in per_object:
-            values = _padded(values, max_objects, feature)
-        shaped[feature.key] = values
-    return shaped
-
-
 def _grouped(values: tf.Tensor | tf.RaggedTensor, each: int) -> tf.Tensor | tf.RaggedTensor:
     """Group the values of a list, `each` of them into one item."""
     if not isinstance(values, tf.RaggedTensor):
@@ -357,7 +348,7 @@ def _grouped(values: tf.Tensor | tf.RaggedTensor, each: int) -> tf.Tensor | tf.R
     )
 
 
-def _padded(values: tf.Tensor | tf.RaggedTensor, length: int, feature: Feature) -> tf.Tensor:
+def _padded(values: tf.Tensor | tf.RaggedTensor, length: int | None, feature: Feature) -> tf.Tensor:
     is_batch = isinstance(values, tf.RaggedTensor)
     if not is_batch:
         values = tf.RaggedTensor.from_row_lengths(values, tf.shape(values, tf.int64)[:1])
