@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beam_tfrec.readers import (
+        find_damaged_images,
         folds,
         load,
         open,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "find_damaged_images",
     "folds",
     "load",
     "open",

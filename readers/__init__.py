@@ -8,7 +8,7 @@
 The manifest names the shards. Beam is never imported, and TensorFlow only by `load`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
@@ -207,6 +207,41 @@ def repeat_factors(
     from beam_tfrec.readers import data_sets as found
 
     return found.repeat_factors(found.find_data_sets(data_sets, access), split, threshold)
+
+
+def find_damaged_images(
+    data_sets: "Root | Sequence[Root]", split: "Splits", *, access: Access = DEFAULT_ACCESS
+) -> Iterator[str]:
+    """Yield a line for each record with an image that TensorFlow cannot decode.
+
+    The default check of a conversion reads only the headers of images. A damaged image then stops
+    the dataset of `load`, with a TensorFlow error that does not say where the image is.
+
+    Args:
+        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        split: name of the split, such as `train`, or names of several that are read as one.
+        access: settings for reading manifests, listings and indexes.
+
+    Yields:
+        `E-VER-IMAGE` with the shard, and the record's number, key and byte offset.
+
+    Raises:
+        ValueError: The split does not exist, or its records have no images.
+        RuntimeError: `E-VER-…`: a shard or an index is missing or damaged.
+    """
+    from beam_tfrec.readers.tf_data import can_decode, image_keys
+
+    records = open(data_sets, split, access=access)
+    keys = image_keys(records.spec)
+    if not keys:
+        name = records.spec.name
+        raise ValueError(f"split must have images, layout {name!r} has none: leave it out")
+    for number, record in enumerate(records):
+        for key in keys:
+            if not can_decode(record[key]):
+                member, what = records.reader.member(number), f"TensorFlow cannot decode {key}"
+                remedy = "write it again with --check decode"
+                yield str(records.damage("E-VER-IMAGE", member, what, remedy))
 
 
 def folds(

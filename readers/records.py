@@ -161,7 +161,7 @@ class Records(Sequence[Record]):
         """
         return draw_picture(self._read(index)[0], self.spec, self.labels)
 
-    def _damage(self, code: str, member: Member, what: str) -> RuntimeError:
+    def damage(self, code: str, member: Member, what: str, remedy: str = REMEDY) -> RuntimeError:
         """Return the fault of a damaged record, with its shard, number, key and byte offset."""
         offset = self.reader.offsets(member.shard)[member.number]
         try:
@@ -171,7 +171,7 @@ class Records(Sequence[Record]):
         uri = self.reader.shards[member.shard].uri
         at = "" if is_array_record(uri) else f" at byte {offset}"
         where = f"record {member.number}{key}{at}"
-        return RuntimeError(fault_line(code, uri, f"{where}: {what}", REMEDY))
+        return RuntimeError(fault_line(code, uri, f"{where}: {what}", remedy))
 
     def __repr__(self) -> str:
         """Return split, roots and range; equal in all processes, since Grain compares the text."""
@@ -209,9 +209,9 @@ class Records(Sequence[Record]):
                     encoded = read_frame(data, start - span.start, end - span.start)
                 record = self._parse(encoded)
             except FrameError as error:
-                raise self._damage(error.code, member, str(error)) from None
+                raise self.damage(error.code, member, str(error)) from None
             except ValueError as error:
-                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
+                raise self.damage("E-VER-EXAMPLE", member, str(error)) from None
             yield encoded, record
 
 

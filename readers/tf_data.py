@@ -39,7 +39,7 @@ SHUFFLED_RECORDS = 1024
 _FILES_AT_ONCE = 16  # fixed, so that the order does not depend on the number of cores
 _REMOTE_BUFFER_BYTES = 8 << 20  # size of a request; TensorFlow's default of 256 kB suits disks
 
-_DECODE_SCOPE = "E-VER-IMAGE.see.beam-tfrec.verify.FILES.deep"
+_DECODE_SCOPE = "E-VER-IMAGE.see.beam_tfrec.find_damaged_images"
 """Scope of decoding in the graph. TensorFlow's error names it, but cannot name the record."""
 
 BOX_VALUES = 4
@@ -259,6 +259,15 @@ def _options(reading: Reading) -> tf.data.Options:
 def image_keys(spec: FeatureSpec) -> list[str]:
     """Return the keys of features that hold one image per record."""
     return [f.key for f in spec.features if f.content is Content.IMAGE and not f.repeated]
+
+
+def can_decode(image: bytes) -> bool:
+    """Return whether TensorFlow decodes an image."""
+    try:
+        tf.io.decode_image(image)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 def values_per_object(data_sets: DataSets) -> dict[str, int]:

@@ -29,6 +29,8 @@ API = """
 
 ::: beam_tfrec.readers.repeat_factors
 
+::: beam_tfrec.readers.find_damaged_images
+
 ::: beam_tfrec.readers.records.Records
 """
 

@@ -22,6 +22,7 @@ ROWS = "rows = {'clip': ['a', 'b', 'a'], 'frame': [2, 1, 1], 'token': [5, 6, 7]}
 HERE = {  # page and words of a block: folder, code before it, condition after it
     ("docs/api.md", "build("): ("", "", "manifest"),
     ("docs/readers.md", "model.fit"): ("demo-out", MODEL, "len([*model.fit.call_args[0][0]]) == 1"),
+    ("docs/readers.md", "find_damaged_images"): ("demo-out", HOSTS, "True"),
     ("docs/readers.md", "mixture"): ("demo-out", MIXED, "len(next(iter(mixture))) > 0"),
     ("docs/readers.md", "factors"): ("demo-out", HOSTS, "len(places) >= len(factors) == 48"),
     ("docs/readers.md", "per_host"): ("demo-out", HOSTS, "len(list(per_host)) == steps == 6"),

@@ -12,14 +12,12 @@ import tensorflow as tf
 from PIL import Image
 
 import beam_tfrec
-from beam_tfrec.pipelines.verify import verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.tensors import encode_tensor
 from beam_tfrec.schemas.tfrecord import frame_record
-from beam_tfrec.transforms.verify import VerifyConfig
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.small_data_sets import write_values
@@ -276,7 +274,9 @@ def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
         what = f"^stopping_strategy must be first_exhausted or .*, got {strategy!r}: correct it"
         with pytest.raises(ValueError, match=what):
             beam_tfrec.load(given, "train", stopping_strategy=strategy)
-    with pytest.raises(ValueError, match=r"^drop_remainder must leave a batch, got 7 records for "):
+    with pytest.raises(
+        ValueError, match=r"^drop_remainder must leave a batch, got 7 records for "
+    ):
         options: dict[str, Any] = {"batch_size": 8, "drop_remainder": True}
         beam_tfrec.load(weights, "train", **options, stopping_strategy="first_exhausted")
 
@@ -386,20 +386,23 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
 # --- errors ---
 
 
-def test_images_that_tensorflow_cannot_decode_are_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The header check passes them. TensorFlow's error names the command that finds them."""
+def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: Path) -> None:
+    """The header check passes them. TensorFlow's error names the function that finds them."""
     good = jpeg_bytes(64, 64)
     bad = good[:-40] + b"\xff\xc4" * 19 + good[-2:]
-    spec = FeatureSpec("one", OBJECTS.features[:1])
-    root = write_values(tmp_path, spec, {"train": [[{"image": [data]} for data in (good, bad)]]})
-    named = "{{node E-VER-IMAGE.see.beam-tfrec.verify.FILES.deep/"
+    shards = [[{"image": [data]} for data in images] for images in ([good, bad], [good], [bad])]
+    root = str(write_values(tmp_path, FeatureSpec("one", OBJECTS.features[:1]), {"train": shards}))
+    found = list(beam_tfrec.find_damaged_images(root, "train"))
+    assert [line.partition(" at byte")[0] for line in found] == [
+        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec: record 1 (key 0 1)",
+        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec: record 0 (key 2 0)",
+    ]
+    assert found[0].endswith("TensorFlow cannot decode image; write it again with --check decode")
+    named = "{{node E-VER-IMAGE.see.beam_tfrec.find_damaged_images/"
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(named)):
         list(beam_tfrec.load(root, "train", batch_size=2, image_size=(8, 8)).map(dict))
-    (file,) = root.glob("*.tfrec")
-    assert verify(VerifyConfig((str(file),), deep=True))
-    assert f"E-VER-IMAGE {file} record 1 at byte" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"^split must have images, layout 'numbers' has none"):
+        next(beam_tfrec.find_damaged_images(uneven, "train"))
 
 
 @pytest.mark.parametrize(
