@@ -274,9 +274,7 @@ def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
         what = f"^stopping_strategy must be first_exhausted or .*, got {strategy!r}: correct it"
         with pytest.raises(ValueError, match=what):
             beam_tfrec.load(given, "train", stopping_strategy=strategy)
-    with pytest.raises(
-        ValueError, match=r"^drop_remainder must leave a batch, got 7 records for "
-    ):
+    with pytest.raises(ValueError, match=r"^drop_remainder must leave a batch, got 7 records for "):
         options: dict[str, Any] = {"batch_size": 8, "drop_remainder": True}
         beam_tfrec.load(weights, "train", **options, stopping_strategy="first_exhausted")
 
