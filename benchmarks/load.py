@@ -22,14 +22,14 @@ import tensorflow as tf
 
 import beam_tfrec
 from beam_tfrec.readers.data_sets import find_data_sets
-from beam_tfrec.schemas.features import RepeatedAs, parse_spec
+from beam_tfrec.schemas.features import parse_spec
 
 BATCH = 64
 
 
 def tuned(out: str, split: str) -> tf.data.Dataset:
     """Return the pipeline of a careful user: parallel reads, whole batches parsed, prefetch."""
-    features = parse_spec(find_data_sets(out).spec, RepeatedAs.RAGGED)
+    features = parse_spec(find_data_sets(out).spec, ragged=True)
     files = tf.data.Dataset.from_tensor_slices(sorted(glob.glob(f"{out}/{split}-*.tfrec")))
     records = files.interleave(
         tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False

@@ -36,14 +36,15 @@ def load(
     input_context: "tf.distribute.InputContext | None" = None,
     drop_remainder: bool | None = None,
     known_cardinality: bool = True,
+    stopping_strategy: str | None = None,
     access: Access = DEFAULT_ACCESS,
 ) -> "tf.data.Dataset":
     """Return a split as a `tf.data.Dataset`; an element is a dict of tensors by feature key.
 
     Args:
         data_sets: path or URI of an output, or a list of outputs that are read as one. A dict of
-            outputs and weights gives a mixture without end: each record is drawn from a data set
-            with the probability of its weight, and a data set that ends starts again.
+            outputs and weights gives a mixture: each record is drawn from a data set with the
+            probability of its weight, and a data set that ends starts again.
         split: name of the split, such as `train`, or names of several that are read as one.
         batch_size: number of records in a batch on this host; None yields single records.
         decode_images: decode images to RGB pixels, uint8 [height, width, 3]. False yields the bytes
@@ -58,10 +59,12 @@ def load(
         hosts: number of hosts that share the split.
         input_context: context of a `tf.distribute` strategy; replaces `host` and `hosts`.
         drop_remainder: give all hosts the same number of records, and drop the last short batch.
-            The default is True with several hosts and False with one. Mixtures have neither a
-            remainder nor a short batch.
+            The default is True with several hosts and False with one. Mixtures without end have
+            neither a remainder nor a short batch.
         known_cardinality: set the dataset's cardinality, and fail when files hold another number of
             records. Use False with a tf.data service that distributes records to its workers.
+        stopping_strategy: end of a mixture: `first_exhausted` once one of the data sets was read,
+            `all_exhausted` once all were, some of them repeatedly. None for a mixture without end.
         access: settings for reading manifests and listings. TensorFlow reads the shards itself.
 
     Returns:
@@ -71,7 +74,7 @@ def load(
         ValueError: An argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE`: a shard is missing or has another size.
     """
-    from beam_tfrec.readers.data_sets import drops_remainder
+    from beam_tfrec.readers.shares import drops_remainder
     from beam_tfrec.readers.tf_data import Reading, load_data_sets
 
     if input_context is not None:
@@ -89,6 +92,7 @@ def load(
         hosts,
         drops_remainder(hosts, drop_remainder),
         known_cardinality,
+        stopping_strategy,
     )
     return load_data_sets(data_sets, split, reading, access)
 
@@ -116,17 +120,17 @@ def open(
         access: settings for reading from stores.
 
     Returns:
-        The records. Each is a dict of NumPy values by feature key, and prints as a summary. See
-        `beam_tfrec.readers.records`.
+        The records, each a dict of NumPy values by feature key: see `beam_tfrec.readers.records`.
 
     Raises:
         ValueError: The split or host does not exist, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC`: a shard is missing
             or differs from the manifest.
     """
-    from beam_tfrec.readers.data_sets import deal, find_data_sets, list_shards, split_names
+    from beam_tfrec.readers.data_sets import find_data_sets, list_shards, split_names
     from beam_tfrec.readers.records import Records
     from beam_tfrec.readers.shard_reader import ShardReader
+    from beam_tfrec.readers.shares import deal
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
@@ -136,13 +140,14 @@ def open(
 
 
 def steps_per_epoch(
-    data_sets: "Root | Sequence[Root]",
+    data_sets: "Root | Sequence[Root] | Mapping[Root, float]",
     split: "Splits",
     global_batch: int,
     hosts: int = 1,
     *,
     host: int = 0,
     drop_remainder: bool | None = None,
+    stopping_strategy: str | None = None,
     access: Access = DEFAULT_ACCESS,
 ) -> int:
     """Return the number of batches that a host reads from a split in an epoch.
@@ -151,23 +156,27 @@ def steps_per_epoch(
     the same on all hosts, unless `drop_remainder` is False.
 
     Args:
-        data_sets: path or URI of an output, or a list of outputs that are read as one.
+        data_sets: outputs as in `load`; a mixture needs a stopping strategy.
         split: name of the split, such as `train`, or names of several that are read as one.
         global_batch: number of records in a batch, summed over all hosts.
         hosts: number of hosts that share the split.
         host: number of this host, from 0.
         drop_remainder: give all hosts the same number of records, and drop the last short batch.
             The default is True with several hosts and False with one, as in `load`.
+        stopping_strategy: end of a mixture, as in `load`.
         access: settings for reading manifests.
 
     Raises:
         ValueError: An argument is wrong, or dropping the remainder leaves no batch.
     """
-    from beam_tfrec.readers.data_sets import find_data_sets, steps
+    from beam_tfrec.readers.data_sets import find_mixture
+    from beam_tfrec.readers.shares import steps
 
-    found = find_data_sets(data_sets, access)
-    counts = found.records_by_bucket(split).values()
-    return steps([*counts], global_batch, hosts, host, drop_remainder)
+    found, weights = find_mixture(data_sets, stopping_strategy, access)
+    counts = [found.records(splits) for splits in found.buckets(split)] or [found.records(split)]
+    counts = found.records_by_data_set(split) if weights else counts
+    sharing = global_batch, hosts, host, drop_remainder
+    return steps(counts, *sharing, weights, stopping_strategy)
 
 
 def repeat_factors(
@@ -220,12 +229,19 @@ def find_damaged_images(
         ValueError: The split does not exist, or its records have no images.
         RuntimeError: `E-VER-…`: a shard or an index is missing or damaged.
     """
-    from beam_tfrec.readers.tf_data import undecodable
+    from beam_tfrec.readers.tf_data import can_decode, image_keys
 
     records = open(data_sets, split, access=access)
-    for place, key in undecodable(records.reader):
-        member, what = records.reader.member(place), f"TensorFlow cannot decode {key}"
-        yield str(records.damage("E-VER-IMAGE", member, what, "write it again with --check decode"))
+    keys = image_keys(records.spec)
+    if not keys:
+        name = records.spec.name
+        raise ValueError(f"split must have images, layout {name!r} has none: leave it out")
+    for number, record in enumerate(records):
+        for key in keys:
+            if not can_decode(record[key]):
+                member, what = records.reader.member(number), f"TensorFlow cannot decode {key}"
+                remedy = "write it again with --check decode"
+                yield str(records.damage("E-VER-IMAGE", member, what, remedy))
 
 
 def folds(

@@ -2,6 +2,7 @@
 
 import array
 import functools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from beam_tfrec.readers.shares import STOPPING_STRATEGIES
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import (
@@ -20,7 +22,7 @@ from beam_tfrec.schemas.manifest import (
     spec_of,
 )
 from beam_tfrec.schemas.samples import Order
-from beam_tfrec.schemas.splits import fold_names, split_without_bucket
+from beam_tfrec.schemas.splits import bucket_size_px, fold_names, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
@@ -119,21 +121,33 @@ class DataSets:
         there = sorted({shard.split for manifest in bucketed for shard in manifest.shards})
         return names + tuple(of for of in there if split_without_bucket(of) in {*names} - {of})
 
-    def records_by_bucket(self, split: Splits) -> dict[str, list[int]]:
-        """Return the number of records in each shard of splits, by the split of the size bucket.
-
-        Splits without buckets have one key, the empty text.
+    def records(self, split: Splits) -> list[int]:
+        """Return the number of records in each shard of splits.
 
         Raises:
             ValueError: No data set has records in a split, or a split is named twice.
         """
-        names, found = split_names(split), dict[str, list[int]]()
+        return [shard.entry.records for shard in self.shards(split)]
+
+    def buckets(self, split: Splits) -> list[tuple[str, ...]]:
+        """Return the splits of each size bucket of splits; none if records have no bucket.
+
+        Raises:
+            ValueError: No data set has records in a split, or a split is named twice.
+        """
+        found: dict[tuple[int, int], list[str]] = {}
+        for name in dict.fromkeys(shard.entry.split for shard in self.shards(split)):
+            if name in split_names(split):  # then the shapes of batches differ anyway
+                return []
+            found.setdefault(bucket_size_px(name), []).append(name)
+        return [*map(tuple, found.values())]
+
+    def records_by_data_set(self, split: Splits) -> list[list[int]]:
+        """Return the number of records in each shard of splits, by data set."""
+        counts: list[list[int]] = [[] for _ in self.roots]
         for shard in self.shards(split):
-            key = "" if shard.entry.split in names else shard.entry.split
-            found.setdefault(key, []).append(shard.entry.records)
-        if "" in found:  # then the shapes of batches differ anyway
-            return {"": [records for of_bucket in found.values() for records in of_bucket]}
-        return found
+            counts[shard.data_set].append(shard.entry.records)
+        return counts
 
     def folds(self, k: int) -> list[tuple[list[str], str]]:
         """Return the training splits and the validation split of each fold, see `readers.folds`."""
@@ -180,9 +194,7 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
             `E-VER-MANIFEST`: a manifest contradicts itself.
     """
     if isinstance(roots, Mapping):
-        raise ValueError(
-            f"data_sets must be paths, got weights for {[*roots]}: only load takes them"
-        )
+        raise ValueError(f"data_sets must be paths, got weights for {[*roots]}: give a list")
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
     if not given:
@@ -191,6 +203,26 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
     data_sets = DataSets(given, tuple(manifest for manifest, _ in found), access)
     _refuse_different(data_sets)
     return data_sets
+
+
+def find_mixture(
+    roots: Root | Sequence[Root] | Mapping[Root, float],
+    stopping_strategy: str | None,
+    access: Access = DEFAULT_ACCESS,
+) -> tuple[DataSets, list[float]]:
+    """Return data sets, and their weights if they are mixed.
+
+    Raises:
+        ValueError: A weight is not above 0, or the strategy is unknown or without weights.
+    """
+    weights = [*map(float, roots.values())] if isinstance(roots, Mapping) else []
+    wrong = [weight for weight in weights if not 0 < weight < math.inf]
+    if wrong:
+        raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
+    if stopping_strategy is not None and not (weights and stopping_strategy in STOPPING_STRATEGIES):
+        what = f"{' or '.join(STOPPING_STRATEGIES)}, for data sets with weights"
+        raise ValueError(f"stopping_strategy must be {what}, got {stopping_strategy!r}: correct it")
+    return find_data_sets([*roots] if isinstance(roots, Mapping) else roots, access), weights
 
 
 def _absolute(root: Root) -> str:
@@ -314,139 +346,3 @@ def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "
 
     parse = functools.partial(index_columns, names=names, records=file.entry.records)
     return read_data_set.read_index(storage, file.index_name, REMEDY, parse)
-
-
-class Part(NamedTuple):
-    """Consecutive records of a shard.
-
-    Attributes:
-        shard: number of the shard in its split, from 0.
-        first: number of the first record, from 0.
-        stop: number of the last record plus one.
-    """
-
-    shard: int
-    first: int
-    stop: int
-
-    @property
-    def records(self) -> int:
-        """The number of records."""
-        return self.stop - self.first
-
-
-def deal(
-    records: Sequence[int], host: int = 0, hosts: int = 1, *, drop_remainder: bool = False
-) -> list[Part]:
-    """Return the parts of shards that a host reads, in the order of the shards.
-
-    Hosts get equal numbers of records (±1). With `drop_remainder` the numbers are equal, and no
-    host reads the remaining `sum(records) % hosts` records.
-
-    Args:
-        records: number of records in each shard.
-        host: number of this host, from 0.
-        hosts: number of hosts.
-        drop_remainder: give all hosts the same number of records.
-
-    Raises:
-        ValueError: `host` is not below `hosts`.
-
-    >>> deal([3, 3, 3, 2], 0, 2), deal([3, 3, 3, 2], 1, 2)
-    ([Part(shard=0, first=0, stop=3), Part(shard=2, first=0, stop=3)], [Part(shard=1, first=0, \
-stop=3), Part(shard=3, first=0, stop=2)])
-    >>> deal([4, 2], 0, 2), deal([4, 2], 1, 2)
-    ([Part(shard=0, first=0, stop=3)], [Part(shard=0, first=3, stop=4), Part(shard=1, first=0, \
-stop=2)])
-    """
-    check_host(host, hosts)
-    dealt = [
-        [Part(shard, 0, records[shard]) for shard in range(first, len(records), hosts)]
-        for first in range(hosts)
-    ]
-    due = _due([sum(part.records for part in parts) for parts in dealt], drop_remainder)
-    spare: list[Part] = []
-    for parts, wanted in zip(dealt, due, strict=True):
-        spare += _take_from_end(parts, sum(part.records for part in parts) - wanted)
-    for parts, wanted in zip(dealt, due, strict=True):
-        parts += _take_from_end(spare, wanted - sum(part.records for part in parts))
-    return sorted(part for part in dealt[host] if part.records)
-
-
-def steps(
-    records: Sequence[Sequence[int]],
-    global_batch: int,
-    hosts: int = 1,
-    host: int = 0,
-    drop_remainder: bool | None = None,
-) -> int:
-    """Return the number of batches that a host reads from a split in an epoch.
-
-    Args:
-        records: number of records in each shard, by size bucket; one bucket if there are none.
-        global_batch: number of records in a batch, summed over all hosts.
-        hosts: number of hosts.
-        host: number of this host, from 0.
-        drop_remainder: as in `drops_remainder`.
-
-    Raises:
-        ValueError: `host` is not below `hosts`, `global_batch` is not a multiple of `hosts`, or
-            dropping the remainder leaves no batch.
-
-    >>> shards = [[500, 500]]
-    >>> steps(shards, 64, 8), steps(shards, 64), steps(shards, 64, drop_remainder=True)
-    (15, 16, 15)
-    """
-    check_host(host, hosts)
-    if global_batch < 1 or global_batch % hosts:
-        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
-    is_dropping = drops_remainder(hosts, drop_remainder)
-    count = 0
-    for of_bucket in records:
-        parts = deal(of_bucket, host, hosts, drop_remainder=is_dropping)
-        whole, left = divmod(sum(part.records for part in parts), global_batch // hosts)
-        count += whole + (left > 0 and not is_dropping)
-    if is_dropping and not count:
-        most = max(map(sum, records))
-        raise ValueError(f"global_batch must be at most {most} records, got {global_batch}")
-    return count
-
-
-def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:
-    """Return whether hosts read equal numbers of records and only full batches.
-
-    None is the default of `load` and `steps_per_epoch`: only with several hosts.
-    """
-    return hosts > 1 if drop_remainder is None else drop_remainder
-
-
-def check_host(host: int, hosts: int) -> None:
-    """Check that a host's number is in range.
-
-    Raises:
-        ValueError: `host` is not below `hosts`.
-    """
-    if not 0 <= host < hosts:
-        raise ValueError(f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}")
-
-
-def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:
-    """Return the number of records for each host; a remainder goes to the hosts with most."""
-    base, extra = divmod(sum(have), len(have))
-    if drop_remainder:
-        return [base] * len(have)
-    richest = sorted(range(len(have)), key=lambda host: (-have[host], host))[:extra]
-    return [base + (host in richest) for host in range(len(have))]
-
-
-def _take_from_end(parts: list[Part], wanted: int) -> list[Part]:
-    """Remove up to `wanted` records from the end of parts, and return them."""
-    taken: list[Part] = []
-    while wanted > 0 and parts:
-        shard, first, stop = parts.pop()
-        cut = max(first, stop - wanted)
-        if cut > first:
-            parts.append(Part(shard, first, cut))
-        taken.append(Part(shard, cut, stop))
-        wanted -= stop - cut
-    return taken

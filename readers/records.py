@@ -15,12 +15,9 @@ A record is a dict of NumPy values by key, equal to the values that TensorFlow p
 | repeated, per step | `list` of lists | `list` of arrays | `list` of arrays |
 """
 
-import contextlib
 import functools
-import importlib
 import io
 import operator
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -39,38 +36,10 @@ if TYPE_CHECKING:
 
 _DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
 _DEFAULTS = {Kind.BYTES: b"", Kind.FLOAT: np.float32(0), Kind.INT64: np.int64(0)}
-_SHOWN_CHARACTERS = 60  # longest value in the text of a record
 
 
-class Record(dict[str, Any]):
-    """The values of a record by key; the keys are exactly those of the data set's features.
-
-    In a Python prompt it prints a short line per feature. `dict(record)` prints all bytes.
-    """
-
-    def __repr__(self) -> str:
-        """Return a line per feature: key, type, shape or length, and a short value."""
-        return "\n".join(f"{key}: {_summary(value)}" for key, value in self.items())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy as a plain dict.
-
-        Tree functions of JAX, PyTorch and Keras do not look into a subclass of dict. They get
-        records from worker processes, and batches that PyTorch makes from a copy of a record.
-        """
-        return dict, (dict(self),)
-
-
-@functools.cache
-def _register_with_jax() -> None:
-    """Let JAX and Grain flatten records as dicts: they take a subclass of dict for a leaf."""
-    tree = importlib.import_module("jax").tree_util  # waits if another thread imports it now
-    with contextlib.suppress(ValueError):  # another thread was first
-        tree.register_pytree_node(Record, lambda record: ([dict(record)], None), lambda _, d: d[0])
-
-
-RecordParser = Callable[[bytes], Record]
-"""Function from a record's bytes to its values."""
+Record = dict[str, Any]
+"""The values of a record by key; the keys are exactly those of the data set's features."""
 
 
 class Records(Sequence[Record]):
@@ -142,12 +111,11 @@ class Records(Sequence[Record]):
         """
         members = sorted(self._member(index, place) for place, index in enumerate(indices))
         self.reader.load_offsets({member.shard for member in members})
-        found: list[tuple[int, Record]] = []
+        found: dict[int, Record] = {}
         for span, data in self.reader.read_spans(self.reader.spans(members)):
-            positions = (member.position for member in span.members)
-            records = (record for _, record in self._parsed(span, data))
-            found += zip(positions, records, strict=True)
-        return [record for _, record in sorted(found, key=operator.itemgetter(0))]
+            for member, (_, record) in zip(span.members, self._parsed(span, data), strict=True):
+                found[member.position] = record
+        return [found[position] for position in range(len(members))]
 
     def __iter__(self) -> Iterator[Record]:
         """Yield all records in order; large pieces are read ahead."""
@@ -215,7 +183,7 @@ class Records(Sequence[Record]):
         return Records, (self._reader, self._places)
 
     @functools.cached_property
-    def _parse(self) -> RecordParser:
+    def _parse(self) -> Callable[[bytes], Record]:
         return record_parser(self.spec)
 
     def _member(self, index: SupportsIndex, position: int = 0) -> Member:
@@ -231,8 +199,6 @@ class Records(Sequence[Record]):
 
     def _parsed(self, span: Span, data: bytes | list[bytes]) -> Iterator[tuple[bytes, Record]]:
         """Yield each record of a span, encoded and parsed, after comparing its checksums."""
-        if sys.modules.get("jax") is not None:
-            _register_with_jax()
         offsets = self.reader.offsets(span.shard)
         for place, member in enumerate(span.members):
             start, end = offsets[member.number], offsets[member.number + 1]
@@ -283,7 +249,7 @@ def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Im
     return image
 
 
-def record_parser(spec: FeatureSpec) -> RecordParser:
+def record_parser(spec: FeatureSpec) -> Callable[[bytes], Record]:
     """Return a parser of serialized Examples, or of SequenceExamples for a sequence spec.
 
     Returned arrays are writable and never shared. The parser raises `ValueError` where
@@ -291,13 +257,13 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
     of another kind, and zero or several values for a feature of one value.
     """
     if spec.is_opaque:
-        return lambda data: Record({OPAQUE_KEY: data})
+        return lambda data: {OPAQUE_KEY: data}
     whole = [(f.key, _converter(f)) for f in spec.features if not f.per_step]
     steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
 
     def parse(data: bytes) -> Record:
         context, lists = read_sequence(data)
-        record = Record({key: convert(context.get(key)) for key, convert in whole})
+        record = {key: convert(context.get(key)) for key, convert in whole}
         for key, kind, convert, is_repeated in steps:
             values = [convert(step) for step in lists[key].feature] if key in lists else []
             is_array = kind is not Kind.BYTES and not is_repeated
@@ -305,21 +271,6 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
         return record
 
     return parse
-
-
-def _summary(value: Any) -> str:
-    """Return a value's type, shape or length, and text where it is short.
-
-    >>> _summary(np.array([1, 2])), _summary(np.int64(3)), _summary(bytes(9000))
-    ('int64 [2] [1 2]', 'int64 3', 'bytes [9000]')
-    """
-    kind, length = type(value).__name__, 1
-    if isinstance(value, np.ndarray):
-        kind, length = f"{value.dtype} {list(value.shape)}", value.size
-    elif isinstance(value, bytes | list):
-        kind, length = f"{kind} [{len(value)}]", len(value)
-    text = " ".join(str(value).split()) if length <= _SHOWN_CHARACTERS else ""
-    return f"{kind} {text}" if 0 < len(text) <= _SHOWN_CHARACTERS else kind
 
 
 def _converter(feature: Feature) -> Callable[[Message | None], Any]:

@@ -10,14 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from beam_tfrec.readers.data_sets import (
-    REMEDY,
-    DataSets,
-    Part,
-    ShardFile,
-    read_keys,
-    read_offsets,
-)
+from beam_tfrec.readers.data_sets import REMEDY, DataSets, ShardFile, read_keys, read_offsets
+from beam_tfrec.readers.shares import Part
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.tfrecord import FrameError, is_array_record
 from beam_tfrec.transforms.storage import Storage, is_local, open_storage

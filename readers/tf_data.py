@@ -3,9 +3,8 @@
 The graph holds only TensorFlow's own operations, and TensorFlow reads the shards.
 """
 
-import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
@@ -14,16 +13,13 @@ import tensorflow as tf
 
 from beam_tfrec.readers.data_sets import (
     DataSets,
-    Part,
     Root,
     ShardFile,
     Splits,
-    deal,
-    find_data_sets,
+    find_mixture,
     list_shards,
-    steps,
 )
-from beam_tfrec.readers.shard_reader import ShardReader
+from beam_tfrec.readers.shares import deal, mixed_records, steps
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
@@ -31,7 +27,6 @@ from beam_tfrec.schemas.features import (
     Feature,
     FeatureSpec,
     Kind,
-    RepeatedAs,
     parse_sequence_spec,
     parse_spec,
 )
@@ -74,6 +69,7 @@ class Reading:
         hosts: number of hosts that share a split.
         drop_remainder: whether hosts get equal numbers of records, and full batches only.
         known_cardinality: whether the dataset knows and checks the number of records.
+        stopping_strategy: end of a mixture, see `mixed_records`; None for none.
         stored_size: height and width in px of all images as they are stored; None if they differ.
     """
 
@@ -87,6 +83,7 @@ class Reading:
     hosts: int = 1
     drop_remainder: bool = False
     known_cardinality: bool = True
+    stopping_strategy: str | None = None
     stored_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -102,11 +99,6 @@ class Reading:
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
-    @property
-    def buffer_records(self) -> int:
-        """Size of the shuffle buffer in records; 0 without shuffling."""
-        return SHUFFLED_RECORDS if self.shuffle is True else int(self.shuffle)
-
 
 def load_data_sets(
     roots: Root | Sequence[Root] | Mapping[Root, float],
@@ -115,142 +107,107 @@ def load_data_sets(
     access: Access,
 ) -> tf.data.Dataset:
     """Return the dataset of `beam_tfrec.load`."""
-    if isinstance(roots, Mapping):
-        return _load_mixture(roots, split, reading, access)
-    data_sets = _find_tfrecords(roots, access)
-    buckets = data_sets.records_by_bucket(split)
-    if "" in buckets:
-        return _load_split(data_sets, split, reading)
-    return _load_buckets(data_sets, buckets, reading)
-
-
-def _find_tfrecords(roots: Root | Sequence[Root], access: Access) -> DataSets:
-    data_sets = find_data_sets(roots, access)
+    data_sets, weights = find_mixture(roots, reading.stopping_strategy, access)
     if any(manifest.is_array_record for manifest in data_sets.manifests):
         what = f"tf.data reads no ArrayRecord files, got {', '.join(data_sets.roots)}"
         raise ValueError(f"{what}: use beam_tfrec.open, Grain or tfds.data_source")
-    return data_sets
+    if weights:
+        return _load_mixture(data_sets, weights, split, reading)
+    if buckets := data_sets.buckets(split):
+        return _load_buckets(data_sets, buckets, reading)
+    return _load_split(data_sets, split, reading)
 
 
 def _load_buckets(
-    data_sets: DataSets, buckets: Mapping[str, Sequence[int]], reading: Reading
+    data_sets: DataSets, buckets: Sequence[tuple[str, ...]], reading: Reading
 ) -> tf.data.Dataset:
     """Return the batches of all size buckets; each batch is of one bucket.
 
     Buckets take turns in proportion to their numbers of batches. The order of the buckets is the
     same on all hosts and in all epochs, since hosts that train together need equal shapes.
     """
-    size, hosts = reading.batch_size or 1, reading.hosts
-    dropping = reading.drop_remainder
-    steps_of = {
-        name: steps([records], size * hosts, hosts, reading.host, drop_remainder=dropping)
-        for name, records in buckets.items()
-        if not dropping or sum(records) >= size * hosts
-    }
-    steps([*buckets.values()], size * hosts, hosts, reading.host, dropping)  # refuses no batch
-    datasets = []
-    for name in steps_of:
-        width, height = bucket_size_px(name)
+    size, hosts, dropping = reading.batch_size or 1, reading.hosts, reading.drop_remainder
+    datasets, counts, records = [], [], 0
+    for splits in buckets:
+        shards = data_sets.records(splits)
+        records += sum(shards)
+        if dropping and sum(shards) < size * hosts:
+            continue
+        counts.append(steps([shards], size * hosts, hosts, reading.host, dropping))
+        width, height = bucket_size_px(splits[0])
         sized = replace(reading, stored_size=(height, width))
-        datasets.append(_load_split(data_sets, name, sized))
-    counts = [*steps_of.values()]
+        datasets.append(_load_split(data_sets, splits, sized))
+    _refuse_no_batch(records, size * sum(counts), reading)
     positions = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     turns = np.repeat(np.arange(len(counts)), counts)[np.argsort(positions, kind="stable")]
+    return _in_turn(datasets, turns, reading).with_options(_options(reading))
+
+
+def _in_turn(
+    datasets: Sequence[tf.data.Dataset], turns: np.ndarray, reading: Reading
+) -> tf.data.Dataset:
+    """Return elements of datasets, the next one always from the dataset whose turn it is."""
     chosen = tf.data.Dataset.from_tensor_slices(turns)
     dataset = tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=False)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(turns)))
-    return dataset.with_options(_options(reading))
+    return dataset
 
 
 def _load_split(data_sets: DataSets, split: Splits, reading: Reading) -> tf.data.Dataset:
     shards = list_shards(data_sets, split)
-    counts = [shard.entry.records for shard in shards]
-    dropping, least = reading.drop_remainder, reading.batch_size or 1
-    parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
-    records = sum(part.records for part in parts)
-    if dropping and records < least:  # repeating an empty dataset would never end
+    in_order = data_sets.is_in_input_order(split)
+    dataset, records = _share(shards, reading, in_order, dropping=reading.drop_remainder)
+    _refuse_no_batch(sum(shard.entry.records for shard in shards), records, reading)
+    return _batches(dataset, data_sets, reading)
+
+
+def _refuse_no_batch(records: int, dealt: int, reading: Reading) -> None:
+    """Refuse too few records for a host, as repeating an empty dataset would never end."""
+    least = reading.batch_size or 1
+    if reading.drop_remainder and dealt < least:
         raise ValueError(
-            f"drop_remainder must leave a batch, got {sum(counts)} records for {reading.hosts}"
+            f"drop_remainder must leave a batch, got {records} records for {reading.hosts}"
             f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
         )
-    in_order = data_sets.is_in_input_order(split)
-    return _batches(_records(shards, parts, reading, in_order), data_sets, reading)
 
 
 def _load_mixture(
-    weights: Mapping[Root, float], split: Splits, reading: Reading, access: Access
+    data_sets: DataSets, weights: Sequence[float], split: Splits, reading: Reading
 ) -> tf.data.Dataset:
     """Return records drawn from data sets by weight; each data set starts again at its end."""
-    wrong = [weight for weight in weights.values() if not 0 < weight < math.inf]
-    if wrong:
-        raise ValueError(f"weights must be numbers above 0, got {wrong[0]}: leave the data set out")
-    data_sets = _find_tfrecords([*weights], access)
-    shards = list_shards(data_sets, split)
-    sources = []
-    for place, root in enumerate(weights):
+    shards, strategy = list_shards(data_sets, split), reading.stopping_strategy
+    dropping = reading.drop_remainder and strategy is not None
+    in_order = data_sets.is_in_input_order(split)
+    sources, have = [], []
+    for place, root in enumerate(data_sets.roots):
         own = [shard for shard in shards if shard.data_set == place]
-        parts = deal([shard.entry.records for shard in own], reading.host, reading.hosts)
-        if not parts:  # repeating an empty dataset would never end
+        dataset, records = _share(own, reading, in_order, dropping=dropping)
+        if not records:
             what = f"records of split {split!r} for host {reading.host} of {reading.hosts}"
             raise ValueError(f"each data set must have {what}, got none of {root}: leave it out")
-        in_order = data_sets.is_in_input_order(split)
-        sources.append(_records(own, parts, reading, in_order).repeat())
+        sources.append(dataset.repeat())
+        have.append(records)
     seed = reading.seed if reading.shuffle else 0
-    draw = tf.data.Dataset.sample_from_datasets
-    return _batches(draw(sources, [*map(float, weights.values())], seed), data_sets, reading)
+    if strategy is None:
+        draw = tf.data.Dataset.sample_from_datasets
+        return _batches(draw(sources, weights, seed), data_sets, reading)
+    counts = mixed_records(have, weights, strategy)
+    _refuse_no_batch(sum(counts) * reading.hosts, sum(counts), reading)
+    turns = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+    return _batches(_in_turn(sources, turns, reading), data_sets, reading)
 
 
-def _records(
-    shards: Sequence[ShardFile], parts: Sequence[Part], reading: Reading, in_order: bool
-) -> tf.data.Dataset:
-    """Return the serialized records of parts of shards, shuffled if asked, of known number."""
-    files = [(shards[part.shard].uri, part) for part in parts]
-    dataset = _read(files, reading, in_order and not reading.shuffle)
-    records = sum(part.records for part in parts)
-    if reading.known_cardinality:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
-    if reading.buffer_records:
-        # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
-        buffered = max(1, min(reading.buffer_records, records))
-        dataset = dataset.shuffle(buffered, reading.seed)
-    return dataset
+def _share(
+    shards: Sequence[ShardFile], reading: Reading, in_order: bool, *, dropping: bool
+) -> tuple[tf.data.Dataset, int]:
+    """Return the host's serialized records, shuffled if asked, and their number.
 
-
-def _batches(records: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
-    dataset = _parse(records, data_sets, reading)
-    return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
-
-
-def undecodable(reader: ShardReader) -> Iterator[tuple[int, str]]:
-    """Yield each image that cannot be decoded: the place of its record, and its feature's key.
-
-    Raises:
-        ValueError: The records have no images.
+    Several files are read in turn, unless the records have the order of their source.
     """
-    spec, reading = reader.data_sets.spec, Reading(decode_images=False)
-    keys = image_keys(spec)
-    if not keys:
-        raise ValueError(f"split must have images, layout {spec.name!r} has none: leave it out")
-    parts = [(reader.shards[part.shard].uri, part) for part in reader.parts]
-    parse = parser(reader.data_sets, reading)
-
-    def count_decoded(encoded: tf.Tensor) -> tf.Tensor:
-        images = tf.data.Dataset.from_tensors(encoded).map(lambda data: _pixels(data, reading))
-        return images.ignore_errors().reduce(0, lambda count, _: count + 1)
-
-    def check(place: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        tensors = parse(record)
-        return place, tf.stack([count_decoded(tensors[key]) for key in keys])
-
-    checked = _read(parts, reading, in_order=True).enumerate().map(check, tf.data.AUTOTUNE)
-    for place, counts in checked.filter(lambda _, counts: tf.reduce_any(counts == 0)):
-        yield from ((int(place), key) for key, count in zip(keys, counts, strict=True) if not count)
-
-
-def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
-    """Return the serialized records of parts of files; several files are read in turn."""
-    uris = [uri for uri, _ in parts]
+    counts = [shard.entry.records for shard in shards]
+    parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
+    uris = [shards[part.shard].uri for part in parts]
     buffer_bytes = None if all(map(is_local, uris)) else _REMOTE_BUFFER_BYTES
 
     def read_part(uri: tf.Tensor, first: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
@@ -258,26 +215,36 @@ def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -
         return file.skip(first).take(records)
 
     columns = (
-        tf.constant(uris, tf.string, [len(uris)]),
-        tf.constant([part.first for _, part in parts], tf.int64, [len(uris)]),
-        tf.constant([part.records for _, part in parts], tf.int64, [len(uris)]),
+        tf.constant(uris, tf.string, [len(parts)]),
+        tf.constant([part.first for part in parts], tf.int64, [len(parts)]),
+        tf.constant([part.records for part in parts], tf.int64, [len(parts)]),
     )
     pieces = tf.data.Dataset.from_tensor_slices(columns)
     if reading.shuffle:
         pieces = pieces.shuffle(max(1, len(parts)), reading.seed)
-    files_at_once = 1 if in_order else _FILES_AT_ONCE
-    return pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
+    files_at_once = 1 if in_order and not reading.shuffle else _FILES_AT_ONCE
+    dataset = pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
+    records = sum(part.records for part in parts)
+    if reading.known_cardinality:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
+    if reading.shuffle:
+        asked = SHUFFLED_RECORDS if reading.shuffle is True else int(reading.shuffle)
+        # TensorFlow allocates all slots of the buffer in advance, 24 bytes each.
+        dataset = dataset.shuffle(max(1, min(asked, records)), reading.seed)
+    return dataset, records
 
 
-def _parse(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
+def _batches(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
     """Return the tensors of records or of batches."""
     size, dropping, parse = reading.batch_size, reading.drop_remainder, parser(data_sets, reading)
     has_images = reading.decode_images and image_keys(data_sets.spec)
     if size is not None and not (data_sets.spec.is_sequence or has_images):
         # Parsing a batch takes a fraction of the time of parsing its records one by one.
-        return dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
-    dataset = dataset.map(parse, tf.data.AUTOTUNE)
-    return dataset if size is None else dataset.ragged_batch(size, dropping)
+        dataset = dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
+    else:
+        dataset = dataset.map(parse, tf.data.AUTOTUNE)
+        dataset = dataset if size is None else dataset.ragged_batch(size, dropping)
+    return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
 
 
 def _options(reading: Reading) -> tf.data.Options:
@@ -294,6 +261,15 @@ def image_keys(spec: FeatureSpec) -> list[str]:
     return [f.key for f in spec.features if f.content is Content.IMAGE and not f.repeated]
 
 
+def can_decode(image: bytes) -> bool:
+    """Return whether TensorFlow decodes an image."""
+    try:
+        tf.io.decode_image(image)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
+
+
 def values_per_object(data_sets: DataSets) -> dict[str, int]:
     """Return the features that can be padded, with their number of values per object.
 
@@ -306,10 +282,10 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     found = {
         feature.key: BOX_VALUES if feature.content is Content.BOX_YXYX else 1
         for feature in data_sets.spec.features
-        if feature.repeated and feature.key.startswith(_OBJECTS)
+        if feature.repeated
+        and feature.key.startswith(_OBJECTS)
+        and feature.key not in _OF_ANY_LENGTH
     }
-    for key in _OF_ANY_LENGTH & found.keys():
-        del found[key]
     if not found:
         raise ValueError(
             f"max_objects needs objects, {data_sets.spec.name!r} has none: leave it out"
@@ -328,22 +304,31 @@ def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tenso
         ValueError: The layout has no images to resize, or no lists to pad.
     """
     spec = data_sets.spec
-    per_object = {} if reading.max_objects is None else values_per_object(data_sets)
+    boxes = [f for f in spec.features if f.content is Content.BOX_YXYX and not f.per_step]
+    grouped = {feature.key: BOX_VALUES for feature in boxes if feature.repeated}
+    padded: list[Feature] = []
+    if reading.max_objects is not None:
+        per_object = values_per_object(data_sets)
+        grouped |= {key: each for key, each in per_object.items() if each > 1}
+        padded = [feature for feature in spec.features if feature.key in per_object]
     images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
         raise ValueError(f"image_size needs images, layout {spec.name!r} has none: leave it out")
-    features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
+    features = None if spec.is_sequence else parse_spec(spec, ragged=True)
 
     def parse(records: tf.Tensor) -> Tensors:
         if spec.is_opaque:
             return {OPAQUE_KEY: records}
         if features is None:
-            context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
+            context, steps = parse_sequence_spec(spec, ragged=True)
             parts = tf.io.parse_single_sequence_example(records, context, steps)
-            parsed = {**parts[0], **parts[1]}
+            tensors = {**parts[0], **parts[1]}
         else:
-            parsed = tf.io.parse_example(records, features)  # also parses a scalar
-        tensors = _shaped(parsed, spec, reading.max_objects, per_object)
+            tensors = tf.io.parse_example(records, features)  # also parses a scalar
+        for key, each in grouped.items():
+            tensors[key] = _grouped(tensors[key], each)
+        for feature in padded:
+            tensors[feature.key] = _padded(tensors[feature.key], reading.max_objects, feature)
         return tensors | {key: _pixels(tensors[key], reading) for key in images}
 
     return tf.autograph.experimental.do_not_convert(parse)  # branches only on Python values
@@ -363,24 +348,6 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     return found.pop()
 
 
-def _shaped(
-    tensors: Tensors, spec: FeatureSpec, max_objects: int | None, per_object: Mapping[str, int]
-) -> Tensors:
-    """Return the tensors with boxes of shape [n, 4], and lists of objects padded or cut."""
-    shaped = dict(tensors)
-    for feature in spec.features:
-        values = shaped[feature.key]
-        each = per_object.get(feature.key, 1)
-        if feature.content is Content.BOX_YXYX and feature.repeated and not feature.per_step:
-            each = BOX_VALUES
-        if each > 1:
-            values = _grouped(values, each)
-        if max_objects is not None and feature.key in per_object:
-            values = _padded(values, max_objects, feature)
-        shaped[feature.key] = values
-    return shaped
-
-
 def _grouped(values: tf.Tensor | tf.RaggedTensor, each: int) -> tf.Tensor | tf.RaggedTensor:
     """Group the values of a list, `each` of them into one item."""
     if not isinstance(values, tf.RaggedTensor):
@@ -390,7 +357,7 @@ def _grouped(values: tf.Tensor | tf.RaggedTensor, each: int) -> tf.Tensor | tf.R
     )
 
 
-def _padded(values: tf.Tensor | tf.RaggedTensor, length: int, feature: Feature) -> tf.Tensor:
+def _padded(values: tf.Tensor | tf.RaggedTensor, length: int | None, feature: Feature) -> tf.Tensor:
     is_batch = isinstance(values, tf.RaggedTensor)
     if not is_batch:
         values = tf.RaggedTensor.from_row_lengths(values, tf.shape(values, tf.int64)[:1])

@@ -7,7 +7,7 @@ metadata and TensorFlow Metadata's schema are all derived from it, so they canno
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +36,6 @@ class Content(enum.Enum):
     CLASS_LABEL = "class_label"  # int64: an id of the label map, which may have gaps
     FLAG = "flag"  # int64: 0 or 1
     BOX_YXYX = "box_yxyx"  # float: four per box, ymin, xmin, ymax, xmax in [0, 1]
-
-
-class RepeatedAs(enum.Enum):
-    """The tensor that a parsed repeated feature becomes."""
-
-    SPARSE = "sparse"  # tf.sparse.SparseTensor, what Model Garden's readers expect
-    RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
 
 
 OPAQUE = "bytes"
@@ -150,13 +143,10 @@ class FeatureSpec:
     Attributes:
         name: the layout's name, such as `detection`.
         features: the features; at least one, with different keys. None in the layout `OPAQUE`.
-        sequences: prefixes `K` of parallel features. All features `K/...` are repeated and have
-            equally many values (boxes: four numbers each), so readers may zip them to objects.
     """
 
     name: str
     features: tuple[Feature, ...]
-    sequences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -189,7 +179,7 @@ class FeatureSpec:
         return tuple(sorted(self.features, key=lambda feature: feature.key))
 
 
-def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -> dict[str, Any]:
+def parse_spec(spec: FeatureSpec, *, ragged: bool = False) -> dict[str, Any]:
     """Return the `features` argument of `tf.io.parse_example` and `parse_single_example`.
 
     A feature that is not repeated becomes a scalar without a default, so parsing fails if an
@@ -198,7 +188,8 @@ def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -
 
     Args:
         spec: the features of the Examples to parse.
-        repeated_as: the kind of tensor that holds repeated values.
+        ragged: whether repeated values become RaggedTensors with int64 row splits. The default is
+            SparseTensors, as Model Garden's readers expect.
 
     Returns:
         One `tf.io.FixedLenFeature`, `VarLenFeature` or `RaggedFeature` by key, keys sorted.
@@ -208,11 +199,11 @@ def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -
     """
     if spec.is_sequence:
         raise ValueError(f"spec {spec.name!r} is of SequenceExamples: use parse_sequence_spec")
-    return {f.key: _parser(f, repeated_as) for f in spec.sorted_features}
+    return {f.key: _parser(f, ragged) for f in spec.sorted_features}
 
 
 def parse_sequence_spec(
-    spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE
+    spec: FeatureSpec, *, ragged: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the `context_features` and `sequence_features` of `tf.io.parse_sequence_example`.
 
@@ -223,30 +214,33 @@ def parse_sequence_spec(
 
     Args:
         spec: the features of the SequenceExamples to parse.
-        repeated_as: the kind of tensor that holds repeated values, in steps too.
+        ragged: as in `parse_spec`, in steps too.
     """
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
     for feature in spec.sorted_features:
         part = sequence if feature.per_step else context
-        part[feature.key] = _parser(feature, repeated_as)
+        part[feature.key] = _parser(feature, ragged)
     return context, sequence
 
 
-def _parser(feature: Feature, repeated_as: RepeatedAs) -> Any:
+def _parser(feature: Feature, ragged: bool) -> Any:
     import tensorflow as tf
 
     dtypes = {Kind.BYTES: tf.string, Kind.FLOAT: tf.float32, Kind.INT64: tf.int64}
     dtype = dtypes[feature.kind]
     if feature.repeated:
-        if repeated_as is RepeatedAs.SPARSE:
-            return tf.io.VarLenFeature(dtype)
-        return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+        if ragged:
+            return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+        return tf.io.VarLenFeature(dtype)
     if feature.per_step:
         return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=feature.optional)
     default = _DEFAULTS[feature.kind] if feature.optional else None
     return tf.io.FixedLenFeature((), dtype, default)
 
+
+RecordValues = Mapping[str, tuple[Kind | None, Sequence[Any]]]
+"""Kind and values of each feature of a record, by key; a feature without a list has no kind."""
 
 Corners = tuple[float, float, float, float]
 """`xmin, ymin, xmax, ymax` of a box, as fractions of the picture's width and height."""
@@ -365,24 +359,30 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     )
 
 
+def values_at(features: RecordValues, key: str, kind: Kind) -> Sequence[Any]:
+    """Return the values of a feature; none if it is missing or of another kind."""
+    found_kind, values = features.get(key, (None, ()))
+    return values if found_kind is kind else ()
+
+
 def corners_of(
-    objects: ObjectRoles, values_of: Callable[[str], Sequence[float]], size_px: tuple[int, int]
+    objects: ObjectRoles, features: RecordValues, size_px: tuple[int, int]
 ) -> Iterator[Corners]:
     """Return the boxes of a list of objects.
 
     Args:
         objects: keys of the objects' features.
-        values_of: function that returns the values of a key; none if the record lacks it.
+        features: the record's features.
         size_px: width and height of the picture.
 
     Raises:
         ValueError: when edges or numbers are missing.
 
-    >>> values = {"objects/bbox": [0.5, 0.25, 1.0, 0.75]}
-    >>> list(corners_of(ObjectRoles(BoxForm.YXYX, ("objects/bbox",)), values.__getitem__, (8, 8)))
+    >>> features = {"objects/bbox": (Kind.FLOAT, [0.5, 0.25, 1.0, 0.75])}
+    >>> list(corners_of(ObjectRoles(BoxForm.YXYX, ("objects/bbox",)), features, (8, 8)))
     [(0.25, 0.5, 0.75, 1.0)]
     """
-    lists = [values_of(key) for key in objects.boxes]
+    lists = [values_at(features, key, Kind.FLOAT) for key in objects.boxes]
     if objects.form is BoxForm.EDGES:
         if len(set(map(len, lists))) > 1:
             raise ValueError("boxes have more values of some edges than of others")
@@ -406,15 +406,13 @@ def _object_lists(
         lists.insert(0, (BoxForm.EDGES, _EDGES))
     if may_be_px and not lists and kinds.get("bbox") is Kind.FLOAT:
         lists.append((BoxForm.XYWH_PX, ("bbox",)))
-    return tuple(_object_roles(form, keys, kinds) for form, keys in lists)
-
-
-def _object_roles(form: BoxForm, keys: tuple[str, ...], kinds: Mapping[str, Kind]) -> ObjectRoles:
-    """Return the keys of a list of objects. Labels with the boxes' prefix come first."""
-    prefix = keys[0][: keys[0].rfind("/") + 1]
-    labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
-    texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
-    return ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES))
+    found = []
+    for form, keys in lists:  # labels with the boxes' prefix come first
+        prefix = keys[0][: keys[0].rfind("/") + 1]
+        labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
+        texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
+        found.append(ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES)))
+    return tuple(found)
 
 
 def _roles(

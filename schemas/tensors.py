@@ -73,7 +73,7 @@ class Tensor(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
-    content: bytes
+    content: bytes | memoryview
 
 
 class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -135,21 +135,23 @@ def serialize_tensor(shape: Sequence[int], dtype: str, data: bytes) -> bytes:
 def read_tensor(data: bytes) -> Tensor | None:
     """Return a tensor of numbers that `tf.io.serialize_tensor` wrote; None for other bytes.
 
-    >>> read_tensor(bytes.fromhex("0804120412020804220401020304"))
-    Tensor(dtype='uint8', shape=(4,), content=b'\\x01\\x02\\x03\\x04')
+    Its values are not copied.
+
+    >>> tensor = read_tensor(bytes.fromhex("0804120412020804220401020304"))
+    >>> tensor.dtype, tensor.shape, bytes(tensor.content)
+    ('uint8', (4,), b'\\x01\\x02\\x03\\x04')
     """
-    found = _read_header(data)
-    return None if found is None else Tensor(found[0], found[1], data[found[2] :])
-
-
-def tensor_shape(data: bytes) -> tuple[int, ...] | None:
-    """Return the shape of a serialized tensor without copying its values; None for other bytes.
-
-    >>> tensor_shape(bytes.fromhex("0804120412020804220401020304"))
-    (4,)
-    """
-    found = _read_header(data)
-    return None if found is None else found[1]
+    match = _HEADER.match(data)
+    dtype = _TYPE_NAMES.get(_number(match[1])) if match else None
+    if match is None or dtype is None:
+        return None
+    shape = tuple(_number(size) for size in _DIMENSION.findall(match[2]))
+    content = memoryview(data)[match.end() :]
+    try:
+        expected = _tensor_header(shape, dtype, len(content))
+    except ValueError:
+        return None
+    return Tensor(dtype, shape, content) if expected == match[0] else None
 
 
 def tensor_values(tensor: Tensor, count: int = -1) -> "numpy.ndarray":
@@ -230,20 +232,6 @@ def _tensor_header(shape: Sequence[int], dtype: str, data_bytes: int) -> bytes:
 def _dimension(length: int) -> bytes:
     size = b"\x08" + varint(length) if length else b""
     return b"\x12" + varint(len(size)) + size
-
-
-def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
-    """Return type, shape and offset of the values of a serialized tensor; None for other bytes."""
-    match = _HEADER.match(data)
-    dtype = _TYPE_NAMES.get(_number(match[1])) if match else None
-    if match is None or dtype is None:
-        return None
-    shape = tuple(_number(size) for size in _DIMENSION.findall(match[2]))
-    try:
-        expected = _tensor_header(shape, dtype, len(data) - match.end())
-    except ValueError:
-        return None
-    return (dtype, shape, match.end()) if expected == match[0] else None
 
 
 def _number(encoded: bytes) -> int:

@@ -14,7 +14,6 @@ from beam_tfrec.schemas.features import (
     FeatureSpec,
     Kind,
     ObjectRoles,
-    RepeatedAs,
     Roles,
     corners_of,
     parse_spec,
@@ -42,8 +41,8 @@ SPEC = FeatureSpec(
 )
 
 
-@pytest.mark.parametrize("repeated_as", RepeatedAs)
-def test_parse_spec_reads_all_values(repeated_as: RepeatedAs) -> None:
+@pytest.mark.parametrize("ragged", [False, True])
+def test_parse_spec_reads_all_values(ragged: bool) -> None:
     import tensorflow as tf
 
     lists = {"bytess": ["Fußgänger".encode(), b""], "floats": [0.5, 3e38], "int64s": [1, 2**62]}
@@ -53,13 +52,12 @@ def test_parse_spec_reads_all_values(repeated_as: RepeatedAs) -> None:
         encode_example({key: (kinds[key], values) for key, values in found.items()})
         for found in (full, {"one": [b""]})
     ]
-    batch = tf.io.parse_example(records, parse_spec(SPEC, repeated_as))
+    batch = tf.io.parse_example(records, parse_spec(SPEC, ragged=ragged))
     assert batch.keys() == kinds.keys()
     for key, empty in {"one": b"", "no bytes": b"", "no float": 0.0, "no int64": 0}.items():
         assert batch[key].numpy().tolist() == [*full[key], empty]
     for key, values in lists.items():
-        is_sparse = repeated_as is RepeatedAs.SPARSE
-        tensor = tf.RaggedTensor.from_sparse(batch[key]) if is_sparse else batch[key]
+        tensor = batch[key] if ragged else tf.RaggedTensor.from_sparse(batch[key])
         assert tensor.to_list() == [pytest.approx(values) if key == "floats" else values, []]
 
 
@@ -219,8 +217,8 @@ def test_roles_in_data_sets_of_other_programs(
     ],
 )
 def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners: Any) -> None:
-    values = dict(zip("abcd"[: len(lists)], lists, strict=True))
+    values = {key: (Kind.FLOAT, found) for key, found in zip("abcd", lists, strict=False)}
     refused = pytest.raises(ValueError, match=corners) if isinstance(corners, str) else None
     with refused or nullcontext():
-        found = corners_of(ObjectRoles(form, tuple(values)), values.__getitem__, (100, 50))
+        found = corners_of(ObjectRoles(form, tuple(values)), values, (100, 50))
         assert list(found) == [pytest.approx(box) for box in corners]

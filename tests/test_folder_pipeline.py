@@ -293,4 +293,18 @@ def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
     assert count == len(builder.as_dataset(split="train")) == 9
 
 
+@pytest.mark.thorough
+def test_tensorflow_datasets_gives_pairs_of_image_and_label(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    root, out = TEST_DATA / "classes", tmp_path / "out"
+    committed(out, "--images", root, "--shard_names", "plain", "--layout", "tutorial")
+    builder = tfds.builder_from_directory(out)
+    pairs = list(builder.as_dataset(split="train", as_supervised=True))
+    records = list(builder.as_dataset(split="train"))
+    for (image, label), record in zip(pairs, records, strict=True):
+        assert image.shape == (record["height"], record["width"], 3)
+        assert label == record["label"]
+    assert len({int(label) for _, label in pairs}) == len(list(root.iterdir()))
+
+
 # --- tutorials: records read as they do

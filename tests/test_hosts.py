@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.readers.data_sets import Part, deal, steps
+from beam_tfrec.readers.shares import Part, deal, steps
 
 shard_records = st.lists(st.integers(0, 40), min_size=1, max_size=40)
 

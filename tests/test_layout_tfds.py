@@ -1,5 +1,6 @@
 """The layouts of TFDS and Keras: TFDS's own features, the recipe's parsing, panoptic images."""
 
+import json
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -12,6 +13,7 @@ from beam_tfrec.schemas.documents.tensorflow_files import (
     label_files,
 )
 from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
@@ -115,6 +117,14 @@ def test_the_features_equal_those_of_tfds(
     assert ours[key]["label"].num_classes == theirs[key]["label"].num_classes == classes
     assert ours[key]["label"].names == names
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
+
+
+def test_boxes_next_to_single_features_are_no_sequence_of_dicts() -> None:
+    photo = Feature("image/encoded", Kind.BYTES, False, "the file", Content.IMAGE)
+    boxes = Feature("image/bbox", Kind.FLOAT, True, "boxes", Content.BOX_YXYX)
+    ours = json.loads(features_json(FeatureSpec("mine", (photo, boxes))))
+    image = ours["featuresDict"]["features"]["image"]["featuresDict"]["features"]
+    assert sorted(image) == ["bbox", "encoded"]
 
 
 def test_the_keras_recipe_parses_the_records() -> None:

@@ -266,9 +266,44 @@ def test_mixtures_that_are_refused(weights: dict[str, float]) -> None:
     none = f"^each data set must have records of split 'train' for host 5 of 6, got none of {small}"
     with pytest.raises(ValueError, match=none):
         beam_tfrec.load(weights, "train", host=5, hosts=6)
-    for other in (beam_tfrec.open, lambda *given: beam_tfrec.steps_per_epoch(*given, 8)):
-        with pytest.raises(ValueError, match=r"^data_sets must be paths, got weights for \["):
-            other(weights, "train")
+    with pytest.raises(ValueError, match=r"^data_sets must be paths, got weights for \["):
+        beam_tfrec.open(weights, "train")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^stopping_strategy must be given with weights: "):
+        beam_tfrec.steps_per_epoch(weights, "train", 8)
+    for given, strategy in ((weights, "oversample"), (small, "first_exhausted")):
+        what = f"^stopping_strategy must be first_exhausted or .*, got {strategy!r}: correct it"
+        with pytest.raises(ValueError, match=what):
+            beam_tfrec.load(given, "train", stopping_strategy=strategy)
+    with pytest.raises(ValueError, match=r"^drop_remainder must leave a batch, got 7 records for "):
+        options: dict[str, Any] = {"batch_size": 8, "drop_remainder": True}
+        beam_tfrec.load(weights, "train", **options, stopping_strategy="first_exhausted")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "hosts", "records"),
+    [
+        ("first_exhausted", 1, (5, 2)),  # 3 to 1: 5 small ones, 1.67 large ones
+        ("all_exhausted", 1, (300, 100)),
+        ("first_exhausted", 2, (2, 1)),
+        ("all_exhausted", 2, (150, 50)),
+    ],
+)
+def test_a_mixture_that_ends(
+    weights: dict[str, float], strategy: str, hosts: int, records: tuple[int, int]
+) -> None:
+    """Hosts read the same number of records of each data set; no record comes early twice."""
+    options: dict[str, Any] = {"hosts": hosts, "stopping_strategy": strategy}
+    for host in range(hosts):
+        dataset = beam_tfrec.load(weights, "train", host=host, batch_size=3, **options)
+        steps = beam_tfrec.steps_per_epoch(weights, "train", 3 * hosts, host=host, **options)
+        assert len(list(dataset)) == len(dataset) == steps
+        single = beam_tfrec.load(weights, "train", host=host, **options)
+        numbers = [int(record["n"]) for record in single]
+        small = [number for number in numbers if number < 5]
+        assert (len(small), len(numbers) - len(small)) == records
+        seen = 2 if hosts == 2 else 5
+        assert len({*small}) == min(len(small), seen)
+        assert len({*numbers} - {*small}) == min(records[1], 100 // hosts)
 
 
 # --- hosts ---

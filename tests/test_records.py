@@ -1,8 +1,6 @@
 """`beam_tfrec.open`: a split as a sequence, with the values that TensorFlow parses."""
 
-import copy
 import multiprocessing
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -130,39 +128,6 @@ def test_keys_are_found(output: Path) -> None:
         records[:4].find("k4")
     with pytest.raises(TypeError, match=r"^key must be text, got 42: give '42'$"):
         records.find(42)  # type: ignore[arg-type]  # an image's id is a number in COCO's file
-
-
-# --- as a dict ---
-
-
-def test_a_record_prints_a_short_line_per_feature(output: Path) -> None:
-    record = beam_tfrec.open(str(output), "train")[2]
-    record["rows"] = np.zeros((500, 4), np.float32)
-    record["frames"] = [bytes(5000), bytes(10)]
-    record["none"] = np.empty((0, 4), np.float32)
-    record["scalar"] = np.array(3.0)
-    assert repr(record).splitlines() == [
-        "image/encoded: bytes [50]",  # too long to show: 200 characters
-        "id: int64 2",
-        "weight: float32 0.0",
-        "name: bytes [0] b''",
-        "age: int64 0",
-        "boxes: float32 [2] [0.1 0.1]",
-        "labels: int64 [2] [0 1]",
-        "texts: list [2] [b'x', b'x']",
-        "rows: float32 [500, 4]",
-        "frames: list [2]",
-        "none: float32 [0, 4] []",
-        "scalar: float64 [] 3.0",
-    ]
-
-
-def test_copies_of_a_record_are_plain_dicts(output: Path) -> None:
-    """PyTorch makes a batch from a copy of a record. Tree functions see dicts only."""
-    record = beam_tfrec.open(str(output), "train")[2]
-    for copied in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
-        assert type(copied) is dict
-        assert repr(copied) == repr(dict(record))
 
 
 # --- hosts and data sets ---

@@ -162,7 +162,7 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
 
     traced = []
 
-    @tf.function
+    @tf.function(jit_compile=True)
     def step(images: tf.Tensor) -> tf.Tensor:
         traced.append(images.shape)
         return tf.reduce_mean(tf.cast(images, tf.float32))
@@ -172,3 +172,28 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     assert len(traced) == 3
     assert len(beam_tfrec.open(out, "train")) == 50
     assert len(beam_tfrec.open(out, "train_16x16")) == 20
+
+
+@pytest.mark.thorough
+def test_hosts_read_several_splits_by_bucket_in_equal_numbers(tmp_path: Path) -> None:
+    """Buckets of equal size are read as one, and no record is read twice."""
+    sizes = {f"{n:03}": [(40, 40), (60, 40), (40, 60)][n % 7 % 3] for n in range(150)}
+    root, out = write_photos(tmp_path / "in", sizes), tmp_path / "out"
+    flags = ("--images", root, "--buckets", "16x16,24x16,16x24", "--splits", "fold*3")
+    committed_by(folder.run, out, *flags, "--split_by", "hash")
+    splits = ["fold0", "fold2"]
+    total = len(beam_tfrec.open(out, splits))
+    for hosts in (1, 2, 3, 5, 8, 16):
+        shapes, names = [], list[bytes]()
+        for host in range(hosts):
+            share = {"host": host, "hosts": hosts, "drop_remainder": True}
+            dataset = beam_tfrec.load(out, splits, batch_size=2, decode_images=False, **share)
+            batches = list(dataset.as_numpy_iterator())
+            sides = [(batch["image/width"], batch["image/height"]) for batch in batches]
+            shapes.append([(*map(int, width), *map(int, height)) for width, height in sides])
+            names += [name for batch in batches for name in batch["image/filename"]]
+        assert all(of == shapes[0] for of in shapes)
+        assert {*shapes[0]} <= {(16, 16, 16, 16), (24, 24, 16, 16), (16, 16, 24, 24)}
+        assert len({*names}) == len(names) > total - 3 * 2 * hosts
+        steps = beam_tfrec.steps_per_epoch(out, splits, 2 * hosts, hosts, drop_remainder=True)
+        assert len(shapes[0]) == steps

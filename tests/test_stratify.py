@@ -21,8 +21,7 @@ from beam_tfrec.pipelines.examples import WriteExamples
 from beam_tfrec.pipelines.pairs import PairsConfig
 from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
-from beam_tfrec.schemas.splits import HASH, STRATIFIED, Splitting
-from beam_tfrec.schemas.stratify import NEW, stratify
+from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
 from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
 from tests.coco_command import (
     committed_by,

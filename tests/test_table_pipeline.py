@@ -17,7 +17,6 @@ from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import (
     FeatureSpec,
     Kind,
-    RepeatedAs,
     parse_sequence_spec,
     parse_spec,
 )
@@ -50,7 +49,7 @@ def parsed(output: Path, split: str = "train", spec: Any = None) -> dict[str, li
     """Return every feature's values, parsed by TensorFlow; by default with the manifest's spec."""
     import tensorflow as tf
 
-    spec = spec or parse_spec(spec_of(output), RepeatedAs.RAGGED)
+    spec = spec or parse_spec(spec_of(output), ragged=True)
     found = tf.io.parse_example(records(output, split), spec)
     return {
         key: value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()
@@ -368,7 +367,7 @@ def plain(tensor: Any) -> Any:
 def parsed_singly(output: Path) -> list[dict[str, Any]]:
     import tensorflow as tf
 
-    given = parse_sequence_spec(spec_of(output), RepeatedAs.RAGGED)
+    given = parse_sequence_spec(spec_of(output), ragged=True)
     found = [tf.io.parse_single_sequence_example(record, *given) for record in records(output)]
     return [
         {key: plain(value) for key, value in {**context, **steps}.items()}
@@ -400,7 +399,7 @@ def test_rows_become_sequence_examples(tmp_path: Path) -> None:
         }
         for row in CLIPS
     ]
-    given = parse_sequence_spec(spec_of(tmp_path / "out"), RepeatedAs.RAGGED)
+    given = parse_sequence_spec(spec_of(tmp_path / "out"), ragged=True)
     context, steps, lengths = tf.io.parse_sequence_example(records(tmp_path / "out"), *given)
     assert plain(context["id"]) == [0, 1, 2, 3]
     assert plain(context["tags"]) == [[b"a"], [], [b"b", b"c"], []]

@@ -11,13 +11,13 @@ from msgspec import structs
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
-from beam_tfrec.schemas.features import BoxForm, Kind, Roles
+from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.tensors import tensor_shape
+from beam_tfrec.schemas.tensors import read_tensor
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
@@ -288,10 +288,6 @@ def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
 
 
-RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
-"""Kind and values of each feature, by feature key."""
-
-_NOTHING: tuple[Kind | None, Sequence] = (None, ())
 _NUMBERS_A_BOX = 4
 
 
@@ -330,15 +326,18 @@ def _picture_size(
     values: RecordValues, roles: Roles, images: Sequence[EncodedImage]
 ) -> tuple[int, int] | None:
     for key in roles.images:
-        for value in _values(values, key, Kind.BYTES)[:1]:
+        for value in values_at(values, key, Kind.BYTES)[:1]:
             info = next((i.info for i in images if i.data is value), None)
             with contextlib.suppress(BadImage):
                 return (info or check_image(value)).size_px[::-1]
             return None
     for key in roles.pixels:
-        for value in _values(values, key, Kind.BYTES)[:1]:
-            stated = [_values(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]
-            shape = tensor_shape(value) or [int(number) for side in stated for number in side]
+        for value in values_at(values, key, Kind.BYTES)[:1]:
+            stated = [
+                values_at(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)
+            ]
+            tensor = read_tensor(value)
+            shape = (tensor and tensor.shape) or [int(number) for side in stated for number in side]
             is_picture = len(shape) in (2, 3) and min(shape) > 0
             return (shape[0], shape[1]) if is_picture else None
     return None
@@ -348,11 +347,6 @@ def _num_objects(values: RecordValues, roles: Roles) -> int | None:
     if not roles.objects:
         return None
     objects = roles.objects[0]
-    numbers = len(_values(values, objects.boxes[0], Kind.FLOAT))
+    numbers = len(values_at(values, objects.boxes[0], Kind.FLOAT))
     boxes = numbers if objects.form is BoxForm.EDGES else numbers // _NUMBERS_A_BOX
-    return max(boxes, len(_values(values, objects.labels, Kind.INT64)))
-
-
-def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
-    held_kind, held = values.get(key, _NOTHING)
-    return held if held_kind is kind else ()
+    return max(boxes, len(values_at(values, objects.labels, Kind.INT64)))

@@ -123,12 +123,18 @@ def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
     of its type.
 
     Args:
-        spec: features of the Examples. Each of its sequences becomes a TFDS Sequence of a dict.
+        spec: features of the Examples. Boxes, and other lists with their prefix, become a TFDS
+            Sequence of a dict, if all features with that prefix are lists.
         num_labels: number of classes if they are numbered from 0 and have a file in `LABEL_FILES`;
             else 0.
     """
     leaves: dict[str, _Json] = {}
-    members: dict[str, dict[str, _Json]] = {sequence: {} for sequence in spec.sequences}
+    members: dict[str, dict[str, _Json]] = {}
+    for feature in spec.features:
+        prefix, slash, _ = feature.key.rpartition("/")
+        alike = [f.repeated for f in spec.features if f.key.startswith(prefix + slash)]
+        if feature.content is Content.BOX_YXYX and slash and all(alike):
+            members[prefix] = {}
     for feature in spec.features:
         parents = [key for key in members if feature.key.startswith(f"{key}/")]
         value = _value(feature, num_labels, is_member=bool(parents))
@@ -173,7 +179,10 @@ def tfds_template(manifest: Manifest) -> str | None:
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
+    """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`.
+
+    Its `supervisedKeys` are image and label. TFDS finds them only if their keys have no slash.
+    """
     splits = [
         {
             "name": split,
@@ -184,8 +193,13 @@ def dataset_info_json(manifest: Manifest) -> str:
         for split, summary in sorted(manifest.splits.items())
         if summary.shards
     ]
+    whole = [f for f in manifest.features if not f.repeated and "/" not in f.key]
+    pair = [f.key for f in whole if f.content is Content.IMAGE][:1]
+    pair += [f.key for f in whole if f.content is Content.CLASS_LABEL and f.key == "label"]
+    supervised = {"tuple": {"items": [{"featureKey": key} for key in pair]}}
     return _to_text(
         {
+            **({"supervisedKeys": supervised} if len(pair) == 2 else {}),
             "name": f"beam_tfrec_{manifest.layout}",
             "version": f"{manifest.format_version}.0.0",
             "description": f"{manifest.layout} Examples written by beam-tfrec; see manifest.json.",

@@ -1,6 +1,5 @@
 """The `arrays` layout: an item of an array and its label, with keys that tutorials' readers use."""
 
-import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,13 +9,7 @@ import msgspec
 
 from beam_tfrec.schemas.example import FeatureValues
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label
-from beam_tfrec.schemas.fields import (
-    ArrayFields,
-    EncodedImage,
-    NamedTensor,
-    Scalar,
-    TensorFields,
-)
+from beam_tfrec.schemas.fields import ArrayFields, EncodedImage, NamedTensor, Scalar, TensorFields
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tensors import TENSOR_TYPES, serialize_tensor
@@ -25,7 +18,6 @@ _FIELDS = msgspec.msgpack.Decoder(TensorFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing
 _DTYPE, _RANK, _LABEL, _FEATURE, _TENSOR = "dtype", "rank", "label", "feature", "tensor"
 _KINDS = {str: Kind.BYTES, float: Kind.FLOAT}
-_WORDS = {2: "H", 4: "I", 8: "Q"}
 _SHAPE = (
     Feature("height", Kind.INT64, False, "length of the item's first axis"),
     Feature("width", Kind.INT64, False, "length of the item's second axis"),
@@ -189,9 +181,9 @@ def _value(value: Scalar, kind: Kind) -> tuple[Kind, list]:
 
 
 def _little_endian(data: bytes, item: NamedTensor) -> bytes:
-    _, value_bytes = TENSOR_TYPES[item.dtype]
-    if not item.big_endian or value_bytes == 1:
+    if not item.big_endian:
         return data
-    words = array.array(_WORDS[value_bytes], data)
-    words.byteswap()
-    return words.tobytes()
+    import numpy as np  # few arrays need it here
+
+    _, value_bytes = TENSOR_TYPES[item.dtype]
+    return np.frombuffer(data, f">u{value_bytes}").astype(f"<u{value_bytes}").tobytes()

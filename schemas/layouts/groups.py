@@ -28,7 +28,6 @@ class FeatureGroup:
         values: function that returns the values by key, or why the picture gets no Example.
         found_as: name in `JobPlan.found` of the content that it needs, such as `boxes` for masks.
         by_default: whether it is written without `--features` if files hold its content.
-        sequence: prefix for `FeatureSpec.sequences`; empty for none.
         needs_boxes: whether its values belong to objects, so that `boxes` must be written too.
     """
 
@@ -37,7 +36,6 @@ class FeatureGroup:
     values: Callable[[Picture], Values | Unfit]
     found_as: str
     by_default: bool = True
-    sequence: str = ""
     needs_boxes: bool = False
 
 
@@ -112,8 +110,7 @@ class GroupedLayout(PictureLayout):
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
         of_groups = (feature for group in self.chosen for feature in group.features)
-        sequences = tuple(group.sequence for group in self.chosen if group.sequence)
-        return FeatureSpec(self.name, (*self.image.features, *of_groups), sequences)
+        return FeatureSpec(self.name, (*self.image.features, *of_groups))
 
     @functools.cached_property
     def chosen(self) -> list[FeatureGroup]:

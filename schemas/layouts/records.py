@@ -14,7 +14,6 @@ import msgspec
 from beam_tfrec.schemas.columns import FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from beam_tfrec.schemas.features import OPAQUE, Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts import Layout
-from beam_tfrec.schemas.layouts.tfds import SEQUENCES
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
@@ -110,10 +109,7 @@ class RecordsLayout(Layout):
     @property
     def spec(self) -> FeatureSpec:
         """The features of every record."""
-        tfds = SEQUENCES if self.of_layout == "tfds" else ()
-        keys = [feature.key for feature in self.features]
-        sequences = tuple(s for s in tfds if any(key.startswith(f"{s}/") for key in keys))
-        return FeatureSpec(self.name, self.features, sequences)
+        return FeatureSpec(self.name, self.features)
 
     def resolved(self, found: Sequence[str]) -> Self:
         """Return the layout with the features of the records.

@@ -22,16 +22,9 @@ from beam_tfrec.schemas.features import (
     text,
 )
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
-from beam_tfrec.schemas.layouts.groups import (
-    FeatureGroup,
-    GroupedLayout,
-    orientation_to_photo,
-)
+from beam_tfrec.schemas.layouts.groups import FeatureGroup, GroupedLayout, orientation_to_photo
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureObject
 from beam_tfrec.schemas.samples import PANOPTIC_IMAGE
-
-SEQUENCES = ("objects", "panoptic_objects")
-"""Prefixes of the lists of objects, which TFDS reads as sequences of dicts."""
 
 _IMAGE = {
     image_file("image", "the image file's bytes"): "image.data",
@@ -92,19 +85,12 @@ def _objects_values(key: str, found: Sequence[PictureObject]) -> Values:
     }
 
 
-_BOXES = FeatureGroup(
-    "boxes",
-    _objects("objects", "COCO annotation ids"),
-    _boxes_values,
-    "boxes",
-    sequence=SEQUENCES[0],
-)
+_BOXES = FeatureGroup("boxes", _objects("objects", "COCO annotation ids"), _boxes_values, "boxes")
 _PANOPTIC = FeatureGroup(
     "panoptic",
     (*_PANOPTIC_IMAGE, *_objects("panoptic_objects", "R + 256 G + 65536 B of the pixels")),
     _panoptic_values,
     "panoptic",
-    sequence=SEQUENCES[1],
 )
 
 

@@ -6,18 +6,18 @@ classes. Shards are shuffled, so the samples are fair. Reports contain no time: 
 folders of the same name have equal reports.
 """
 
-import contextlib
 import functools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from beam_tfrec import __version__
 from beam_tfrec.schemas.documents.data_card import source_kind
 from beam_tfrec.schemas.faults import Rejected, counted, find_fault
 from beam_tfrec.schemas.features import Roles, roles_of_spec
@@ -45,14 +45,7 @@ from beam_tfrec.transforms.report.pictures import (
     where_is,
 )
 from beam_tfrec.transforms.shard_index import INDEX_SCHEMA, index_columns
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import Access, Entry, Storage, is_local, join_uri, open_storage
 from beam_tfrec.transforms.walk_frames import read_record
 
 _MOST_CLASSES = 20_000  # with a sample record
@@ -177,11 +170,7 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
 
 def program_versions() -> list[tuple[str, str]]:
     """Return the versions of this program and of Pillow."""
-    found = []
-    for name in ("beam-tfrec", "pillow"):
-        with contextlib.suppress(PackageNotFoundError):  # a checkout may not be installed
-            found.append((name, version(name)))
-    return found
+    return [("beam-tfrec", __version__), ("pillow", version("pillow"))]
 
 
 def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:

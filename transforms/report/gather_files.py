@@ -64,11 +64,7 @@ class _File:
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def report_of_files(
-    uris: Sequence[str],
-    access: Access,
-    notes: Sequence[str] = (),
-) -> Report:
+def report_of_files(uris: Sequence[str], access: Access, notes: Sequence[str] = ()) -> Report:
     """Return the report of TFRecord files, as one split without a name.
 
     Args:

@@ -233,9 +233,7 @@ def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
             yield f"{count:,} {'picture' if count == 1 else 'pictures'} {what}"
 
 
-def _tables(
-    splits: Sequence[SplitReport],
-) -> Iterator[tuple[str, dict[str, list[int]]]]:
+def _tables(splits: Sequence[SplitReport]) -> Iterator[tuple[str, dict[str, list[int]]]]:
     """Yield each table with counts: its title, and its counts per split by row name."""
     by_split = [_counts(split.summary) for split in splits]
     for title in by_split[0]:

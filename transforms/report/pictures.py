@@ -5,12 +5,12 @@ What cannot be shown becomes a note.
 
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from beam_tfrec.schemas.faults import at_record
-from beam_tfrec.schemas.features import Corners, Kind, Roles, corners_of
+from beam_tfrec.schemas.features import Corners, Kind, Roles, corners_of, values_at
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Values, parse_record
 from beam_tfrec.schemas.tensors import Tensor
@@ -217,12 +217,12 @@ def draw_record(
 
 
 def _first_value(features: Features, key: str) -> bytes:
-    return next(iter(values_of(features, Kind.BYTES)(key)), b"")
+    return next(iter(values_at(features, key, Kind.BYTES)), b"")
 
 
 def _small(features: Features, key: str, roles: Roles) -> Small:
     value = _first_value(features, key)
-    sides = [values_of(features, Kind.INT64)(side)[:1] for side in (roles.height, roles.width)]
+    sides = [values_at(features, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]
     if key in roles.pixels and all(side and side[0] > 0 for side in sides):
         height, width = (int(side[0]) for side in sides)
         depth, rest = divmod(len(value), height * width)
@@ -244,7 +244,7 @@ def _objects(
     if len(outlines) > MAX_OUTLINES:
         wrong.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
         outlines = outlines[:MAX_OUTLINES]
-    masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
+    masks = values_at(features, roles.masks, Kind.BYTES)[: len(outlines)]
     try:
         if outlines and len(masks) == len(outlines):
             for mask, outline in zip(masks, outlines, strict=True):
@@ -266,9 +266,9 @@ def _objects(
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
     """Yield the polygons of each object, with three points or more; none if counts do not fit."""
-    numbers = values_of(features)(_POLYGON)
+    numbers = values_at(features, _POLYGON, Kind.FLOAT)
     counts, lengths = (
-        values_of(features, Kind.INT64)(f"{_POLYGON}_{what}") for what in ("count", "length")
+        values_at(features, f"{_POLYGON}_{what}", Kind.INT64) for what in ("count", "length")
     )
     fits = sum(lengths) == len(numbers) and sum(counts) == len(lengths)
     if not fits or min([*counts, *lengths], default=0) < 0:
@@ -289,7 +289,7 @@ def _numbered_mask(
 ) -> tuple[bytes, Mapping[int, int]] | None:
     """Return a mask with a number per class or object, and the label of each number."""
     if value := _first_value(features, _PANOPTIC_IMAGE):
-        ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
+        ids = values_at(features, _PANOPTIC_IDS, Kind.INT64)
         for objects in roles.objects:
             labels = labels_at(features, objects.labels, objects.texts, legend)
             if objects.labels.startswith("panoptic_objects/") and len(labels) == len(ids):
@@ -317,7 +317,7 @@ def outlines_of(
     if not roles.objects:
         return []
     objects = roles.objects[0]
-    corners = list(corners_of(objects, values_of(features), size_px))
+    corners = list(corners_of(objects, features, size_px))
     labels = labels_at(features, objects.labels, objects.texts, legend)
     texts = texts_at(features, objects.texts)
     labels = labels if len(labels) == len(corners) else []
@@ -337,7 +337,7 @@ def outlines_of(
 def labels_at(features: Features, labels_key: str, texts_key: str, legend: Legend) -> list[int]:
     """Return the class ids of a record from the feature of labels, or else from that of names."""
     if labels_key:
-        return list(map(int, values_of(features, Kind.INT64)(labels_key)))
+        return list(map(int, values_at(features, labels_key, Kind.INT64)))
     names = texts_at(features, texts_key)
     return [legend.by_name[name] for name in names if name in legend.by_name]
 
@@ -357,21 +357,11 @@ def captions_of(features: Features, roles: Roles) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))[:_MAX_CAPTIONS]
 
 
-def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Sequence[Any]]:
-    """Return a function from a key to its values; empty for a key of another kind."""
-
-    def values(key: str) -> Sequence[Any]:
-        found = features.get(key)
-        return found.values if found is not None and found.kind is kind else ()
-
-    return values
-
-
 def texts_at(features: Features, key: str) -> list[str]:
     """Return each text of a feature, cut to the shown length."""
     return [
         value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS]
-        for value in values_of(features, Kind.BYTES)(key)
+        for value in values_at(features, key, Kind.BYTES)
     ]
 
 
@@ -389,8 +379,8 @@ def _keypoints(
     """Yield the labelled keypoints of each object; all objects have the same number of places."""
     if not keys or not objects:
         return
-    xs, ys = map(values_of(features), keys[:2])
-    seen = values_of(features, Kind.INT64)("".join(keys[2:])) or [1] * len(xs)
+    xs, ys = (values_at(features, key, Kind.FLOAT) for key in keys[:2])
+    seen = values_at(features, "".join(keys[2:]), Kind.INT64) or [1] * len(xs)
     each, rest = divmod(len(xs), objects)
     if rest or not len(xs) == len(ys) == len(seen):
         return

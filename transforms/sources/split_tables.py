@@ -21,8 +21,7 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import index_names_of
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.splits import CLASS, DigestValues, Splitting, Unassigned
-from beam_tfrec.schemas.stratify import NEW, stratify
+from beam_tfrec.schemas.splits import CLASS, NEW, DigestValues, Splitting, Unassigned, stratify
 from beam_tfrec.transforms.storage import Access, open_storage, read_uri, source_changed
 from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
 
