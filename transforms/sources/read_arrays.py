@@ -30,7 +30,7 @@ from beam_tfrec.schemas.tensors import (
     NpyHeader,
     parse_npy_header,
 )
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
@@ -515,6 +515,4 @@ class PlanArrays(beam.PTransform):
             | "GroupSources" >> beam.GroupByKey()
             | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
-        if not is_in_process(root.pipeline):
-            pieces |= "SpreadPieces" >> beam.Reshuffle()
-        return SourcePieces(pieces, tallies)
+        return SourcePieces(spread(pieces), tallies)

@@ -8,7 +8,7 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import JoinedFiles
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
@@ -77,19 +77,19 @@ class PairNames:
 
     low_suffix: str = ""
 
-    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+    def __call__(self, file: ListedFile) -> Iterator[JoinedFiles]:
         """Yield a listed file with its join name; nothing for a folder."""
         if file.entry.kind == "directory":  # a folder that could be listed
             return
         name = file.entry.name
         source, _, side = file.root.rpartition("/")
         if why_skipped(name) and not is_folder(file.entry):
-            yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+            yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
         elif side == HIGH:
-            yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
+            yield JoinedFiles(source, posixpath.splitext(name)[0], second=[file])
         else:
             common = posixpath.splitext(name)[0].removesuffix(self.low_suffix)
-            yield NamedFile(source, common, 0, file)
+            yield JoinedFiles(source, common, first=[file])
 
 
 @dataclass(frozen=True)

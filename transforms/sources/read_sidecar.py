@@ -33,14 +33,7 @@ from beam_tfrec.schemas.fields import (
 )
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import (
-    NO_SIDE,
-    OTHER_SIDE,
-    PNG,
-    JoinedFiles,
-    NamedFile,
-    NameList,
-)
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     MAX_IMAGE_BYTES,
@@ -297,7 +290,7 @@ class SideNames:
     lists: Mapping[str, NameList] = field(default_factory=dict)
     masks: tuple[str, ...] = field(default=(), kw_only=True)
 
-    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+    def __call__(self, file: ListedFile) -> Iterator[JoinedFiles]:
         """Yield a listed file with its join name; nothing for folders and unused files."""
         name = file.entry.name
         source, _, kind = file.root.partition("/")
@@ -307,17 +300,17 @@ class SideNames:
         is_listed = self.is_listed(file, stem)
         if kind in self.masks:
             if is_listed and name.endswith(".png") and not why_skipped(name):
-                yield NamedFile(source, stem, PNG, file)
+                yield JoinedFiles(source, stem, masks=[file])
         elif kind:
             glob = self.globs[source]
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
             if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
-                yield NamedFile(source, stem, 1, file)
+                yield JoinedFiles(source, stem, second=[file])
         elif not is_listed or (why_skipped(name) and not is_folder(file.entry)):
             if not name.lower().endswith(self.suffix):  # annotation files may be in the same folder
-                yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+                yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
         else:
-            yield NamedFile(source, name if self.whole else stem, 0, file)
+            yield JoinedFiles(source, name if self.whole else stem, first=[file])
 
     def stem(self, file: ListedFile) -> str:
         """Return a file's name without extension, equal for an image and its annotation file."""
@@ -328,14 +321,14 @@ class SideNames:
         names = self.lists.get(file.root.partition("/")[0])
         return names is None or stem in names.names
 
-    def listed(self, source: str) -> Iterator[NamedFile]:
+    def listed(self, source: str) -> Iterator[JoinedFiles]:
         """Yield the names in the list of a source, so that names without an image are found."""
         for name in sorted(self.lists[source].names):
-            yield NamedFile(source, name, NO_SIDE, ListedFile(source, Entry(name, 0, "")))
+            yield JoinedFiles(source, name)
 
     def reads(self, file: ListedFile) -> bool:
         """Return whether a listed file is an image or an annotation file."""
-        return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
+        return file.entry.kind == "file" and any(not named.others for named in self(file))
 
 
 def named_image(side_name: str, value: str) -> str:
@@ -362,7 +355,7 @@ def named_image(side_name: str, value: str) -> str:
     return name if "/" in name or not name else posixpath.join(folder, name)
 
 
-def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> NamedFile:
+def name_by_field(piece: tuple[JoinedFiles, list[bytes]], field_path: str) -> JoinedFiles:
     """Set an annotation file's join name to the image's name in a field; return images unchanged.
 
     Args:
@@ -372,7 +365,7 @@ def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> Name
     named, texts = piece
     if not texts:
         return named
-    own_name, value = named.file.entry.name, value_at(texts[0], field_path)
+    own_name, value = named.second[0].entry.name, value_at(texts[0], field_path)
     # Listed names have no NUL, so a file without an image's name is joined with nothing.
     name = named_image(own_name, value) if value else f"\0{own_name}"
     return msgspec.structs.replace(named, name=name)
@@ -386,7 +379,7 @@ def _why_unread(entry: Entry) -> str:
     return too_large if entry.size_bytes > MAX_IMAGE_BYTES else ""
 
 
-def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
+def _bytes_of_all(files: JoinedFiles) -> int:
     """Return the weight of files in a batch, in bytes."""
     read = (file.entry for file in files.second if not _why_unread(file.entry))
     return _BYTES_EACH + sum(entry.size_bytes for entry in read)
@@ -394,7 +387,7 @@ def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
 
 @dataclass(eq=False)
 class ReadTexts(beam.PTransform):
-    """Named or joined files -> each with the content of its annotation files, in any order.
+    """Files before or after the join -> each with its annotation files' contents, in any order.
 
     A file that has changed since the listing stops the run. The content of a file that cannot be
     read, such as a folder or a file above the size limit, is empty.
@@ -408,8 +401,8 @@ class ReadTexts(beam.PTransform):
     access: Access = DEFAULT_ACCESS
 
     def expand(
-        self, files: beam.PCollection[NamedFile | JoinedFiles]
-    ) -> beam.PCollection[tuple[Any, list[bytes]]]:
+        self, files: beam.PCollection[JoinedFiles]
+    ) -> beam.PCollection[tuple[JoinedFiles, list[bytes]]]:
         """Read every annotation file."""
         read = beam.ParDo(_ReadTexts(self.roots, self.access))
         # With equal minimum and maximum, Beam does not adapt the size to measured times.
@@ -434,10 +427,10 @@ class _ReadTexts(beam.DoFn):
     def teardown(self) -> None:
         self._pool.shutdown()
 
-    def process(self, held: list[Any]) -> Iterator[tuple[Any, list[bytes]]]:
+    def process(self, held: list[JoinedFiles]) -> Iterator[tuple[JoinedFiles, list[bytes]]]:
         yield from zip(held, self._pool.map(self._texts, held), strict=True)
 
-    def _texts(self, files: NamedFile | JoinedFiles) -> list[bytes]:
+    def _texts(self, files: JoinedFiles) -> list[bytes]:
         return [
             b""
             if _why_unread(file.entry)

@@ -30,7 +30,7 @@ from beam_tfrec.schemas.fields import fields_of_row, labels_of
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.hugging_face import (
     NO_FEATURES,
     RowFault,
@@ -423,6 +423,4 @@ class PlanTables(beam.PTransform):
             picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
-        if not is_in_process(root.pipeline):
-            pieces |= "Spread" >> beam.Reshuffle()
-        return SourcePieces(pieces, tallies)
+        return SourcePieces(spread(pieces), tallies)
