@@ -148,7 +148,7 @@ def test_each_archive_may_be_a_sample_with_its_label(tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_arrays, "MAX_PIECE_ROWS", 2)
+    monkeypatch.setattr(read_arrays, "MAX_PIECE_BYTES", 2 * read_arrays.MIN_ROW_BYTES)
     np.savez_compressed(tmp_path / "a.npz", x=IMAGES, y=np.arange(5))
     found = samples(ArraySource(f"{tmp_path}/a.npz", label="y"))
     assert [(s.key, fields_of(s).label) for s in found] == [(str(n), n) for n in range(5)]

@@ -60,8 +60,11 @@ from beam_tfrec.transforms.storage import (
 
 STAGE = "read_arrays"
 
-MAX_PIECE_ROWS = 16_384
-MAX_PIECE_SIDE_BYTES = 16 << 20
+MAX_PIECE_BYTES = 16 << 20
+"""Largest size of a side array's part in a piece."""
+
+MIN_ROW_BYTES = 1024
+"""Size that every row has at least in this sum, so that a piece has at most 16,384 rows."""
 
 USUAL_NAMES = ("x", "images", "image")
 """Names of the image array in an archive with several arrays, without `--image_array`."""
@@ -156,9 +159,10 @@ class ArrayReader:
             }
         finally:
             UNPACKED.leave()
-        images, header = piece.images, piece.images.header
+        images = piece.images
         arrays = [images, *(piece.sides[name] for name in source.tensors[1:])]
-        others = tuple(_item_of(stored.header) for stored in arrays[1:])
+        headers = [stored.header for stored in arrays]
+        items = [NamedTensor(of.shape[1:], of.dtype, of.big_endian) for of in headers]
         classes: dict[str, set[str]] = {}
         found: frozenset[str] = frozenset()  # equal for all rows
         for row in range(images.rows):
@@ -167,8 +171,9 @@ class ArrayReader:
             given_key = str(features.pop(source.key)) if source.key else row_key
             key = given_key or f"{images.entry.name}:{row_key}"  # never another row's key
             label = features.pop(source.label, None)
-            given = header.shape[1:], header.dtype, header.big_endian, label, features
-            fields = TensorFields(*given, others) if others else ArrayFields(*given)
+            fields = ArrayFields(*items[0], label, features)
+            if items[1:]:
+                fields = TensorFields(*items[0], label, features, tuple(items[1:]))
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
             blobs = tuple(stored.blob(piece.root, row) for stored in arrays)
@@ -297,22 +302,22 @@ def plan_pieces(
         what, remedy = "it holds both .npy and .npz files", "give a folder with one kind only"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, remedy))
     for file in files:
-        _check_images(file.images, source)
+        _check_array(file.images, source, file.images.rows)
     separate: dict[str, StoredArray] = {}
     for name in source.sides if files else ():
         if name not in files[0].sides:
             storage, entry = find_uri(source.side_uri(name), access)
             separate[name] = _open_npy(source, storage, entry)
-            _check_side(source, name, separate[name], sum(file.images.rows for file in files))
+            rows = sum(file.images.rows for file in files)
+            _check_array(separate[name], source, rows, name)
     position = 0
     for file in files:
         rows = file.images.rows
         for name, side in file.sides.items():
-            _check_side(source, name, side, rows)
+            _check_array(side, source, rows, name)
         sides = file.sides | {name: side.part(position, rows) for name, side in separate.items()}
-        read = [side for name, side in sides.items() if name not in source.tensors]
-        widest = max((side.header.item_bytes for side in read), default=0)
-        at_once = max(1, min(MAX_PIECE_ROWS, MAX_PIECE_SIDE_BYTES // max(widest, 1)))
+        widths = [of.header.item_bytes for name, of in sides.items() if name not in source.tensors]
+        at_once = max(1, MAX_PIECE_BYTES // max(MIN_ROW_BYTES, *widths))
         for start in range(0, rows, at_once):
             yield msgspec.structs.replace(
                 file,
@@ -355,59 +360,31 @@ def is_read(file: ListedFile) -> bool:
     return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
-def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) -> None:
-    """Check the type of a side array, and that it has the expected number of rows.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
-    """
-    if name in source.tensors:
-        _check_images(side, source)
-    else:
-        _check_values(side, is_label=name in (source.label, source.key))
-    if side.rows != rows:
-        what = f"{side.rows} rows, the images have {rows}"
-        remedy = "give the array of these images"
-        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
-
-
-def _check_values(side: StoredArray, *, is_label: bool) -> None:
-    """Check that an array has one value per row.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE`.
-    """
-    dtype, shape = side.header.dtype, side.header.shape
-    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or (is_label and dtype.startswith("float")):
-        number = "whole number" if is_label else "number"
-        what = f"{dtype} of shape {shape}, instead of one {number} or text per row"
-        remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
-        raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
-
-
-def _check_images(images: StoredArray, source: ArraySource) -> None:
-    """Check the type and shape of an image array.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE`.
-    """
-    header = images.header
-    has_items = header.shape and (header.item_bytes or not images.rows)
-    if source.dtype is not None and header.dtype != source.dtype and not source.tensors:
+def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str = "") -> None:
+    """Check the type and the number of rows of an array; images have no name."""
+    header, shape = stored.header, stored.header.shape
+    has_items = shape and (header.item_bytes or not rows)
+    code, what = "E-ARR-TYPE", ""
+    if name and name not in source.tensors:
+        is_label = name in (source.label, source.key)
+        is_float = header.dtype == BFLOAT16 or (is_label and header.dtype.startswith("float"))
+        if is_float or math.prod(shape[1:]) != 1:
+            number = "whole number" if is_label else "number"
+            what = f"{header.dtype} of shape {shape}, instead of one {number} or text per row"
+            remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
+    elif source.dtype is not None and header.dtype != source.dtype and not source.tensors:
         what = f"values of {header.dtype}, but --dtype is {source.dtype}"
         remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:
         what, remedy = "text", "name the image array with --image_array"
     elif not (has_items or source.one_sample_per_file):  # rows of 0 bytes could be endless
-        what = f"no items with values along the first axis, its shape is {header.shape}"
+        what = f"no items with values along the first axis, its shape is {shape}"
         remedy = "give --one_sample_per_file if it is one sample, or save it again"
-    else:
-        return
-    raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))
-
-
-def _item_of(header: NpyHeader) -> NamedTensor:
-    return NamedTensor(header.shape[1:], header.dtype, header.big_endian)
+    if not what and stored.rows != rows:
+        code, what = "E-ARR-COUNT", f"{stored.rows} rows, the images have {rows}"
+        remedy = "give the array of these images"
+    if what:
+        raise RuntimeError(fault_line(code, stored.where, what, remedy))
 
 
 def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
@@ -427,12 +404,7 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
 
 
 def _is_meant(file: ListedFile, folder: str) -> bool:
-    """Return whether an entry of a folder is read.
-
-    Raises:
-        RuntimeError: `E-ARR-HEADER` for an entry that looks like an array file but cannot be read.
-            Skipping it would lose data silently.
-    """
+    """Return whether an entry is read; refuse what looks like an array file but cannot be."""
     entry, name = file.entry, file.entry.name
     is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
     if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:

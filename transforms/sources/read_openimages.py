@@ -31,7 +31,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
-from beam_tfrec.transforms.sources.table_rows import BadRow, TableFile, open_table
+from beam_tfrec.transforms.sources.table_rows import TableFile, open_table
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
@@ -87,8 +87,8 @@ def read_rows(table: tuple[str, str, str], access: Access) -> Iterator[JoinedFil
     def rows() -> Iterator[tuple[str, Row]]:
         cells: Any  # texts, in a CSV
         for _, line, cells in opened.rows:
-            if isinstance(cells, BadRow):
-                yield "", (kind, line, [cells.detail])
+            if isinstance(cells, tuple):
+                yield "", (kind, line, [cells[1]])
             elif image_id := cells.get(_IMAGE_ID):
                 yield image_id, (kind, line, [cells.get(name, "") for name in columns])
             else:

@@ -19,7 +19,7 @@ from beam_tfrec.schemas.columns import ColumnFacts, add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import DigestValues, Splitting, split_without_bucket
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
@@ -128,6 +128,21 @@ def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") ->
     """Return the note of a listed file that is not read: by its name, or by a list of names."""
     split = splitting.split_of_other(source, name)
     return SplitSource(split, listed=1, skipped={why or why_skipped(name) or "not_in_list": 1})
+
+
+def reject_file(
+    splitting: Splitting,
+    source: str,
+    file: ListedFile,
+    stage: str,
+    fault: tuple[str, str],
+    annotation_ids: tuple[int | str, ...] = (),
+) -> Rejected:
+    """Return the reject of a listed file that makes no sample; its name is the key."""
+    name = file.entry.name
+    split = splitting.split_of_other(source, name)
+    sample = Sample(split, name, -1, (Blob(file.root, name),), b"", annotation_ids)
+    return sample.reject(stage, *fault)
 
 
 class SplitCounter:

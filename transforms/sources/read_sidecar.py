@@ -7,7 +7,7 @@ annotation file, for layouts of objects and for the layout of tables.
 """
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +42,12 @@ from beam_tfrec.transforms.sources.list_blobs import (
     pin_all,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.read_samples import (
+    Item,
+    SplitSource,
+    note_skipped,
+    reject_file,
+)
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     DEFAULT_REMOTE_READERS,
@@ -51,6 +56,7 @@ from beam_tfrec.transforms.storage import (
     open_storage,
 )
 
+STAGE = "read_sidecar"
 _NO_OTHERS: Mapping[str, str] = {}
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
@@ -60,14 +66,42 @@ class SideSample(msgspec.Struct, frozen=True):
     """Content of an annotation file.
 
     Attributes:
-        sample: sample without split, key, position and image.
-        bad: dropped annotations, with reasons.
         note: note with class names and other facts, without split.
+        fields: as in `Sample`.
+        payload: as in `Sample`.
+        annotation_ids: as in `Sample`.
+        bad: dropped annotations, with reasons.
     """
 
-    sample: Sample
-    bad: list[BadAnnotation]
     note: SplitSource
+    fields: bytes
+    payload: bytes = b""
+    annotation_ids: tuple[int | str, ...] = ()
+    bad: list[BadAnnotation] = []
+
+    @property
+    def all_ids(self) -> tuple[int | str, ...]:
+        """Ids of all annotations, including dropped ones."""
+        return (*self.annotation_ids, *(bad.annotation_id for bad in self.bad))
+
+    def items(
+        self, at: Sample, stage: str, entries: Iterable[Entry | None] = (), where: str = ""
+    ) -> Iterator[Item]:
+        """Yield the sample, a reject of each dropped annotation, and the note.
+
+        Args:
+            at: sample without fields.
+            stage: name of the reader.
+            entries: listed entries of its blobs; none if they are pinned.
+            where: beginning of the rejects' details.
+        """
+        content = {"fields": self.fields, "payload": self.payload}
+        sample = msgspec.structs.replace(at, **content, annotation_ids=self.annotation_ids)
+        yield pin_all(sample, entries)
+        for one, code, detail in self.bad:
+            dropped = msgspec.structs.replace(at, annotation_ids=(one,))
+            yield dropped.reject(stage, code, where + detail)
+        yield msgspec.structs.replace(self.note, split=at.split)
 
 
 def read_objects(
@@ -107,7 +141,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
     found += ["keypoints"] if side.num_keypoints else []
     note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
-    return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
+    return SideSample(note, pack(fields), payload, ids, [*side.bad, *bad])
 
 
 def read_values(
@@ -134,11 +168,7 @@ def read_values(
         if cells.get(path) is not None and values is not None:
             row[path] = list(values) if wanted.repeated else values[0]
     columns = [ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in types]
-    return SideSample(_sample(*fields_of_row(row)), [], SplitSource("", columns=columns, rows=1))
-
-
-def _sample(fields: bytes, payload: bytes, annotation_ids: tuple[int | str, ...] = ()) -> Sample:
-    return Sample("", "", -1, (), fields, annotation_ids, payload=payload)
+    return SideSample(SplitSource("", columns=columns, rows=1), *fields_of_row(row))
 
 
 @dataclass(frozen=True)
@@ -178,14 +208,14 @@ class SideReader:
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
             by = "a PNG of masks has its name" if joined.masks else "a list of images names it"
-            yield self._rejected(source, named, "E-IMG-MISSING", by)
+            yield self._reject(source, named, ("E-IMG-MISSING", by))
         if len(images) == len(files) == 1:
             file, text = files.pop()
             yield from self._items(joined, images[0], self._open(file, text), text)
         elif files or not self.allow_unannotated:
             missing = "no file names it" if self.join_by else "no annotation file has its name"
             why = fault if files else ("E-ANN-MISSING", missing)
-            yield from (self._rejected(source, image, *why) for image in images)
+            yield from (self._reject(source, image, why) for image in images)
         else:
             for image in images:
                 yield from self._items(joined, image, self.read(None))
@@ -193,7 +223,7 @@ class SideReader:
         for file, text in files:
             name = file.entry.name
             if images or any(matches(name, glob) for glob in own):
-                yield self._imageless(source, file, text, *fault)
+                yield self._imageless(source, file, text, fault)
             else:
                 yield note_skipped(self.splitting, source, name, "label_without_image")
 
@@ -207,7 +237,7 @@ class SideReader:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
         source, masks = joined.source, {file.root: file.entry for file in joined.masks}
         if isinstance(opened, tuple):
-            yield self._rejected(source, image, *opened)
+            yield self._reject(source, image, opened)
             return
         key = image.entry.name
         if text is None:
@@ -217,27 +247,20 @@ class SideReader:
             split = self.splitting.split_for(source, key, fields, key)
         roots = [mask_root(source, kind) for kind in self.masks]
         blobs = (Blob(image.root, key), *(Blob(root, f"{joined.name}.png") for root in roots))
-        sample = msgspec.structs.replace(
-            opened.sample, split=split, key=key, position=image.position, blobs=blobs
-        )
-        yield pin_all(sample, [image.entry, *map(masks.get, roots)])
-        for bad in opened.bad:
-            ids = (bad.annotation_id,)
-            yield self._rejected(source, image, bad.code, bad.detail, ids, split)
-        found = [*opened.note.found, *self.masks]
-        yield msgspec.structs.replace(opened.note, split=split, found=found)
+        at = Sample(split, key, image.position, blobs, b"")
+        yield from opened.items(at, STAGE, [image.entry, *map(masks.get, roots)])
+        if self.masks:
+            yield SplitSource(split, found=[*self.masks])
 
-    def _imageless(
-        self, source: str, file: ListedFile, text: bytes, code: str, detail: str
-    ) -> Rejected:
+    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Fault) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
-            return self._rejected(source, file, *opened)
+            return self._reject(source, file, opened)
+        code, detail = fault
         if self.join_by:
             detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
-        ids = *opened.sample.annotation_ids, *(bad.annotation_id for bad in opened.bad)
-        return self._rejected(source, file, code, detail, ids)
+        return self._reject(source, file, (code, detail), opened.all_ids)
 
     def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
         """Parse an annotation file, or return why it cannot be read."""
@@ -248,25 +271,10 @@ class SideReader:
             return code, f"{file.entry.name}: {detail}"
         return opened
 
-    def _rejected(
-        self,
-        source: str,
-        file: ListedFile,
-        code: str,
-        detail: str,
-        annotation_ids: tuple[int | str, ...] = (),
-        split: str = "",
+    def _reject(
+        self, source: str, file: ListedFile, fault: Fault, ids: tuple[int | str, ...] = ()
     ) -> Rejected:
-        name = file.entry.name
-        return Rejected(
-            code=code,
-            stage="read_sidecar",
-            split=split or self.splitting.split_of_other(source, name),
-            key=name,
-            annotation_ids=annotation_ids,
-            file_name=name,
-            detail=detail,
-        )
+        return reject_file(self.splitting, source, file, STAGE, fault, ids)
 
 
 @dataclass(frozen=True)

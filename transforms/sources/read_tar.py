@@ -28,7 +28,7 @@ import msgspec
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
@@ -47,7 +47,7 @@ from beam_tfrec.transforms.storage import (
     read_uri,
 )
 from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
-from beam_tfrec.transforms.storage.staging import Stager, Staging, staged_image
+from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_tar"
 REFUSED = (".tar.zst", ".tar.lz4", ".txz", ".tbz2", ".tar.lzma", ".tar.z")
@@ -188,7 +188,9 @@ class TarReader:
                     same.append(part)
             for item in self._items(file, number, key, parts, classes):
                 if is_unpacked and isinstance(item, Sample):
-                    yield from _stage(item, stream, stager)
+                    blob = item.blobs[0]
+                    stream.seek(blob.offset)
+                    yield from stage_image(item, stream.read(blob.length), blob.member, stager)
                 else:
                     yield item
         if stager:
@@ -241,24 +243,20 @@ class TarReader:
         pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
         blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
         opened = self._open(parts, images)
-        reject = functools.partial(Rejected, stage=STAGE, key=key, file_name=blob.file_name)
         if isinstance(opened, tuple):
-            split, (code, detail) = self.splitting.split_of_other(given, key), opened
-            yield reject(code=code, split=split, detail=detail)
+            split = self.splitting.split_of_other(given, key)
+            yield Sample(split, key, -1, (blob,), b"").reject(STAGE, *opened)
             return
         json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
         fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
         split = self.splitting.split_for(given, key, fields, blob.file_name)
         position = file.place << _NUMBER_BITS | number
-        yield msgspec.structs.replace(
-            opened.sample, split=split, key=key, position=position, blobs=(blob,)
-        )
-        for one, code, detail in opened.bad:
-            yield reject(code=code, split=split, detail=detail, annotation_ids=(one,))
+        *items, note = opened.items(Sample(split, key, position, (blob,), b""), STAGE)
+        yield from items
         if self.types is None and self.read is None:
             classes.setdefault(split, set()).update(opened.note.class_names)
         else:
-            yield msgspec.structs.replace(opened.note, split=split)
+            yield note
 
     def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
         """Check a sample's members, and read its class or fields."""
@@ -297,8 +295,7 @@ class TarReader:
             many = f"the label file has {len(self._names)} classes"
             return "E-SRC-LABEL", f".cls holds {number}, {many}"
         name = self._names[number] if self._names else str(number)
-        sample = Sample("", "", -1, (), pack(ClassFields(name)))
-        return SideSample(sample, [], SplitSource("", class_names=[name]))
+        return SideSample(SplitSource("", class_names=[name]), pack(ClassFields(name)))
 
     @functools.cached_property
     def _names(self) -> list[str]:
@@ -354,18 +351,6 @@ def _unpack(packed: IO[bytes], where: str, access: Access) -> IO[bytes]:
             raise _damaged(where, "cannot be decompressed", error) from None
         raise coded(error, folder, ELSEWHERE) from error
     return unpacked
-
-
-def _stage(sample: Sample, stream: IO[bytes], stager: Stager | None) -> Iterator[Sample]:
-    """Stage the image of a sample; without a stager, only describe it."""
-    blob = sample.blobs[0]
-    stream.seek(blob.offset)
-    data = stream.read(blob.length)
-    staged = staged_image(data, blob.member)
-    if stager:
-        yield from stager.add(sample, staged, [data])
-    else:
-        yield msgspec.structs.replace(sample, blobs=(staged,))
 
 
 def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
