@@ -32,13 +32,6 @@ _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_FIRST_BYTES = 2**24  # The first entry of a section must lie within them.
 _REMEDY = "give a COCO annotation file"
-_OTHER_FILES = {
-    b"\xff\xd8": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"\x1f\x8b": "packed by gzip",
-    b"PK": "a zip archive",
-}
-"""What users give by mistake, by its first bytes."""
 
 
 class Kind(enum.Enum):
@@ -256,10 +249,8 @@ class CocoFile:
         except msgspec.ValidationError as error:
             raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
         except (ValueError, RecursionError) as error:
-            for beginning, kind in _OTHER_FILES.items():
-                if data.startswith(beginning):
-                    raise self.fault("E-ANN-JSON", f"{kind}, not JSON", _REMEDY) from None
-            raise self.fault("E-ANN-JSON", str(error), "repair the file") from None
+            remedy = "repair or unpack the file, or give another one"
+            raise self.fault("E-ANN-JSON", str(error), remedy) from None
         return [(key.text, value) for key, value in pairs.items()]
 
     def _take(self, sections: Sequence[tuple[str, msgspec.Raw]], name: str) -> msgspec.Raw:
@@ -336,13 +327,10 @@ def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
         RuntimeError: `E-ANN-DUPLICATE`.
     """
     for kind in ("id", "file_name"):
-        values = [str(getattr(image, kind)) for image in images]
-        if len(set(values)) == len(values):
-            continue
         first: dict[str, int] = {}
-        for place, value in enumerate(values):
-            other = first.setdefault(value, place)
-            if other != place:
+        for place, image in enumerate(images):
+            value = str(getattr(image, kind))
+            if (other := first.setdefault(value, place)) != place:
                 what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
                 raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
 

@@ -84,11 +84,11 @@ class SourcePieces(NamedTuple):
 
     Attributes:
         pieces: pieces of the sources, such as files, for workers to read.
-        tallies: listing digests and counts of read files, by root; None without listed roots.
+        tallies: listing digests and counts of read files, by root.
     """
 
     pieces: beam.PCollection
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
+    tallies: beam.PCollection[tuple[str, PinTally]]
 
 
 def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Sample | Rejected:
@@ -174,9 +174,8 @@ def is_folder(entry: Entry) -> bool:
 
 def is_read(file: ListedFile) -> bool:
     """Return whether a listed file is read as an image, by its name, kind and size."""
-    entry = file.entry
-    readable = entry.kind == "file" and 0 < entry.size_bytes <= MAX_IMAGE_BYTES
-    return readable and not why_skipped(entry.name)
+    code, _ = listing_fault(file.entry)
+    return not (code or why_skipped(file.entry.name))
 
 
 def why_skipped(name: str) -> str:
@@ -263,7 +262,7 @@ class ListFiles(beam.PTransform):
             root
             | "Roots" >> beam.Create(sorted(self.roots.items()))
             | "List"
-            >> beam.ParDo(_ListRoot(self.access, self.is_read, self.plan)).with_outputs(
+            >> beam.FlatMap(_list_files, self.access, self.is_read, self.plan).with_outputs(
                 "tallies", main="files"
             )
         )
@@ -279,32 +278,27 @@ class ListFiles(beam.PTransform):
         return SourcePieces(listing, listed.tallies)
 
 
-class _ListRoot(beam.DoFn):
-    """Lists a root; yields its files, then the listing's digest and counts of read files."""
+def _list_files(
+    named: tuple[str, str],
+    access: Access,
+    is_read: Callable[[Any], bool],
+    plan: Callable[[str, Iterable[Entry]], Iterable[Any]],
+) -> Iterator[Any]:
+    """Yield the files of a root, then the listing's digest and counts of read files."""
+    root, uri = named
+    digest = read_files = read_bytes = 0
 
-    def __init__(
-        self,
-        access: Access,
-        is_read: Callable[[Any], bool],
-        plan: Callable[[str, Iterable[Entry]], Iterable[Any]],
-    ) -> None:
-        self._access, self._is_read, self._plan = access, is_read, plan
+    def entries() -> Iterator[Entry]:
+        nonlocal digest
+        for entry in open_storage(uri, access).list():
+            digest += listing_digest([entry])
+            yield entry
 
-    def process(self, named: tuple[str, str]) -> Iterator[Any]:
-        root, uri = named
-        digest = read_files = read_bytes = 0
-
-        def entries() -> Iterator[Entry]:
-            nonlocal digest
-            for entry in open_storage(uri, self._access).list():
-                digest += listing_digest([entry])
-                yield entry
-
-        for file in self._plan(root, entries()):
-            if self._is_read(file):
-                read_files += 1
-                read_bytes += file.entry.size_bytes
-            yield file
-        listing = f"{digest % DIGEST_MODULUS:x}"
-        tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
-        yield TallyOutput("tallies", (root, tally))
+    for file in plan(root, entries()):
+        if is_read(file):
+            read_files += 1
+            read_bytes += file.entry.size_bytes
+        yield file
+    listing = f"{digest % DIGEST_MODULUS:x}"
+    tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
+    yield TallyOutput("tallies", (root, tally))

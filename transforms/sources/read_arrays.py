@@ -117,20 +117,24 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         root: name of the file's root.
-        images: rows of the image array; a single row with `--one_sample_per_file`.
         prefix: start of the samples' keys, before the row number; the whole key with
             `--one_sample_per_file`.
-        sides: rows of the side arrays, by name.
+        arrays: rows of the arrays, by name; the images have no name. With `--one_sample_per_file`,
+            an image is a single row.
         start: number of the first row in the file.
         position: number of the first row in the source.
     """
 
     root: str
-    images: StoredArray
     prefix: str
-    sides: dict[str, StoredArray]
+    arrays: dict[str, StoredArray]
     start: int = 0
     position: int = 0
+
+    @property
+    def images(self) -> StoredArray:
+        """Rows of the image array."""
+        return self.arrays[""]
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,13 @@ class ArrayReader:
         try:
             values = {
                 name: read_rows(side, self.access)
-                for name, side in piece.sides.items()
-                if name not in source.tensors
+                for name, side in piece.arrays.items()
+                if name not in ("", *source.tensors)
             }
         finally:
             UNPACKED.leave()
         images = piece.images
-        arrays = [images, *(piece.sides[name] for name in source.tensors[1:])]
+        arrays = [images, *(piece.arrays[name] for name in source.tensors[1:])]
         headers = [stored.header for stored in arrays]
         items = [NamedTensor(of.shape[1:], of.dtype, of.big_endian) for of in headers]
         classes: dict[str, set[str]] = {}
@@ -259,24 +263,23 @@ def open_file(
     if not (source.is_file or _is_meant(file, source.folder)):
         return
     where = join_uri(source.folder, name)
-    sides: dict[str, StoredArray] = {}
     if name.endswith(NPY):
         side_uris = {source.side_uri(side) for side in source.sides}
         is_image = not source.image or name.removesuffix(NPY) == source.image
         if not source.is_file and (where in side_uris or not is_image):
             return
-        images = _open_npy(source, open_storage(source.folder, access), entry)
+        arrays = {"": _open_npy(source, open_storage(source.folder, access), entry)}
     else:
         members = read_members(open_storage(source.folder, access), entry)
         names = _names_in(members, source, where)
-        sides = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
-        images = sides.pop(names[0])
+        arrays = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+        arrays[""] = arrays.pop(names[0])
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
-        shape = (1, *images.header.shape)
-        header = msgspec.structs.replace(images.header, shape=shape)
-        images, prefix = msgspec.structs.replace(images, header=header), name
-    yield ArrayPiece(file.root, images, prefix, sides)
+        one = msgspec.structs.replace(arrays[""].header, shape=(1, *arrays[""].header.shape))
+        arrays[""] = msgspec.structs.replace(arrays[""], header=one)
+        prefix = name
+    yield ArrayPiece(file.root, prefix, arrays)
 
 
 def plan_pieces(
@@ -302,10 +305,11 @@ def plan_pieces(
         what, remedy = "it holds both .npy and .npz files", "give a folder with one kind only"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, remedy))
     for file in files:
-        _check_array(file.images, source, file.images.rows)
+        for name, stored in file.arrays.items():
+            _check_array(stored, source, file.images.rows, name)
     separate: dict[str, StoredArray] = {}
     for name in source.sides if files else ():
-        if name not in files[0].sides:
+        if name not in files[0].arrays:
             storage, entry = find_uri(source.side_uri(name), access)
             separate[name] = _open_npy(source, storage, entry)
             rows = sum(file.images.rows for file in files)
@@ -313,19 +317,14 @@ def plan_pieces(
     position = 0
     for file in files:
         rows = file.images.rows
-        for name, side in file.sides.items():
-            _check_array(side, source, rows, name)
-        sides = file.sides | {name: side.part(position, rows) for name, side in separate.items()}
-        widths = [of.header.item_bytes for name, of in sides.items() if name not in source.tensors]
-        at_once = max(1, MAX_PIECE_BYTES // max(MIN_ROW_BYTES, *widths))
+        arrays = file.arrays | {n: side.part(position, rows) for n, side in separate.items()}
+        read = [arrays[name] for name in source.sides if name not in source.tensors]
+        widest = max([MIN_ROW_BYTES, *(side.header.item_bytes for side in read)])
+        at_once = max(1, MAX_PIECE_BYTES // widest)
         for start in range(0, rows, at_once):
-            yield msgspec.structs.replace(
-                file,
-                images=file.images.part(start, at_once),
-                sides={name: side.part(start, at_once) for name, side in sides.items()},
-                start=start,
-                position=position + start,
-            )
+            parts = {name: stored.part(start, at_once) for name, stored in arrays.items()}
+            at = position + start
+            yield msgspec.structs.replace(file, arrays=parts, start=start, position=at)
         position += rows
 
 
@@ -360,7 +359,7 @@ def is_read(file: ListedFile) -> bool:
     return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
-def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str = "") -> None:
+def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str) -> None:
     """Check the type and the number of rows of an array; images have no name."""
     header, shape = stored.header, stored.header.shape
     has_items = shape and (header.item_bytes or not rows)
@@ -470,21 +469,15 @@ class PlanArrays(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, read headers and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
-        files = (
-            root
-            | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
-            | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
-        )
-        tallies = None
-        if folders:
-            listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
-            tallies = listed.tallies
-            files = (files, listed.pieces) | "AllFiles" >> beam.Flatten()
+        given = root | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
+        found = given | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
+        listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
         pieces = (
-            files
+            (found, listed.pieces)
+            | "AllFiles" >> beam.Flatten()
             | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)
             | "BySource" >> beam.WithKeys(operator.attrgetter("root"))
             | "GroupSources" >> beam.GroupByKey()
             | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
-        return SourcePieces(spread(pieces), tallies)
+        return SourcePieces(spread(pieces), listed.tallies)

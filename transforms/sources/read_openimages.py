@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, AttributedFields, ObjectFields
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
@@ -31,7 +31,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
-from beam_tfrec.transforms.sources.table_rows import TableFile, open_table
+from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, require_columns
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
@@ -80,9 +80,7 @@ def read_rows(table: tuple[str, str, str], access: Access) -> Iterator[JoinedFil
     columns, needed = _COLUMNS[kind], (_IMAGE_ID, *_NEEDED[kind])
     storage, entry = find_uri(uri, access)
     opened = open_table(TableFile(split, storage.root, entry, "csv"), access)
-    if missing := {*needed}.difference(opened.columns):
-        what, remedy = f"has no column {min(missing)!r}", f"give one with {', '.join(needed)}"
-        raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, remedy))
+    require_columns(uri, needed, opened.columns)
 
     def rows() -> Iterator[tuple[str, Row]]:
         cells: Any  # texts, in a CSV
@@ -277,8 +275,7 @@ class OpenImagesReader:
         bbox = xmin, ymin, xmax - xmin, ymax - ymin
         is_group = int(flags.get("group_of") == 1)
         found = ObjectFields(class_name, bbox, bbox[2] * bbox[3], is_group)
-        is_inside = 0 <= xmin < xmax <= 1 and 0 <= ymin < ymax <= 1  # nearly always
-        return found if is_inside else check_bbox(bbox) or found
+        return check_bbox(bbox) or found
 
 
 @functools.lru_cache(maxsize=4**5)

@@ -97,8 +97,6 @@ A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dr
 rejects and their annotations, so a note must not count these again.
 """
 
-_NOTHING_EXCLUDED: Mapping[str, str] = {}
-
 _MAX_NOTES = 4096
 
 _MAX_CLASS_NAMES = 1_000_000
@@ -171,7 +169,7 @@ class SplitCounter:
             is_sample = isinstance(item, Sample) or item.scope is Scope.SAMPLE
             counts["listed"] += is_sample
             counts["annotations"] += len(item.annotation_ids)
-            if item.key in self._excluded.get(item.split, _NOTHING_EXCLUDED):
+            if item.key in self._excluded.get(item.split, ()):
                 self._check_excluded(item)
                 counts["excluded_images"] += is_sample
                 counts["excluded_annotations"] += len(item.annotation_ids)
@@ -406,6 +404,7 @@ class AddSplitSources(beam.PTransform):
         )
 
 
+@dataclass(eq=False)
 class _Read(beam.DoFn):
     """Runs a reader; yields its counts at the end of a bundle.
 
@@ -414,34 +413,26 @@ class _Read(beam.DoFn):
     If files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
-    def __init__(
-        self,
-        read: Callable[[Any], Iterable[Item]],
-        exclude: str,
-        access: Access,
-        splitting: Splitting,
-        splits: frozenset[str],
-    ) -> None:
-        self._read = read
-        self._exclude = exclude
-        self._access = access
-        self._splitting = splitting
-        self._splits = splits
-        self._reader: Any = None
+    read: Any
+    exclude: str
+    access: Access
+    splitting: Splitting
+    splits: frozenset[str]
 
     def setup(self) -> None:
+        self._has_tables = False
         self._excluded: dict[str, dict[str, str]] = {}
-        if self._exclude:
-            found = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+        if self.exclude:
+            found = excluded_keys(read_uri(self.exclude, self.access), self.exclude)
             for split, keys in found.items():
-                of_source = split if split in self._splits else split_without_bucket(split)
+                of_source = split if split in self.splits else split_without_bucket(split)
                 self._excluded[of_source] = {**self._excluded.get(of_source, {}), **keys}
 
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.
         self._counter = SplitCounter(self._excluded)
-        if self._splitting.groups is not None:
-            self._splitting.groups.found[:] = False
+        if self.splitting.groups is not None:
+            self.splitting.groups.found[:] = False
 
     def process(
         self,
@@ -450,19 +441,18 @@ class _Read(beam.DoFn):
         groups: DigestValues | None = None,
         assigned: DigestValues | None = None,
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        if self._reader is None:
-            self._reader = self._read
-            if groups or assigned:
-                self._splitting = self._splitting.with_tables(groups, assigned)
-                self._reader = replace(self._reader, splitting=self._splitting)
-        for item in self._counter.admit(self._reader(piece)):
+        if (groups or assigned) and not self._has_tables:
+            self._has_tables = True
+            self.splitting = self.splitting.with_tables(groups, assigned)
+            self.read = replace(self.read, splitting=self.splitting)
+        for item in self._counter.admit(self.read(piece)):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
         sources = self._counter.split_sources()
-        if self._splitting.groups is not None:
-            found = int(self._splitting.groups.found.sum())
-            sources.append(SplitSource(self._splitting.splits(())[0], unused_keys=-found))
+        if self.splitting.groups is not None:
+            found = int(self.splitting.groups.found.sum())
+            sources.append(SplitSource(self.splitting.splits(())[0], unused_keys=-found))
         for source in sources:
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
             yield beam.pvalue.TaggedOutput("sources", windowed)

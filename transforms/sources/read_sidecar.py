@@ -420,16 +420,15 @@ class ReadTexts(beam.PTransform):
         return files | "Hold" >> hold | "Read" >> read
 
 
+@dataclass(eq=False)
 class _ReadTexts(beam.DoFn):
     """Reads annotation files with several threads, since latency dominates for small files."""
 
-    def __init__(self, roots: Mapping[str, str], access: Access) -> None:
-        self._roots, self._access = roots, access
+    roots: Mapping[str, str]
+    access: Access
 
     def setup(self) -> None:
-        self._storages = {
-            name: open_storage(uri, self._access) for name, uri in self._roots.items()
-        }
+        self._storages = {name: open_storage(uri, self.access) for name, uri in self.roots.items()}
         self._pool = ThreadPoolExecutor(DEFAULT_REMOTE_READERS)
 
     def teardown(self) -> None:

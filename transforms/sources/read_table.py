@@ -55,6 +55,7 @@ from beam_tfrec.transforms.sources.table_rows import (
     divide_file,
     open_table,
     read_features,
+    require_columns,
 )
 from beam_tfrec.transforms.storage import Access, find_uri, is_local, open_storage, split_uri
 from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
@@ -115,15 +116,12 @@ class TableReader:
             return
         whole = {self.image_column, self.objects.path} - {""} if self.stores_images else ()
         table = open_table(file, self.access, self.max_cell_bytes, whole)
-        wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
-        missing = wanted.union(self.label_columns).difference(table.columns, {""})
-        if table.columns and missing:
-            what = f"has no column {min(missing)!r}"
-            remedy = f"name one of {', '.join(table.columns[:20])}"
-            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
-        if self.objects.path not in {"", *table.features.columns}:
-            what = f"has no column {self.objects.path!r}"
-            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, "name another column"))
+        if table.columns:
+            named = self.image_column, self.key_column, *self.label_columns
+            needed = filter(None, [*named, *self.splitting.fields.values()])
+            require_columns(file.where, needed, table.columns)
+        if self.objects.path:
+            require_columns(file.where, [self.objects.path], table.features.columns)
         notes: dict[str, _SplitNotes] = {}
         stager = Stager(self.staging) if self.stores_images and self.staging else None
         for row in table.rows:
@@ -402,19 +400,12 @@ class PlanTables(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find files, and divide each one."""
-        files = (
-            root
-            | "GivenFiles" >> beam.Create(sorted(self.files.items()))
-            | "FindFiles" >> beam.FlatMap(find_tables, self.access)
-        )
-        tallies = None
-        if self.folders:
-            uris = {name: uri for name, (uri, _) in self.folders.items()}
-            is_read = functools.partial(is_table, folders=self.folders)
-            listing = ListFiles(uris, self.access, self.in_order, is_read)
-            listed = root | "ListFiles" >> listing
-            tallies = listed.tallies
-            picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
-            files = (files, picked) | "AllFiles" >> beam.Flatten()
+        given = root | "GivenFiles" >> beam.Create(sorted(self.files.items()))
+        found = given | "FindFiles" >> beam.FlatMap(find_tables, self.access)
+        uris = {name: uri for name, (uri, _) in self.folders.items()}
+        is_read = functools.partial(is_table, folders=self.folders)
+        listed = root | "ListFiles" >> ListFiles(uris, self.access, self.in_order, is_read)
+        picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
+        files = (found, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
-        return SourcePieces(spread(pieces), tallies)
+        return SourcePieces(spread(pieces), listed.tallies)

@@ -207,6 +207,18 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     return OpenTable(columns, header_rows == 1, found)
 
 
+def require_columns(where: str, needed: Iterable[str], there: Sequence[str]) -> None:
+    """Refuse a table without a needed column.
+
+    Raises:
+        RuntimeError: `E-TAB-HEADER`.
+    """
+    if missing := {*needed}.difference(there):
+        what = f"has no column {min(missing)!r}"
+        remedy = f"name one of {', '.join(there[:20])}, or give another table"
+        raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
+
+
 def _check_names(names: Sequence[str], where: str) -> None:
     for number, name in enumerate(names, start=1):
         if not name.strip() or names.index(name) + 1 < number:
