@@ -48,9 +48,10 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
         texts, bbox = _texts(found), _bbox(_texts(found.find("bndbox")), offset_px)
         if "robndbox" in texts and "bndbox" not in texts:
             bbox = "E-BOX-SHAPE", "robndbox is a rotated box, only upright ones can be written"
-        fault = bbox if isinstance(bbox, tuple) else None
-        if fault := fault if texts.get("name") else ("E-ANN-SHAPE", "name is empty"):
-            bad.append(BadAnnotation(place, *fault))
+        if not texts.get("name"):
+            bbox = "E-ANN-SHAPE", "name is empty"
+        if isinstance(bbox, tuple):
+            bad.append(BadAnnotation(place, *bbox))
             continue
         entries.append(entry_of(place, texts["name"], bbox))
         attributes[place] = _attributes(texts, repairs)
