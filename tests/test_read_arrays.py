@@ -14,10 +14,10 @@ from beam_tfrec.schemas.fields import ArrayFields
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources import read_arrays
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
 from beam_tfrec.transforms.sources.read_arrays import (
     ArrayReader,
     ArraySource,
+    choose_files,
     open_file,
     plan_pieces,
 )
@@ -32,8 +32,9 @@ IMAGES = random_images(5, 4)
 def read(source: ArraySource, splitting: Splitting = GIVEN) -> list[Any]:
     """Return all that is read from a source, piece by piece."""
     storage, sources = open_storage(source.folder), {"train": source}
-    listed = [storage.stat(source.uri.rpartition("/")[2])] if source.is_file else storage.list()
-    files = [ListedFile("train", entry) for entry in listed if entry]
+    files = [*choose_files("train", storage.list(), sources)]
+    if source.is_file:
+        files = [file for file in files if source.uri.endswith(f"/{file.entry.name}")]
     opened = [piece for file in files for piece in open_file(file, sources, DEFAULT_ACCESS)]
     reader = ArrayReader(splitting, sources, DEFAULT_ACCESS)
     planned = plan_pieces(("train", opened), sources, DEFAULT_ACCESS)

@@ -6,6 +6,7 @@
 A *side array* holds the label or a feature of each image.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ from beam_tfrec.schemas.samples import NPZ, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import (
     BFLOAT16,
-    HEAD_BYTES,
     NPY_TEXT_TYPES,
     TEXT,
     NpyHeader,
@@ -36,7 +36,6 @@ from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     ListFiles,
     SourcePieces,
-    is_file,
     is_folder,
     why_skipped,
 )
@@ -51,11 +50,9 @@ from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
-    Storage,
     find_uri,
     join_uri,
     open_storage,
-    open_stored,
 )
 
 STAGE = "read_arrays"
@@ -247,6 +244,29 @@ class ArraySource:
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
+def choose_files(
+    root: str, entries: Iterable[Entry], sources: Mapping[str, ArraySource]
+) -> Iterator[ListedFile]:
+    """Yield the array files of a folder that are not hidden.
+
+    Raises:
+        RuntimeError: `E-ARR-HEADER` for an entry that looks like an array file but cannot be read.
+            Skipping it would lose data silently.
+    """
+    for entry in entries:
+        name = entry.name
+        if entry.kind == "directory" or why_skipped(name) == HIDDEN:
+            continue
+        if entry.kind == "file" and name.endswith((NPY, NPZ)):
+            yield ListedFile(root, entry)
+        elif is_folder(entry) or name.lower().endswith((NPY, NPZ)):
+            where = join_uri(sources[root].folder, name)
+            read = "only files that end in .npy or .npz (in lower case) are read"
+            remedy = "rename it, repair it, or remove it from the folder"
+            what = f"a {entry.kind}, but {read}"
+            raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
+
+
 def open_file(
     file: ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
@@ -260,20 +280,16 @@ def open_file(
     """
     source, entry = sources[file.root], file.entry
     name = entry.name
-    if not (source.is_file or _is_meant(file, source.folder)):
-        return
     where = join_uri(source.folder, name)
     if name.endswith(NPY):
         side_uris = {source.side_uri(side) for side in source.sides}
         is_image = not source.image or name.removesuffix(NPY) == source.image
         if not source.is_file and (where in side_uris or not is_image):
             return
-        arrays = {"": _open_npy(source, open_storage(source.folder, access), entry)}
-    else:
-        members = read_members(open_storage(source.folder, access), entry)
-        names = _names_in(members, source, where)
-        arrays = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
-        arrays[""] = arrays.pop(names[0])
+    members = read_members(open_storage(source.folder, access), entry)
+    names = [""] if name.endswith(NPY) else _names_in(members, source, where)
+    arrays = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+    arrays[""] = arrays.pop(names[0])
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
         one = msgspec.structs.replace(arrays[""].header, shape=(1, *arrays[""].header.shape))
@@ -311,7 +327,8 @@ def plan_pieces(
     for name in source.sides if files else ():
         if name not in files[0].arrays:
             storage, entry = find_uri(source.side_uri(name), access)
-            separate[name] = _open_npy(source, storage, entry)
+            member = read_members(storage, entry)[""]
+            separate[name] = _array_of(source, storage.root, entry, member)
             rows = sum(file.images.rows for file in files)
             _check_array(separate[name], source, rows, name)
     position = 0
@@ -351,12 +368,6 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
     dtype = numpy.dtype(header.dtype).newbyteorder(">" if header.big_endian else "<")
     values = numpy.frombuffer(data, dtype)
     return (values.astype("uint8") if header.dtype == "bool" else values).tolist()
-
-
-def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is a `.npy` or `.npz` file that is not hidden."""
-    name = file.entry.name
-    return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
 def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str) -> None:
@@ -402,17 +413,6 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
     return ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
-def _is_meant(file: ListedFile, folder: str) -> bool:
-    """Return whether an entry is read; refuse what looks like an array file but cannot be."""
-    entry, name = file.entry, file.entry.name
-    is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
-    if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
-        return is_read(file)
-    what = f"a {entry.kind}, but only files that end in .npy or .npz (in lower case) are read"
-    where, remedy = join_uri(folder, name), "rename it, repair it, or remove it from the folder"
-    raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
-
-
 def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
     """Return the names of an archive's image array and of its side arrays, in this order."""
     sides = [side for side in source.sides if not side.endswith(NPY)]
@@ -425,12 +425,6 @@ def _names_in(members: Collection[str], source: ArraySource, where: str) -> list
         remedy = "name them with --image_array and --label_array"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy))
     return [*images, *sides]
-
-
-def _open_npy(source: ArraySource, storage: Storage, entry: Entry) -> StoredArray:
-    with open_stored(storage, entry, 1) as file:
-        member = Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))
-    return _array_of(source, storage.root, entry, member)
 
 
 def _array_of(
@@ -469,9 +463,10 @@ class PlanArrays(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, read headers and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
+        choose = functools.partial(choose_files, sources=self.sources)
         given = root | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
         found = given | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
-        listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
+        listed = root | "ListFiles" >> ListFiles(folders, self.access, plan=choose)
         pieces = (
             (found, listed.pieces)
             | "AllFiles" >> beam.Flatten()

@@ -115,11 +115,14 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
 
 
 def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
-    """Return the position of each array in an archive, by the array's name.
+    """Return the position of each array in an archive, by its name; that of a `.npy` file has none.
 
     Raises:
         RuntimeError: `E-ARR-ZIP` when the archive cannot be read, or a storage fault.
     """
+    if entry.name.endswith(NPY):
+        with open_stored(storage, entry, 1) as file:
+            return {"": Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))}
     members: dict[str, Member] = {}
     with _archive(storage, entry) as (archive, file):
         for info in archive.infolist():

@@ -208,11 +208,7 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
 
 
 def require_columns(where: str, needed: Iterable[str], there: Sequence[str]) -> None:
-    """Refuse a table without a needed column.
-
-    Raises:
-        RuntimeError: `E-TAB-HEADER`.
-    """
+    """Refuse a table without a needed column (`E-TAB-HEADER`)."""
     if missing := {*needed}.difference(there):
         what = f"has no column {min(missing)!r}"
         remedy = f"name one of {', '.join(there[:20])}, or give another table"
