@@ -150,8 +150,7 @@ class CocoFile:
         categories: entries in the file's order; an id has one name. Empty for captions.
         annotations: entries in the file's order.
         licenses: entries sorted by id.
-        image_values: values of `image_field`, in the order of images; empty strings for missing
-            ones.
+        image_values: values of `image_field` by image id, without missing ones.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class CocoFile:
         self.kind = self._kind_by_keys(annotations)
         ids: Any = Int64 | str if string_ids else Int64
         self.images: list[CocoImage] = self._decode(images, "images", CocoImage[ids])
-        self.image_values = self._decode_field(images, image_field) if image_field else []
+        self.image_values = self._decode_field(images, image_field) if image_field else {}
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
             section = self._take(sections, "categories")
@@ -284,8 +283,8 @@ class CocoFile:
         """Return a section's entries."""
         return self.decode(section, list.__class_getitem__(entry), lambda: f"$.{name}")
 
-    def _decode_field(self, images: msgspec.Raw, name: str) -> list[str]:
-        """Return a field of all images as text.
+    def _decode_field(self, images: msgspec.Raw, name: str) -> dict[int | str, str]:
+        """Return a field of images as text, by image id.
 
         Raises:
             RuntimeError: `E-ANN-TYPE` when a value is neither text nor a number.
@@ -293,9 +292,10 @@ class CocoFile:
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
         remedy = "write text or a number, or split by another field"
         kind = list.__class_getitem__(entry)
-        return [
-            _as_text(found.value) for found in self.decode(images, kind, lambda: "$.images", remedy)
-        ]
+        entries = self.decode(images, kind, lambda: "$.images", remedy)
+        texts = [_as_text(found.value) for found in entries]
+        ids = (image.id for image in self.images)
+        return {number: text for number, text in zip(ids, texts, strict=True) if text}
 
     def _check_images(self) -> None:
         """Normalize file names; refuse names outside the root, and repeated ids or names."""
