@@ -98,9 +98,7 @@ rejects and their annotations, so a note must not count these again.
 """
 
 _MAX_NOTES = 4096
-
 _MAX_CLASS_NAMES = 1_000_000
-
 _MAX_HASHED_BYTES = 2**30  # a larger file is compared by its pin instead of its checksum
 
 
@@ -191,11 +189,9 @@ class SplitCounter:
     def _check_excluded(self, item: Sample | Rejected) -> None:
         """Check that an excluded sample still has the file that was rejected."""
         name = self._excluded[item.split][item.key]
-        if (
-            isinstance(item, Sample)
-            and name
-            and name not in [blob.file_name for blob in item.blobs]
-        ):
+        if not (name and isinstance(item, Sample)):
+            return
+        if name not in [blob.file_name for blob in item.blobs]:
             now = repr(item.blobs[0].file_name) if item.blobs else "no file"
             what = f"it was rejected with file {name!r}, and has {now} now"
             remedy = "give --exclude the rejected.jsonl of a run of these sources"
@@ -242,9 +238,8 @@ def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
     Raises:
         RuntimeError: `E-ANN-LABELS` when labels contradict each other.
     """
-    return unite_labels(
-        (label for source in sources for label in source.labels), "all annotation files"
-    )
+    labels = (label for source in sources for label in source.labels)
+    return unite_labels(labels, "all annotation files")
 
 
 def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
@@ -359,14 +354,9 @@ class ReadSamples(beam.PTransform):
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
-        identified = (
-            pieces.pipeline
-            | "Once" >> beam.Impulse()
-            | "IdentifySources"
-            >> beam.FlatMap(
-                _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
-            )
-        )
+        of_sources = self.source_files, self.exclude, self.access, [*self.labels]
+        once = pieces.pipeline | "Once" >> beam.Impulse()
+        identified = once | "IdentifySources" >> beam.FlatMap(_identify_sources, *of_sources)
         sides, counts = {}, [identified]
         if self.splitting.group_table or self.classes_of:
             # Late, since few runs need it.
@@ -377,13 +367,10 @@ class ReadSamples(beam.PTransform):
             sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
             if groups := tables.get("groups"):
                 counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
-        read = pieces | "Read" >> beam.ParDo(
-            _Read(
-                self.read, self.exclude, self.access, self.splitting, frozenset(self.source_files)
-            ),
-            beam.pvalue.AsList(identified),
-            **sides,
-        ).with_outputs("rejected", "sources", main="samples")
+        splits = [*self.source_files]
+        reader = _Read(self.read, self.exclude, self.access, self.splitting, splits)
+        step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
+        read = pieces | "Read" >> step.with_outputs("rejected", "sources", main="samples")
         sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
 
@@ -417,7 +404,7 @@ class _Read(beam.DoFn):
     exclude: str
     access: Access
     splitting: Splitting
-    splits: frozenset[str]
+    splits: Collection[str]
 
     def setup(self) -> None:
         self._has_tables = False
