@@ -246,8 +246,9 @@ class ListFiles(beam.PTransform):
         numbered: whether to set positions. For this, one worker sorts each root in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts; a
             named function or method.
-        plan: function of a root's name and its whole listing that returns the files, each with its
-            `entry`; a named function or a partial one. All entries, unless it is given.
+        plan: function of a root's name and its listing that returns the files, each with its
+            `entry`; a named function or a partial one. It must take all entries, since they are
+            digested as they pass. By default, it returns every entry as a `ListedFile`.
     """
 
     roots: Mapping[str, str]
