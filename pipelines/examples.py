@@ -20,7 +20,7 @@ from beam_tfrec.schemas.splits import STRATIFIED, Splitting
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.stage_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
@@ -159,10 +159,8 @@ class ReadExamples(beam.PTransform):
             | "DataSet" >> beam.Create([self.uri])
             | "FindParts" >> beam.FlatMap(_find_parts, self.split, self.access)
         )
-        if not is_in_process(root.pipeline):
-            parts |= "SpreadParts" >> beam.Reshuffle()
         read = beam.FlatMap(read_data_set.read_part, self.uri, self.access, _RESTORE)
-        return parts | "ReadParts" >> read
+        return spread(parts) | "ReadParts" >> read
 
 
 def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.ShardPart]:

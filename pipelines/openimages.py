@@ -17,14 +17,17 @@ from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.samples import mask_root
+from beam_tfrec.transforms.shuffle.elements import spread
+from beam_tfrec.transforms.sources.join_files import JoinFiles
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_openimages import (
     BOXES,
     LABELS,
     MASKS,
     ROTATION,
-    JoinRows,
     OpenImagesReader,
+    name_by_id,
+    read_rows,
 )
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
@@ -98,7 +101,10 @@ class OpenImagesConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from images joined with rows."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        joined = listed.pieces | "JoinRows" >> JoinRows(self.tables, self.access)
+        images = listed.pieces | "NameFiles" >> beam.FlatMap(name_by_id)
+        tables = root | "Tables" >> beam.Create(self.tables)
+        rows = spread(tables) | "ReadRows" >> beam.FlatMap(read_rows, self.access)
+        joined = (images, rows) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
         reader = OpenImagesReader(
             self.splitting,
             self.label_file,

@@ -14,8 +14,7 @@ from beam_tfrec.pipelines.flags import add_sources, parse_per_split
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
-from beam_tfrec.transforms.shuffle.elements import spool_for
-from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
@@ -64,11 +63,10 @@ class PairsConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        pairs = (
-            listed.pieces
-            | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)
-            | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
-        )
+        named = listed.pieces | "NamePairs" >> beam.FlatMap(
+            PairNames(self.low_suffix)
+        ).with_output_types(JoinedFiles)
+        pairs = (named,) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
         read = pairs | "ReadPairs" >> self.samples_step(PairReader(self.splitting))
         return read._replace(tallies=listed.tallies)
 

@@ -32,7 +32,7 @@ from beam_tfrec.transforms.records.read_records import (
     plan_source,
 )
 from beam_tfrec.transforms.shuffle.elements import spool_for
-from beam_tfrec.transforms.sources.list_blobs import PlanFiles
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
@@ -127,7 +127,7 @@ class RecordsConfig(StagingConfig):
             None if self.plan else self.staging,
         )
         plan = functools.partial(plan_source, reader=reader)
-        planned = root | "PlanRecords" >> PlanFiles(self.listed_roots, plan, self.access)
+        planned = root | "PlanRecords" >> ListFiles(self.listed_roots, self.access, plan=plan)
         read = planned.pieces | "ReadRecords" >> self.samples_step(reader)
         if self.choice.keys:
             sources = (

@@ -30,8 +30,7 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
-from beam_tfrec.transforms.shuffle.elements import spool_for
-from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
 from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_sidecar import (
@@ -126,16 +125,14 @@ class SideConfig(DataSetConfig):
         listed = root | "ListFiles" >> ListFiles(
             self.listed_roots, self.access, self.in_order, names.reads
         )
-        files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
+        files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(JoinedFiles)
         texts = ReadTexts(self.annotation_roots, self.access)
         if field:  # read files twice, so that the join holds names only
-            name = beam.Map(name_by_field, field).with_output_types(NamedFile)
+            name = beam.Map(name_by_field, field).with_output_types(JoinedFiles)
             files = files | "ReadNames" >> texts | "NameByField" >> name
-        if names.lists:
-            of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
-            named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
-            files = (files, named) | "FilesAndNames" >> beam.Flatten()
-        joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
+        of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
+        named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
+        joined = (files, named) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
         reader = SideReader(
             self.splitting,
             self.read,

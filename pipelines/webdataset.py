@@ -35,7 +35,7 @@ from beam_tfrec.schemas.layouts.classification import ClassificationLayout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES, TAR
-from beam_tfrec.transforms.sources.list_blobs import PlanFiles
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_tar import (
     DECOMPRESSORS,
@@ -109,7 +109,7 @@ class WebdatasetConfig(StagingConfig):
             self.splitting, self.sources, self.access, types, self.label_file, read, staging
         )
         plan = functools.partial(plan_tars, sources=self.sources)
-        planned = root | "PlanTars" >> PlanFiles(self.listed_roots, plan, self.access)
+        planned = root | "PlanTars" >> ListFiles(self.listed_roots, self.access, plan=plan)
         read = planned.pieces | "ReadTars" >> self.samples_step(reader)
         return read._replace(tallies=planned.tallies)
 

@@ -7,7 +7,6 @@ of all pieces add up to the column's type.
 import contextlib
 import functools
 import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,10 +27,8 @@ Cell = Any
 In a column of sequences, a list may hold such lists.
 """
 
-_ROWS_AT_ONCE = 256
 _INT64 = range(-(2**63), 2**63)
 _INT64_CHARS = 20  # Python refuses to read whole numbers of thousands of digits
-_INT64_DIGITS = 19  # a number with fewer fits
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 """Smallest number that rounds to infinity in float32."""
 
@@ -42,9 +39,6 @@ _NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = re.compile(_NUMBER_TEXT)
 _NOT_COUNTED = r"[+-]?0[0-9]|\+[0-9]+\Z"  # a postal code, an id or a phone number
 _COUNTED = re.compile(rf"(?P<whole>-?(?:0|[1-9][0-9]*))|(?!{_NOT_COUNTED}){_NUMBER_TEXT}")
-# Columns of simple numbers, with a line end after each cell; other columns are read cell by cell.
-_WHOLES = re.compile(r"(?:-?(?:0|[1-9][0-9]{0,17})\n)+")
-_FRACTIONS = re.compile(r"(?:-?(?:0|[1-9][0-9]*)\.[0-9]*(?:[eE][+-]?[0-9]+)?\n)+")
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
@@ -137,21 +131,6 @@ def kind_of_text(text: str) -> int:
     return FLOAT if word.lstrip("+-") in _SPELT_FLOATS else TEXT
 
 
-def kinds_of_texts(cells: Sequence[str]) -> int:
-    """Return the kinds of many text cells, each as `kind_of_text` returns it.
-
-    >>> kinds_of_texts(["7", "0.5", "7"]) == INT | FLOAT
-    True
-    """
-    lines = "\n".join((*cells, ""))
-    if lines.count("\n") == len(cells):  # else a cell has line ends in it
-        if _WHOLES.fullmatch(lines):
-            return INT
-        if _FRACTIONS.fullmatch(lines):
-            return FLOAT
-    return functools.reduce(operator.or_, map(kind_of_text, set(cells)), 0)
-
-
 def kind_of_value(value: Cell, *, may_nest: bool = False) -> int:
     """Return the bits of a typed cell; 0 for a missing one.
 
@@ -195,7 +174,7 @@ def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
 
 
 class ColumnNotes:
-    """Facts about the columns of rows, which are checked many at once.
+    """Facts about the columns of rows.
 
     Attributes:
         rows: number of rows.
@@ -207,34 +186,19 @@ class ColumnNotes:
         self._has_texts = has_texts
         self._kinds: dict[str, int] = dict.fromkeys(columns, 0)
         self._cells: Counter[str] = Counter()
-        self._waiting: list[Mapping[str, Cell]] = []
 
-    def add(self, row: Mapping[str, Cell], kinds: Mapping[str, int], *, is_large: bool) -> None:
-        """Add a row.
-
-        Args:
-            row: cells with a value.
-            kinds: kinds of typed cells, including empty ones.
-            is_large: whether the row must not stay in memory.
-        """
+    def add(self, row: Mapping[str, Cell], kinds: Mapping[str, int]) -> None:
+        """Add a row: cells with a value, and kinds of typed cells, including empty ones."""
         self.rows += 1
+        self._cells.update(row.keys())
+        for name, cell in row.items() if self._has_texts else ():
+            if not self._kinds[name] & TEXT:
+                self._kinds[name] |= kind_of_text(cell)
         for name, kind in kinds.items():
             self._kinds[name] = self._kinds.get(name, 0) | kind
-        self._waiting.append(row)
-        if is_large or len(self._waiting) == _ROWS_AT_ONCE:
-            self.facts()
 
     def facts(self) -> list[ColumnFacts]:
         """Return the facts of all rows, sorted by name."""
-        columns: dict[str, list[Cell]] = {name: [] for name in self._kinds}
-        for row in self._waiting:
-            for name, cell in row.items():
-                columns[name].append(cell)
-        self._waiting = []
-        for name, cells in columns.items():
-            self._cells[name] += len(cells)
-            if self._has_texts and not self._kinds[name] & TEXT:
-                self._kinds[name] |= kinds_of_texts(cells)
         return [ColumnFacts(n, self._kinds[n], self._cells[n]) for n in sorted(self._kinds)]
 
 
@@ -354,8 +318,6 @@ def text_of(value: Cell) -> str:
 
 
 def _to_int64(value: Cell) -> int:
-    if type(value) is str and value.isdigit() and value.isascii() and len(value) < _INT64_DIGITS:
-        return int(value)
     if isinstance(value, str):
         cell = value.strip()
         number = int(cell) if _WHOLE.fullmatch(cell) else _BOOLS.get(cell.lower())
@@ -369,12 +331,6 @@ def _to_int64(value: Cell) -> int:
 
 
 def _to_float(value: Cell) -> float:
-    if type(value) is str and value.isascii() and "_" not in value:
-        try:
-            if abs(number := float(value)) < _BEYOND_FLOAT32:
-                return number
-        except ValueError:
-            pass
     if isinstance(value, (int, float)):  # bools too
         number = float(value)
         if math.isinf(number):

@@ -154,7 +154,7 @@ class Splitting:
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 
-    @property
+    @functools.cached_property
     def fields(self) -> dict[str, str]:
         """Names of the fields that decide the split, by the option that gives them."""
         asked = {

@@ -18,7 +18,6 @@ from beam_tfrec.schemas.columns import (
     is_table_file,
     kind_of_text,
     kind_of_value,
-    kinds_of_texts,
     matches,
     parse_type,
     root_and_pattern,
@@ -58,7 +57,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("text", "kind"), TEXTS.items())
 def test_kind_of_text(text: str, kind: int) -> None:
-    assert kind_of_text(text) == kinds_of_texts([text]) == kinds_of_texts([text, text]) == kind
+    assert kind_of_text(text) == kind
 
 
 VALUES = [

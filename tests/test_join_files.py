@@ -1,11 +1,6 @@
 """Files joined by name."""
 
-from beam_tfrec.transforms.sources.join_files import (
-    OTHER_SIDE,
-    JoinedFiles,
-    NamedFile,
-    join_files,
-)
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, Row, join_files
 from beam_tfrec.transforms.sources.list_blobs import ListedFile
 from beam_tfrec.transforms.storage import Entry
 
@@ -14,15 +9,27 @@ def file(name: str, root: str = "train/low") -> ListedFile:
     return ListedFile(root, Entry(name, 1, "1"))
 
 
-def named(name: str, side: int, file_name: str = "", source: str = "train") -> NamedFile:
-    return NamedFile(source, name, side, file(file_name or f"{name}.png"))
-
-
-def test_files_of_equal_name_are_joined_in_order() -> None:
-    files = [named("b", 1), named("a", 1, "a.png"), named("a", 0), named("a", 1, "a.jpg")]
-    others = [named("train/x", OTHER_SIDE, "x")]
-    assert join_files("train", [*files, *others]) == [
-        JoinedFiles("train", "a", [file("a.png")], [file("a.jpg"), file("a.png")]),
-        JoinedFiles("train", "b", [], [file("b.png")]),
-        JoinedFiles("train", "train/x", [], [], [file("x")]),
+def test_files_and_rows_of_equal_name_are_joined_in_order() -> None:
+    rows: list[Row] = [("boxes", 3, ["x"]), ("boxes", 2, ["y"])]
+    parts = [
+        JoinedFiles("train", "b", second=[file("b.png")]),
+        JoinedFiles("train", "a", second=[file("a.png")]),
+        JoinedFiles("train", "a", first=[file("a.png")]),
+        JoinedFiles("train", "a", second=[file("a.jpg")]),
+        JoinedFiles("train", "x", others=[file("x")]),
+        JoinedFiles("train", "a", rows=rows[:1]),
+        JoinedFiles("train", "a", rows=rows[1:]),
+        JoinedFiles("train", "only a name"),
+    ]
+    assert [*join_files("train", parts)] == [
+        JoinedFiles(
+            "train",
+            "a",
+            [file("a.png")],
+            [file("a.jpg"), file("a.png")],
+            rows=[("boxes", 2, ["y"]), ("boxes", 3, ["x"])],
+        ),
+        JoinedFiles("train", "b", second=[file("b.png")]),
+        JoinedFiles("train", "only a name"),
+        JoinedFiles("train", "x", others=[file("x")]),
     ]

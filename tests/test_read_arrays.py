@@ -14,10 +14,10 @@ from beam_tfrec.schemas.fields import ArrayFields
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources import read_arrays
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
 from beam_tfrec.transforms.sources.read_arrays import (
     ArrayReader,
     ArraySource,
+    choose_files,
     open_file,
     plan_pieces,
 )
@@ -32,8 +32,9 @@ IMAGES = random_images(5, 4)
 def read(source: ArraySource, splitting: Splitting = GIVEN) -> list[Any]:
     """Return all that is read from a source, piece by piece."""
     storage, sources = open_storage(source.folder), {"train": source}
-    listed = [storage.stat(source.uri.rpartition("/")[2])] if source.is_file else storage.list()
-    files = [ListedFile("train", entry) for entry in listed if entry]
+    files = [*choose_files("train", storage.list(), sources)]
+    if source.is_file:
+        files = [file for file in files if source.uri.endswith(f"/{file.entry.name}")]
     opened = [piece for file in files for piece in open_file(file, sources, DEFAULT_ACCESS)]
     reader = ArrayReader(splitting, sources, DEFAULT_ACCESS)
     planned = plan_pieces(("train", opened), sources, DEFAULT_ACCESS)
@@ -148,7 +149,7 @@ def test_each_archive_may_be_a_sample_with_its_label(tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_arrays, "MAX_PIECE_ROWS", 2)
+    monkeypatch.setattr(read_arrays, "MAX_PIECE_BYTES", 2 * read_arrays.MIN_ROW_BYTES)
     np.savez_compressed(tmp_path / "a.npz", x=IMAGES, y=np.arange(5))
     found = samples(ArraySource(f"{tmp_path}/a.npz", label="y"))
     assert [(s.key, fields_of(s).label) for s in found] == [(str(n), n) for n in range(5)]

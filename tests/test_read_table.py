@@ -24,7 +24,7 @@ from beam_tfrec.transforms.sources.read_table import (
     find_tables,
     name_in_root,
 )
-from beam_tfrec.transforms.sources.table_rows import BadRow, Row, divide_file, lines_of, open_table
+from beam_tfrec.transforms.sources.table_rows import Row, divide_file, lines_of, open_table
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
@@ -133,7 +133,7 @@ def test_other_files_are_refused(name: str, data: bytes, line: str, tmp_path: Pa
 
 TOO_LARGE = "E-ROW-TOO-LARGE"
 IN_40_BYTES = "more than 40 bytes; --max_cell_bytes sets the limit"
-LARGE_ROW = BadRow(TOO_LARGE, f"the row has {IN_40_BYTES}")
+LARGE_ROW = (TOO_LARGE, f"the row has {IN_40_BYTES}")
 ROWS = [
     # A blank line is not a row, but takes a number.
     (
@@ -145,11 +145,11 @@ ROWS = [
         "t.csv",
         b'a,b\n1\n1,2,3\n"x"y,2\ncaf\xe9,2\n"caf\xe9\n",2\n1,2\n',
         [
-            (0, 2, BadRow("E-ROW-CSV", "1 cells, the header has 2")),
-            (1, 3, BadRow("E-ROW-CSV", "3 cells, the header has 2")),
-            (2, 4, BadRow("E-ROW-CSV", "',' expected after '\"'")),
-            (3, 5, BadRow("E-ROW-TEXT", "no UTF-8")),
-            (4, 6, BadRow("E-ROW-TEXT", "no UTF-8")),
+            (0, 2, ("E-ROW-CSV", "1 cells, the header has 2")),
+            (1, 3, ("E-ROW-CSV", "3 cells, the header has 2")),
+            (2, 4, ("E-ROW-CSV", "',' expected after '\"'")),
+            (3, 5, ("E-ROW-TEXT", "no UTF-8")),
+            (4, 6, ("E-ROW-TEXT", "no UTF-8")),
             (5, 8, {"a": "1", "b": "2"}),
         ],
     ),
@@ -167,7 +167,7 @@ ROWS = [
             (1, 2, {"split": "train", "uri": "gs://b/2.jpg", "label": ["cat", "dog"]}),
             (2, 3, {"split": None, "uri": "gs://b/3.jpg", "label": None}),
             (3, 4, {"split": None, "uri": "gs://b/4.jpg", "label": "cat"}),
-            (4, 5, BadRow("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")),
+            (4, 5, ("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")),
         ],
     ),
     *(
@@ -215,8 +215,8 @@ def test_bad_json_lines(line: bytes, code: str, detail: str, tmp_path: Path) -> 
     before, (number, of_line, bad), after = rows(tmp_path / "t.jsonl", b"{}\n" + line + b"\n{}")
 
     assert (before, after) == ((0, 1, {}), (2, 3, {}))
-    assert (number, of_line) == (1, 2) and isinstance(bad, BadRow)
-    assert bad.code == code and bad.detail.startswith(detail)
+    assert (number, of_line) == (1, 2) and isinstance(bad, tuple)
+    assert bad[0] == code and bad[1].startswith(detail)
 
 
 # --- rows of Parquet ---
@@ -271,7 +271,7 @@ def test_parquet_values_that_python_lacks_are_rejects(
     assert found[0] == (0, 0, {"a": first})
     if fault:
         code = "E-ROW-TEXT" if fault == LATIN else "E-ROW-TYPE"
-        assert found[1] == (1, 0, BadRow(code, f"{UNREADABLE}{fault.removeprefix(UNREADABLE)}"))
+        assert found[1] == (1, 0, (code, f"{UNREADABLE}{fault.removeprefix(UNREADABLE)}"))
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
@@ -285,7 +285,7 @@ def test_large_cells_of_parquet_are_rejects(use_dictionary: bool, tmp_path: Path
 
     found = rows(tmp_path / "t.parquet", data, max_cell_bytes=40)
 
-    large = BadRow(TOO_LARGE, f"a cell has {IN_40_BYTES}")
+    large = (TOO_LARGE, f"a cell has {IN_40_BYTES}")
     assert [number for number, _, cells in found if cells == large] == [1, 3, 4]
     assert found[2] == (2, 0, {"text": "x" * 40, "data": b"c", "list": []})
     assert len(found) == 6

@@ -54,7 +54,7 @@ def as_bytes(content: object) -> bytes:
 def objects_of(content: object, *, segmentations: bool = True) -> Objects:
     opened = read_objects(as_bytes(content), segmentations=segmentations)
     assert isinstance(opened, SideSample), opened
-    sample, decode = opened.sample, msgspec.msgpack.decode
+    sample, decode = opened, msgspec.msgpack.decode
     fields = decode(sample.fields, type=PictureFields).objects
     outlines = decode(sample.payload, type=list[Segmentation]) if segmentations else []
     return Objects(list(zip(sample.annotation_ids, fields, strict=True)), outlines, opened.bad)
@@ -164,7 +164,7 @@ def test_any_bytes_are_objects_or_a_fault(whole: bytes, at: int, removed: int, n
     assert isinstance(opened, tuple) == isinstance(bare, tuple)
     if isinstance(opened, SideSample) and isinstance(bare, SideSample):
         assert all(FAULTS[bad.code].scope is Scope.ANNOTATION for bad in opened.bad)
-        listed = [len(one.sample.annotation_ids) + len(one.bad) for one in (opened, bare)]
+        listed = [len(one.all_ids) for one in (opened, bare)]
         assert listed[0] == listed[1]
     types = {"shapes": ColumnType(Kind.FLOAT), "image.id": ColumnType(Kind.INT64)}
     assert isinstance(read_values(data, types), (SideSample, tuple))

@@ -90,6 +90,11 @@ def test_a_real_file() -> None:
             "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'",
         ),
         (
+            "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>",
+            "E-BOX-SHAPE",
+            "robndbox is a rotated box, only upright ones can be written",
+        ),
+        (
             voc_object("a", (1, 2, "nan", 4)),
             "E-BOX-NOT-FINITE",
             "bndbox holds a number that is not finite",

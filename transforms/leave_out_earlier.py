@@ -21,9 +21,9 @@ from beam_tfrec.transforms.shuffle.elements import (
     BatchByName,
     GroupBatches,
     Partition,
-    is_in_process,
     num_partitions,
     partition_of,
+    spread,
 )
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.list_blobs import PinTally
@@ -215,14 +215,12 @@ class LeaveOutEarlier(beam.PTransform):
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
             | "ListIndexes" >> beam.FlatMap(list_indexes, self.splits, self.access)
         )
-        if not is_in_process(pipeline):
-            indexes |= "Spread" >> beam.Reshuffle()
         by_key = BatchByName(_name_of, JoinBatch, _batch_of)
         left = (
             (
                 samples | "BatchSamples" >> by_key,
                 self.rejected | "BatchRejected" >> by_key,
-                indexes | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
+                spread(indexes) | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
             )
             | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
             | "LeaveOut"

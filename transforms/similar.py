@@ -40,7 +40,7 @@ from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.progress import PROGRESS, Counts
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, open_storage, read_uri
@@ -412,9 +412,7 @@ class HashImages(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> beam.PCollection[HashedBatch]:
         """Hash the photos."""
         photos = samples | "TakePhotos" >> beam.FlatMap(photos_of).with_output_types(Sample)
-        if not is_in_process(photos.pipeline):
-            photos |= "Spread" >> beam.Reshuffle()
-        batches = photos | "Batch" >> beam.BatchElements(_MOST_AT_ONCE // 4, _MOST_AT_ONCE)
+        batches = spread(photos) | "Batch" >> beam.BatchElements(_MOST_AT_ONCE // 4, _MOST_AT_ONCE)
         return batches | "Hash" >> beam.ParDo(_HashPhotos(self.job, self.limits, Shared()))
 
 

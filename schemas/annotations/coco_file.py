@@ -32,13 +32,6 @@ _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_FIRST_BYTES = 2**24  # The first entry of a section must lie within them.
 _REMEDY = "give a COCO annotation file"
-_OTHER_FILES = {
-    b"\xff\xd8": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"\x1f\x8b": "packed by gzip",
-    b"PK": "a zip archive",
-}
-"""What users give by mistake, by its first bytes."""
 
 
 class Kind(enum.Enum):
@@ -157,8 +150,7 @@ class CocoFile:
         categories: entries in the file's order; an id has one name. Empty for captions.
         annotations: entries in the file's order.
         licenses: entries sorted by id.
-        image_values: values of `image_field`, in the order of images; empty strings for missing
-            ones.
+        image_values: values of `image_field` by image id, without missing ones.
     """
 
     def __init__(
@@ -189,7 +181,7 @@ class CocoFile:
         self.kind = self._kind_by_keys(annotations)
         ids: Any = Int64 | str if string_ids else Int64
         self.images: list[CocoImage] = self._decode(images, "images", CocoImage[ids])
-        self.image_values = self._decode_field(images, image_field) if image_field else []
+        self.image_values = self._decode_field(images, image_field) if image_field else {}
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
             section = self._take(sections, "categories")
@@ -256,10 +248,8 @@ class CocoFile:
         except msgspec.ValidationError as error:
             raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
         except (ValueError, RecursionError) as error:
-            for beginning, kind in _OTHER_FILES.items():
-                if data.startswith(beginning):
-                    raise self.fault("E-ANN-JSON", f"{kind}, not JSON", _REMEDY) from None
-            raise self.fault("E-ANN-JSON", str(error), "repair the file") from None
+            remedy = "repair or unpack the file, or give another one"
+            raise self.fault("E-ANN-JSON", str(error), remedy) from None
         return [(key.text, value) for key, value in pairs.items()]
 
     def _take(self, sections: Sequence[tuple[str, msgspec.Raw]], name: str) -> msgspec.Raw:
@@ -293,8 +283,8 @@ class CocoFile:
         """Return a section's entries."""
         return self.decode(section, list.__class_getitem__(entry), lambda: f"$.{name}")
 
-    def _decode_field(self, images: msgspec.Raw, name: str) -> list[str]:
-        """Return a field of all images as text.
+    def _decode_field(self, images: msgspec.Raw, name: str) -> dict[int | str, str]:
+        """Return a field of images as text, by image id.
 
         Raises:
             RuntimeError: `E-ANN-TYPE` when a value is neither text nor a number.
@@ -302,9 +292,10 @@ class CocoFile:
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
         remedy = "write text or a number, or split by another field"
         kind = list.__class_getitem__(entry)
-        return [
-            _as_text(found.value) for found in self.decode(images, kind, lambda: "$.images", remedy)
-        ]
+        entries = self.decode(images, kind, lambda: "$.images", remedy)
+        texts = [_as_text(found.value) for found in entries]
+        ids = (image.id for image in self.images)
+        return {number: text for number, text in zip(ids, texts, strict=True) if text}
 
     def _check_images(self) -> None:
         """Normalize file names; refuse names outside the root, and repeated ids or names."""
@@ -336,13 +327,10 @@ def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
         RuntimeError: `E-ANN-DUPLICATE`.
     """
     for kind in ("id", "file_name"):
-        values = [str(getattr(image, kind)) for image in images]
-        if len(set(values)) == len(values):
-            continue
         first: dict[str, int] = {}
-        for place, value in enumerate(values):
-            other = first.setdefault(value, place)
-            if other != place:
+        for place, image in enumerate(images):
+            value = str(getattr(image, kind))
+            if (other := first.setdefault(value, place)) != place:
                 what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
                 raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
 

@@ -99,10 +99,8 @@ class CocoFiles:
         self._string_ids = any(file.string_ids for file in self._files)
         self._outlined = segmentations
         self._image_values: dict[int | str, str] = {}
-        for file in self._files:
-            for image, value in zip(file.images, file.image_values, strict=False):
-                if value:
-                    self._image_values.setdefault(image.id, value)
+        for file in reversed(self._files):  # the first file wins
+            self._image_values |= file.image_values
 
     @property
     def licenses(self) -> list[License]:

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at
+from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_of
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, BadAnnotation
 
 _SIDES = "width", "height"
@@ -125,17 +123,10 @@ def side_file_of(
             bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
             continue
         area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
+        area = area if _is_number(area) else None
+        crowd = crowd if isinstance(crowd, int) else 0
         box = names.box_format.to_xywh(of.get(names.box))
-        entries.append(
-            CocoInstance(
-                id=number,
-                image_id=0,
-                category_id=category,
-                bbox=msgspec.Raw(msgspec.json.encode(box)),
-                area=area if _is_number(area) else None,
-                iscrowd=crowd if isinstance(crowd, int) else 0,
-            )
-        )
+        entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
     if names.box_format.is_relative:
         return SideFile(*STORED_FRACTIONS, entries, bad)
     sides = (cells.get(side) for side in _SIDES)

@@ -30,11 +30,7 @@ CLASS_NAME = "object"
 T = TypeVar("T")
 
 
-_ANYTHING: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, Any])
-
 _ABSENT = object()
-
-_OBJECTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _LabelmeFile(msgspec.Struct, gc=False):
@@ -43,17 +39,11 @@ class _LabelmeFile(msgspec.Struct, gc=False):
     height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
 
 
-_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
-
-
 class _Shape(msgspec.Struct, gc=False):
     label: str
     points: list[_PointPx]
     shape_type: str | None = None
     group_id: int | str | None = None
-
-
-_DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
 
 
 class _Image(msgspec.Struct, gc=False):
@@ -66,17 +56,11 @@ class _Sa1bFile(msgspec.Struct, gc=False):
     annotations: list[msgspec.Raw]
 
 
-_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
-
-
 class _Annotation(msgspec.Struct, gc=False):
     id: Int64
     bbox: msgspec.Raw = msgspec.Raw(b"null")
     area: float | None = None
     segmentation: msgspec.Raw = NOTHING
-
-
-_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
 
 
 class SideFormat(enum.Enum):
@@ -108,15 +92,32 @@ class SideFile(NamedTuple):
     num_keypoints: int = 0
 
 
-def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:
+def entry_of(number: int, category: int | str, box: Any, **fields: Any) -> CocoInstance:
+    """Return an object as COCO entry.
+
+    Args:
+        number: its id.
+        category: its class.
+        box: COCO's bbox; of another form if the box is bad.
+        **fields: other fields of the entry.
+    """
+    return CocoInstance(id=number, image_id=0, category_id=category, bbox=raw_json(box), **fields)
+
+
+def raw_json(value: Any) -> msgspec.Raw:
+    """Return a value as JSON, as it would be in a COCO file."""
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def decode(data: bytes, kind: type[T]) -> T | str:
     """Return a decoded file, or an error text.
 
-    >>> decode(msgspec.json.Decoder(dict), b'{"a": }')
+    >>> decode(b'{"a": }', dict)
     'JSON is malformed: invalid character (byte 6)'
     """
     try:
         data.decode()  # First: decoders do not check the UTF-8 of values that they skip.
-        return decoder.decode(data.removeprefix(_UTF8_BOM))
+        return msgspec.json.decode(data.removeprefix(_UTF8_BOM), type=kind)
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
     except RecursionError:
@@ -131,7 +132,7 @@ def format_of(data: bytes) -> SideFormat | str:
     >>> format_of(b'{"version": "5", "shapes": []}'), format_of(b'{"images": []}')
     (<SideFormat.LABELME: 'labelme'>, 'neither shapes (LabelMe) nor image and annotations (SA-1B)')
     """
-    sections = decode(_OBJECTS, data)
+    sections = decode(data, dict[str, msgspec.Raw])
     if isinstance(sections, str):
         return sections
     is_sa1b = {"image", "annotations"} <= sections.keys()
@@ -166,7 +167,7 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
     >>> cells_at(b'{"a": {"b": [1, 2]}, "c": null}', ["a.b", "c", "d.e"])
     {'a.b': [1, 2], 'c': None}
     """
-    content = decode(_ANYTHING, data)
+    content = decode(data, dict[str, Any])
     if not isinstance(content, dict):
         return str(content)
     cells: dict[str, Any] = {}
@@ -202,7 +203,7 @@ def parse_labelme(data: bytes) -> SideFile | str:
     >>> parse_labelme(b'{"shapes": [' + shape + b"]}").bad
     [BadAnnotation(annotation_id=0, code='E-ANN-SHAPE', detail="shape_type is 'point'")]
     """
-    file = decode(_LABELME_FILES, data)
+    file = decode(data, _LabelmeFile)
     if isinstance(file, str):
         return file
     objects: dict[object, tuple[int, str, list[list[float]]]] = {}
@@ -216,7 +217,7 @@ def parse_labelme(data: bytes) -> SideFile | str:
         one = place if group is None else (label, group)
         _, _, outlines = objects.setdefault(one, (place, label, []))
         outlines.append(outline)
-    entries = [_entry(*found) for found in objects.values()]
+    entries = [_outlined(*found) for found in objects.values()]
     return SideFile(file.width_px or 0, file.height_px or 0, entries, bad)
 
 
@@ -249,27 +250,19 @@ def parse_sa1b(data: bytes) -> SideFile | str:
     An annotation that cannot be parsed, such as one without an id, is identified by its position,
     as `annotations[0]`.
     """
-    file = decode(_SA1B_FILES, data)
+    file = decode(data, _Sa1bFile)
     if isinstance(file, str):
         return file
     entries: list[CocoInstance] = []
     bad: list[BadAnnotation] = []
     for place, raw in enumerate(file.annotations):
         try:
-            found = _DECODE_ANNOTATION(raw)
+            found = msgspec.json.decode(raw, type=_Annotation)
         except ValueError as error:
             bad.append(BadAnnotation(f"annotations[{place}]", "E-ANN-SHAPE", str(error)))
             continue
-        entries.append(
-            CocoInstance(
-                id=found.id,
-                image_id=0,
-                category_id=CLASS_NAME,
-                bbox=found.bbox,
-                area=found.area,
-                segmentation=found.segmentation,
-            )
-        )
+        fields = msgspec.structs.asdict(found)
+        entries.append(CocoInstance(image_id=0, category_id=CLASS_NAME, **fields))
     entries.sort(key=lambda entry: entry.id)
     return SideFile(file.image.width, file.image.height, entries, bad)
 
@@ -277,7 +270,7 @@ def parse_sa1b(data: bytes) -> SideFile | str:
 def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] | str:
     """Return a shape's label, group and outline, or an error text."""
     try:
-        shape = _DECODE_SHAPE(raw)
+        shape = msgspec.json.decode(raw, type=_Shape)
     except ValueError as error:
         return str(error)
     if not shape.label:
@@ -286,15 +279,9 @@ def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] |
     return outline if isinstance(outline, str) else (shape.label, shape.group_id, outline)
 
 
-def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
+def _outlined(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
     """Return an object as COCO entry; its box encloses its outlines."""
     xs = [x for outline in outlines for x in outline[0::2]]
     ys = [y for outline in outlines for y in outline[1::2]]
     bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-    return CocoInstance(
-        id=place,
-        image_id=0,
-        category_id=label,
-        bbox=msgspec.Raw(msgspec.json.encode(bbox)),
-        segmentation=msgspec.Raw(msgspec.json.encode(outlines)),
-    )
+    return entry_of(place, label, bbox, segmentation=raw_json(outlines))

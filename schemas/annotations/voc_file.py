@@ -6,11 +6,9 @@ from collections import Counter
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-import msgspec
-
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
 from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import BadAnnotation
 
@@ -48,12 +46,14 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
     attributes: dict[int | str, dict[str, int | str]] = {}
     for place, found in enumerate(root.iterfind("object")):
         texts, bbox = _texts(found), _bbox(_texts(found.find("bndbox")), offset_px)
-        fault = bbox if isinstance(bbox, tuple) else None
-        if fault := fault if texts.get("name") else ("E-ANN-SHAPE", "name is empty"):
-            bad.append(BadAnnotation(place, *fault))
+        if "robndbox" in texts and "bndbox" not in texts:
+            bbox = "E-BOX-SHAPE", "robndbox is a rotated box, only upright ones can be written"
+        if not texts.get("name"):
+            bbox = "E-ANN-SHAPE", "name is empty"
+        if isinstance(bbox, tuple):
+            bad.append(BadAnnotation(place, *bbox))
             continue
-        raw = msgspec.Raw(msgspec.json.encode(bbox))
-        entries.append(CocoInstance(id=place, image_id=0, category_id=texts["name"], bbox=raw))
+        entries.append(entry_of(place, texts["name"], bbox))
         attributes[place] = _attributes(texts, repairs)
         repairs["part_left_out"] += len(found.findall("part"))
     return SideFile(width_px, height_px, entries, bad, attributes, repairs)

@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from beam_tfrec.schemas.annotations.coco_file import NOTHING, CocoInstance
+from beam_tfrec.schemas.annotations.coco_file import CocoInstance
 from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.annotations.side_files import SideFile
+from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of, raw_json
 from beam_tfrec.schemas.fields import UPRIGHT_FRACTIONS, BadAnnotation
 from beam_tfrec.schemas.manifest import Label
 
@@ -167,14 +165,12 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
     else:
         width, height = values[2:4]
         x, y = values[0] - width / 2, values[1] - height / 2
-    return CocoInstance(
-        id=line,
-        image_id=0,
-        category_id=int(category),
-        bbox=_json([x, y, width, height]),
-        segmentation=_json([values]) if is_polygon else NOTHING,
-        keypoints=_json(_points(values[4:], point_values)) if points else NOTHING,
-    )
+    parts = {}
+    if is_polygon:
+        parts["segmentation"] = raw_json([values])
+    if points:
+        parts["keypoints"] = raw_json(_points(values[4:], point_values))
+    return entry_of(line, int(category), [x, y, width, height], **parts)
 
 
 def _points(values: list[float], point_values: int) -> list[float]:
@@ -184,7 +180,3 @@ def _points(values: list[float], point_values: int) -> list[float]:
         x, y, v = (*values[start : start + point_values], _VISIBLE)[:3]
         flat += [x, y, v] if v and x >= 0 and y >= 0 else [0.0, 0.0, 0.0]
     return flat
-
-
-def _json(found: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(found))

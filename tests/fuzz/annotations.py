@@ -226,9 +226,9 @@ def run_side_texts(data: bytes) -> None:
         code, detail = read
         assert code == "E-ANN-FILE" and detail and detail.isprintable(), read
         return
-    fields = _FIELDS(read.sample.fields)
-    assert len(fields.objects) == len(_SEGMENTATIONS(read.sample.payload))
-    assert len({*read.sample.annotation_ids}) == len(fields.objects)
+    fields = _FIELDS(read.fields)
+    assert len(fields.objects) == len(_SEGMENTATIONS(read.payload))
+    assert len({*read.annotation_ids}) == len(fields.objects)
     for found in fields.objects:
         assert all(map(math.isfinite, found.bbox_xywh_px)) and found.area_px2 >= 0, found
         assert min(found.bbox_xywh_px[2:]) > 0, found

@@ -100,6 +100,13 @@ def is_in_process(root: beam.Pipeline | beam.pvalue.PBegin) -> bool:
     return isinstance(pipeline.runner, FnApiRunner)
 
 
+def spread(elements: beam.PCollection) -> beam.PCollection:
+    """Return elements, divided anew among the workers of a cluster; unchanged in process."""
+    if is_in_process(elements.pipeline):
+        return elements
+    return elements | "Spread" >> beam.Reshuffle()
+
+
 def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
     """Return the number of groups for a group-by; results do not depend on it.
 

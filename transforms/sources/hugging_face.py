@@ -12,12 +12,10 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.object_maps import ObjectMap, side_file_of
 from beam_tfrec.schemas.columns import Cell, text_of
-from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.list_blobs import listing_fault
 from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.storage import Entry
-from beam_tfrec.transforms.storage.staging import staged_image
 
 _METADATA = b"huggingface"
 _LISTS = ("List", "LargeList", "Sequence")
@@ -84,17 +82,6 @@ class RowFault(ValueError):
         self.code = code
 
 
-class StoredImage(NamedTuple):
-    """The bytes of an image file in a cell, and its name; the name may be empty."""
-
-    data: bytes
-    path: str
-
-    def blob(self, name: str) -> Blob:
-        """Return the future blob of the staged image; `name` is for an image without a name."""
-        return staged_image(self.data, self.path or name)
-
-
 def features_of(schema: Any) -> StoredFeatures:
     """Return the features that a `pyarrow.Schema` tells. Metadata of another form is ignored."""
     binary = frozenset(field.name for field in schema if _HOLDS_BYTES.fullmatch(str(field.type)))
@@ -135,8 +122,8 @@ def _class_names(feature: Mapping[str, Any]) -> Sequence[str]:
     return names if names and is_list else ()
 
 
-def open_image(cell: Cell, column: str) -> StoredImage:
-    """Return the image of a cell.
+def open_image(cell: Cell, column: str) -> tuple[bytes, str]:
+    """Return the image of a cell, and its name, which may be empty.
 
     Raises:
         RowFault: when there is none, or it is empty or too large.
@@ -155,7 +142,7 @@ def open_image(cell: Cell, column: str) -> StoredImage:
     code, detail = listing_fault(Entry(path, len(data), ""))
     if code:
         raise RowFault(code, detail)
-    return StoredImage(data, path)
+    return data, path
 
 
 def class_of(value: Cell, names: Sequence[str]) -> Cell:

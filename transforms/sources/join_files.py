@@ -1,25 +1,25 @@
-"""Join files of two roots by name: low and high images, or images and annotation files."""
+"""Join files of several roots by name, such as images and annotation files; rows of tables too."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.transforms.shuffle.elements import BatchByName, GroupBatches, Partition
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool
+from beam_tfrec.transforms.shuffle.elements import (
+    Batch,
+    BatchByName,
+    GroupBatches,
+    Partition,
+    spool_for,
+)
 from beam_tfrec.transforms.sources.list_blobs import ListedFile
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
-OTHER_SIDE = 2
-"""Side of a file that is of neither kind, such as a text file among images. It is only counted."""
-
-PNG = 3
-"""Side of a PNG of masks. It belongs to the image with its name."""
-
-NO_SIDE = 4
-"""Side of a name that is only in a list of names. Its group exists even without files."""
+Row = tuple[str, int, list[str]]
+"""A row of a table: the kind of the table, the row's line, and its cells."""
 
 
 @dataclass(frozen=True)
@@ -44,38 +44,17 @@ class NameList:
         return self.parse(read_uri(self.uri, self.access), self.uri)
 
 
-class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A listed file with its join name.
-
-    Attributes:
-        source: split that the user gave the file's root for.
-        name: join name, equal for files that belong together.
-        side: 0 for a file of the first root, 1 for the second; or `OTHER_SIDE`, `PNG` or
-            `NO_SIDE`.
-        file: the listed file.
-    """
-
-    source: str
-    name: str
-    side: int
-    file: ListedFile
-
-    @property
-    def second(self) -> list[ListedFile]:
-        """The file if it is of the second root, else an empty list, as in `JoinedFiles`."""
-        return [self.file] if self.side == 1 else []
-
-
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All files with one join name, usually one per side.
+    """Files and rows with one join name. Before the join, one file or some rows; or only a name.
 
     Attributes:
         source: split that the user gave the files' roots for.
-        name: join name of the files.
+        name: join name, equal for files that belong together.
         first: files of the first root, sorted by name.
         second: files of the second root, sorted by name.
-        others: files of neither kind, sorted by name.
-        masks: PNGs of masks, at most one per root.
+        others: files of neither kind, such as a text file among images. They are only counted.
+        masks: PNGs of masks.
+        rows: rows of tables, sorted.
     """
 
     source: str
@@ -84,48 +63,62 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     second: list[ListedFile] = []
     others: list[ListedFile] = []
     masks: list[ListedFile] = []
+    rows: list[Row] = []
 
 
-class _Batch(msgspec.Struct, frozen=True, array_like=True):
+class _Batch(Batch, frozen=True, array_like=True):
     """Files of one partition."""
 
-    files: list[NamedFile]
+    files: list[JoinedFiles]
 
 
-def join_files(source: str, files: Iterable[NamedFile]) -> list[JoinedFiles]:
-    """Group the files of a source by join name, in the order of names."""
-    joined: dict[str, JoinedFiles] = {}
-    for named in sorted(files, key=lambda named: (named.name, named.file.entry.name)):
-        group = joined.setdefault(named.name, JoinedFiles(source, named.name, [], [], [], []))
-        if named.side != NO_SIDE:
-            sides = group.first, group.second, group.others, group.masks
-            sides[named.side].append(named.file)
-    return list(joined.values())
+def join_files(source: str, files: Iterable[JoinedFiles]) -> Iterator[JoinedFiles]:
+    """Yield the files of a source, joined by name, in the order of names."""
+    by_name: dict[str, list[JoinedFiles]] = {}
+    for file in files:
+        by_name.setdefault(file.name, []).append(file)
+    for name, parts in sorted(by_name.items()):
+        yield JoinedFiles(
+            source,
+            name,
+            _sorted_files(part.first for part in parts),
+            _sorted_files(part.second for part in parts),
+            _sorted_files(part.others for part in parts),
+            _sorted_files(part.masks for part in parts),
+            sorted(row for part in parts for row in part.rows),
+        )
+
+
+def _sorted_files(parts: Iterable[list[ListedFile]]) -> list[ListedFile]:
+    return sorted((file for part in parts for file in part), key=lambda file: file.entry.name)
 
 
 @dataclass(eq=False)
 class JoinFiles(beam.PTransform):
-    """Named files -> one `JoinedFiles` per source and join name, in any order.
+    """Named files and rows, in one or more collections -> joined ones, in any order.
 
     Groups by source and name in partitions; a worker holds one partition.
 
     Attributes:
-        spool: file of the batches during the group-by; None if steps run in other processes.
+        spool_dir: folder for batches during the group-by, if steps run in this process.
     """
 
-    spool: RunSpool | None = None
+    spool_dir: str = ""
 
-    def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
+    def expand(self, sides: Any) -> beam.PCollection[JoinedFiles]:  # Beam warns of a declared tuple
         """Group by source and join name."""
-        batches = files | "BatchFiles" >> BatchByName(_name_of, _Batch)
-        together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
+        by_name = BatchByName(_name_of, _Batch)
+        # Batched before they are flattened: FnApiRunner holds what it flattens.
+        batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
+        spool = spool_for(sides[0].pipeline, self.spool_dir)
+        together = tuple(batches) | "JoinOnName" >> GroupBatches(_Batch, spool)
         return together | "Join" >> beam.FlatMap(_join)
 
 
-def _name_of(named: NamedFile) -> tuple[str, str]:
-    return named.source, named.name
+def _name_of(file: JoinedFiles) -> tuple[str, str]:
+    return file.source, file.name
 
 
-def _join(grouped: tuple[Partition, Iterable[_Batch]]) -> list[JoinedFiles]:
+def _join(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
     (source, _), batches = grouped
-    return join_files(source, [named for batch in batches for named in batch.files])
+    return join_files(source, (file for batch in batches for file in batch.files))

@@ -1,8 +1,7 @@
 """List source roots, and pin the blobs of samples to listed files.
 
 `ListBlobs` lists roots whose files are named by samples; `PinBlobs` joins and digests them.
-`ListFiles` lists files that are the source themselves, and digests them. `PlanFiles` does so where
-the files to read depend on the whole listing.
+`ListFiles` lists files that are the source themselves, and digests them.
 
 A *pin* identifies a version of a file: its modification time, or its generation in a bucket.
 """
@@ -18,7 +17,7 @@ import msgspec
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Blob, Sample, pack
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
@@ -85,11 +84,11 @@ class SourcePieces(NamedTuple):
 
     Attributes:
         pieces: pieces of the sources, such as files, for workers to read.
-        tallies: listing digests and counts of read files, by root; None without listed roots.
+        tallies: listing digests and counts of read files, by root.
     """
 
     pieces: beam.PCollection
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
+    tallies: beam.PCollection[tuple[str, PinTally]]
 
 
 def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Sample | Rejected:
@@ -175,9 +174,8 @@ def is_folder(entry: Entry) -> bool:
 
 def is_read(file: ListedFile) -> bool:
     """Return whether a listed file is read as an image, by its name, kind and size."""
-    entry = file.entry
-    readable = entry.kind == "file" and 0 < entry.size_bytes <= MAX_IMAGE_BYTES
-    return readable and not why_skipped(entry.name)
+    code, _ = listing_fault(file.entry)
+    return not (code or why_skipped(file.entry.name))
 
 
 def why_skipped(name: str) -> str:
@@ -210,8 +208,11 @@ def listing_fault(entry: Entry | None) -> tuple[str, str]:
 
 def _list_root(named: tuple[str, str], access: Access) -> Iterator[ListedFile]:
     root, uri = named
-    for entry in open_storage(uri, access).list():
-        yield ListedFile(root, entry)
+    return _every_entry(root, open_storage(uri, access).list())
+
+
+def _every_entry(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
+    return (ListedFile(root, entry) for entry in entries)
 
 
 @dataclass(eq=False)
@@ -234,9 +235,10 @@ class ListBlobs(beam.PTransform):
 
 @dataclass(eq=False)
 class ListFiles(beam.PTransform):
-    """Pipeline root -> all entries of source roots, in any order, with digests of the listings.
+    """Pipeline root -> the files of source roots, in any order, with digests of the listings.
 
-    Entries and digests come from the same listing, even if a runner repeats a step.
+    Files and digests come from the same listing, even if a runner repeats a step. One worker lists
+    a root.
 
     Attributes:
         roots: URIs by root name.
@@ -244,12 +246,16 @@ class ListFiles(beam.PTransform):
         numbered: whether to set positions. For this, one worker sorts each root in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts; a
             named function or method.
+        plan: function of a root's name and its listing that returns the files, each with its
+            `entry`; a named function or a partial one. It must take all entries, since they are
+            digested as they pass. By default, it returns every entry as a `ListedFile`.
     """
 
     roots: Mapping[str, str]
     access: Access = DEFAULT_ACCESS
     numbered: bool = False
-    is_read: Callable[[ListedFile], bool] = is_file
+    is_read: Callable[[Any], bool] = is_file
+    plan: Callable[[str, Iterable[Entry]], Iterable[Any]] = _every_entry
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
@@ -257,13 +263,11 @@ class ListFiles(beam.PTransform):
             root
             | "Roots" >> beam.Create(sorted(self.roots.items()))
             | "List"
-            >> beam.ParDo(_ListRoot(self.access, self.is_read)).with_outputs(
+            >> beam.FlatMap(_list_files, self.access, self.is_read, self.plan).with_outputs(
                 "tallies", main="files"
             )
         )
-        listing = listed.files
-        if not is_in_process(root.pipeline):
-            listing |= "Spread" >> beam.Reshuffle()
+        listing = spread(listed.files)
         if self.numbered:
             listing = (
                 listing
@@ -275,69 +279,27 @@ class ListFiles(beam.PTransform):
         return SourcePieces(listing, listed.tallies)
 
 
-@dataclass(eq=False)
-class PlanFiles(beam.PTransform):
-    """Pipeline root -> the files of all sources, in any order, for workers to read in parallel.
+def _list_files(
+    named: tuple[str, str],
+    access: Access,
+    is_read: Callable[[Any], bool],
+    plan: Callable[[str, Iterable[Entry]], Iterable[Any]],
+) -> Iterator[Any]:
+    """Yield the files of a root, then the listing's digest and counts of read files."""
+    root, uri = named
+    digest = read_files = read_bytes = 0
 
-    Attributes:
-        roots: URIs by root name.
-        plan: function of a root's name and its whole listing that returns the files to read, each
-            with its `entry`; a named function or a partial one.
-        access: credentials and limits for stores.
-    """
+    def entries() -> Iterator[Entry]:
+        nonlocal digest
+        for entry in open_storage(uri, access).list():
+            digest += listing_digest([entry])
+            yield entry
 
-    roots: Mapping[str, str]
-    plan: Callable[[str, list[Entry]], Iterable[Any]]
-    access: Access = DEFAULT_ACCESS
-
-    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
-        """List every source on one worker."""
-        planned = (
-            root
-            | "Sources" >> beam.Create(sorted(self.roots.items()))
-            | "Plan"
-            >> beam.ParDo(_Plan(self.plan, self.access)).with_outputs("tallies", main="files")
-        )
-        files = planned.files
-        if not is_in_process(root.pipeline):
-            files |= "Spread" >> beam.Reshuffle()
-        return SourcePieces(files, planned.tallies)
-
-
-class _Plan(beam.DoFn):
-    """Lists a source; yields its files, and the digest of the same listing."""
-
-    def __init__(self, plan: Callable[[str, list[Entry]], Iterable[Any]], access: Access) -> None:
-        self._plan, self._access = plan, access
-
-    def process(self, named: tuple[str, str]) -> Iterator[Any]:
-        root, uri = named
-        entries = [*open_storage(uri, self._access).list()]
-        files = [*self._plan(root, entries)]
-        tally = PinTally(
-            listing=f"{listing_digest(entries):x}",
-            read_files=len(files),
-            read_bytes=sum(file.entry.size_bytes for file in files),
-        )
-        yield from files
-        yield beam.pvalue.TaggedOutput("tallies", (root, tally))
-
-
-class _ListRoot(beam.DoFn):
-    """Lists a root; yields its entries, and then their digest and the counts of read files."""
-
-    def __init__(self, access: Access, is_read: Callable[[ListedFile], bool]) -> None:
-        self._access, self._is_read = access, is_read
-
-    def process(self, named: tuple[str, str]) -> Iterator[ListedFile | TallyOutput]:
-        root, _ = named
-        digest = read_files = read_bytes = 0
-        for listed in _list_root(named, self._access):
-            digest += listing_digest([listed.entry])
-            if self._is_read(listed):
-                read_files += 1
-                read_bytes += listed.entry.size_bytes
-            yield listed
-        listing = f"{digest % DIGEST_MODULUS:x}"
-        tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
-        yield TallyOutput("tallies", (root, tally))
+    for file in plan(root, entries()):
+        if is_read(file):
+            read_files += 1
+            read_bytes += file.entry.size_bytes
+        yield file
+    listing = f"{digest % DIGEST_MODULUS:x}"
+    tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
+    yield TallyOutput("tallies", (root, tally))

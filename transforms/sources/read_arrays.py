@@ -6,6 +6,7 @@
 A *side array* holds the label or a feature of each image.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,19 +25,17 @@ from beam_tfrec.schemas.samples import NPZ, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import (
     BFLOAT16,
-    HEAD_BYTES,
     NPY_TEXT_TYPES,
     TEXT,
     NpyHeader,
     parse_npy_header,
 )
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
     ListFiles,
     SourcePieces,
-    is_file,
     is_folder,
     why_skipped,
 )
@@ -51,17 +50,18 @@ from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
-    Storage,
     find_uri,
     join_uri,
     open_storage,
-    open_stored,
 )
 
 STAGE = "read_arrays"
 
-MAX_PIECE_ROWS = 16_384
-MAX_PIECE_SIDE_BYTES = 16 << 20
+MAX_PIECE_BYTES = 16 << 20
+"""Largest size of a side array's part in a piece."""
+
+MIN_ROW_BYTES = 1024
+"""Size that every row has at least in this sum, so that a piece has at most 16,384 rows."""
 
 USUAL_NAMES = ("x", "images", "image")
 """Names of the image array in an archive with several arrays, without `--image_array`."""
@@ -114,20 +114,24 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         root: name of the file's root.
-        images: rows of the image array; a single row with `--one_sample_per_file`.
         prefix: start of the samples' keys, before the row number; the whole key with
             `--one_sample_per_file`.
-        sides: rows of the side arrays, by name.
+        arrays: rows of the arrays, by name; the images have no name. With `--one_sample_per_file`,
+            an image is a single row.
         start: number of the first row in the file.
         position: number of the first row in the source.
     """
 
     root: str
-    images: StoredArray
     prefix: str
-    sides: dict[str, StoredArray]
+    arrays: dict[str, StoredArray]
     start: int = 0
     position: int = 0
+
+    @property
+    def images(self) -> StoredArray:
+        """Rows of the image array."""
+        return self.arrays[""]
 
 
 @dataclass(frozen=True)
@@ -151,14 +155,15 @@ class ArrayReader:
         try:
             values = {
                 name: read_rows(side, self.access)
-                for name, side in piece.sides.items()
-                if name not in source.tensors
+                for name, side in piece.arrays.items()
+                if name not in ("", *source.tensors)
             }
         finally:
             UNPACKED.leave()
-        images, header = piece.images, piece.images.header
-        arrays = [images, *(piece.sides[name] for name in source.tensors[1:])]
-        others = tuple(_item_of(stored.header) for stored in arrays[1:])
+        images = piece.images
+        arrays = [images, *(piece.arrays[name] for name in source.tensors[1:])]
+        headers = [stored.header for stored in arrays]
+        items = [NamedTensor(of.shape[1:], of.dtype, of.big_endian) for of in headers]
         classes: dict[str, set[str]] = {}
         found: frozenset[str] = frozenset()  # equal for all rows
         for row in range(images.rows):
@@ -167,8 +172,9 @@ class ArrayReader:
             given_key = str(features.pop(source.key)) if source.key else row_key
             key = given_key or f"{images.entry.name}:{row_key}"  # never another row's key
             label = features.pop(source.label, None)
-            given = header.shape[1:], header.dtype, header.big_endian, label, features
-            fields = TensorFields(*given, others) if others else ArrayFields(*given)
+            fields = ArrayFields(*items[0], label, features)
+            if items[1:]:
+                fields = TensorFields(*items[0], label, features, tuple(items[1:]))
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
             blobs = tuple(stored.blob(piece.root, row) for stored in arrays)
@@ -238,6 +244,29 @@ class ArraySource:
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
+def choose_files(
+    root: str, entries: Iterable[Entry], sources: Mapping[str, ArraySource]
+) -> Iterator[ListedFile]:
+    """Yield the array files of a folder that are not hidden.
+
+    Raises:
+        RuntimeError: `E-ARR-HEADER` for an entry that looks like an array file but cannot be read.
+            Skipping it would lose data silently.
+    """
+    for entry in entries:
+        name = entry.name
+        if entry.kind == "directory" or why_skipped(name) == HIDDEN:
+            continue
+        if entry.kind == "file" and name.endswith((NPY, NPZ)):
+            yield ListedFile(root, entry)
+        elif is_folder(entry) or name.lower().endswith((NPY, NPZ)):
+            where = join_uri(sources[root].folder, name)
+            read = "only files that end in .npy or .npz (in lower case) are read"
+            remedy = "rename it, repair it, or remove it from the folder"
+            what = f"a {entry.kind}, but {read}"
+            raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
+
+
 def open_file(
     file: ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
@@ -251,27 +280,22 @@ def open_file(
     """
     source, entry = sources[file.root], file.entry
     name = entry.name
-    if not (source.is_file or _is_meant(file, source.folder)):
-        return
     where = join_uri(source.folder, name)
-    sides: dict[str, StoredArray] = {}
     if name.endswith(NPY):
         side_uris = {source.side_uri(side) for side in source.sides}
         is_image = not source.image or name.removesuffix(NPY) == source.image
         if not source.is_file and (where in side_uris or not is_image):
             return
-        images = _open_npy(source, open_storage(source.folder, access), entry)
-    else:
-        members = read_members(open_storage(source.folder, access), entry)
-        names = _names_in(members, source, where)
-        sides = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
-        images = sides.pop(names[0])
+    members = read_members(open_storage(source.folder, access), entry)
+    names = [""] if name.endswith(NPY) else _names_in(members, source, where)
+    arrays = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+    arrays[""] = arrays.pop(names[0])
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
-        shape = (1, *images.header.shape)
-        header = msgspec.structs.replace(images.header, shape=shape)
-        images, prefix = msgspec.structs.replace(images, header=header), name
-    yield ArrayPiece(file.root, images, prefix, sides)
+        one = msgspec.structs.replace(arrays[""].header, shape=(1, *arrays[""].header.shape))
+        arrays[""] = msgspec.structs.replace(arrays[""], header=one)
+        prefix = name
+    yield ArrayPiece(file.root, prefix, arrays)
 
 
 def plan_pieces(
@@ -297,30 +321,27 @@ def plan_pieces(
         what, remedy = "it holds both .npy and .npz files", "give a folder with one kind only"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, remedy))
     for file in files:
-        _check_images(file.images, source)
+        for name, stored in file.arrays.items():
+            _check_array(stored, source, file.images.rows, name)
     separate: dict[str, StoredArray] = {}
     for name in source.sides if files else ():
-        if name not in files[0].sides:
+        if name not in files[0].arrays:
             storage, entry = find_uri(source.side_uri(name), access)
-            separate[name] = _open_npy(source, storage, entry)
-            _check_side(source, name, separate[name], sum(file.images.rows for file in files))
+            member = read_members(storage, entry)[""]
+            separate[name] = _array_of(source, storage.root, entry, member)
+            rows = sum(file.images.rows for file in files)
+            _check_array(separate[name], source, rows, name)
     position = 0
     for file in files:
         rows = file.images.rows
-        for name, side in file.sides.items():
-            _check_side(source, name, side, rows)
-        sides = file.sides | {name: side.part(position, rows) for name, side in separate.items()}
-        read = [side for name, side in sides.items() if name not in source.tensors]
-        widest = max((side.header.item_bytes for side in read), default=0)
-        at_once = max(1, min(MAX_PIECE_ROWS, MAX_PIECE_SIDE_BYTES // max(widest, 1)))
+        arrays = file.arrays | {n: side.part(position, rows) for n, side in separate.items()}
+        read = [arrays[name] for name in source.sides if name not in source.tensors]
+        widest = max([MIN_ROW_BYTES, *(side.header.item_bytes for side in read)])
+        at_once = max(1, MAX_PIECE_BYTES // widest)
         for start in range(0, rows, at_once):
-            yield msgspec.structs.replace(
-                file,
-                images=file.images.part(start, at_once),
-                sides={name: side.part(start, at_once) for name, side in sides.items()},
-                start=start,
-                position=position + start,
-            )
+            parts = {name: stored.part(start, at_once) for name, stored in arrays.items()}
+            at = position + start
+            yield msgspec.structs.replace(file, arrays=parts, start=start, position=at)
         position += rows
 
 
@@ -349,65 +370,31 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
     return (values.astype("uint8") if header.dtype == "bool" else values).tolist()
 
 
-def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is a `.npy` or `.npz` file that is not hidden."""
-    name = file.entry.name
-    return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
-
-
-def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) -> None:
-    """Check the type of a side array, and that it has the expected number of rows.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
-    """
-    if name in source.tensors:
-        _check_images(side, source)
-    else:
-        _check_values(side, is_label=name in (source.label, source.key))
-    if side.rows != rows:
-        what = f"{side.rows} rows, the images have {rows}"
-        remedy = "give the array of these images"
-        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
-
-
-def _check_values(side: StoredArray, *, is_label: bool) -> None:
-    """Check that an array has one value per row.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE`.
-    """
-    dtype, shape = side.header.dtype, side.header.shape
-    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1 or (is_label and dtype.startswith("float")):
-        number = "whole number" if is_label else "number"
-        what = f"{dtype} of shape {shape}, instead of one {number} or text per row"
-        remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
-        raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
-
-
-def _check_images(images: StoredArray, source: ArraySource) -> None:
-    """Check the type and shape of an image array.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE`.
-    """
-    header = images.header
-    has_items = header.shape and (header.item_bytes or not images.rows)
-    if source.dtype is not None and header.dtype != source.dtype and not source.tensors:
+def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str) -> None:
+    """Check the type and the number of rows of an array; images have no name."""
+    header, shape = stored.header, stored.header.shape
+    has_items = shape and (header.item_bytes or not rows)
+    code, what = "E-ARR-TYPE", ""
+    if name and name not in source.tensors:
+        is_label = name in (source.label, source.key)
+        is_float = header.dtype == BFLOAT16 or (is_label and header.dtype.startswith("float"))
+        if is_float or math.prod(shape[1:]) != 1:
+            number = "whole number" if is_label else "number"
+            what = f"{header.dtype} of shape {shape}, instead of one {number} or text per row"
+            remedy = "convert it, or give labels that are not whole numbers as --feature_arrays"
+    elif source.dtype is not None and header.dtype != source.dtype and not source.tensors:
         what = f"values of {header.dtype}, but --dtype is {source.dtype}"
         remedy = "remove --dtype, which is only for two-byte values without a type"
     elif header.dtype in NPY_TEXT_TYPES:
         what, remedy = "text", "name the image array with --image_array"
     elif not (has_items or source.one_sample_per_file):  # rows of 0 bytes could be endless
-        what = f"no items with values along the first axis, its shape is {header.shape}"
+        what = f"no items with values along the first axis, its shape is {shape}"
         remedy = "give --one_sample_per_file if it is one sample, or save it again"
-    else:
-        return
-    raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))
-
-
-def _item_of(header: NpyHeader) -> NamedTensor:
-    return NamedTensor(header.shape[1:], header.dtype, header.big_endian)
+    if not what and stored.rows != rows:
+        code, what = "E-ARR-COUNT", f"{stored.rows} rows, the images have {rows}"
+        remedy = "give the array of these images"
+    if what:
+        raise RuntimeError(fault_line(code, stored.where, what, remedy))
 
 
 def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
@@ -426,22 +413,6 @@ def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) ->
     return ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
-def _is_meant(file: ListedFile, folder: str) -> bool:
-    """Return whether an entry of a folder is read.
-
-    Raises:
-        RuntimeError: `E-ARR-HEADER` for an entry that looks like an array file but cannot be read.
-            Skipping it would lose data silently.
-    """
-    entry, name = file.entry, file.entry.name
-    is_called = is_folder(entry) or name.lower().endswith((NPY, NPZ))
-    if is_read(file) or entry.kind == "directory" or why_skipped(name) == HIDDEN or not is_called:
-        return is_read(file)
-    what = f"a {entry.kind}, but only files that end in .npy or .npz (in lower case) are read"
-    where, remedy = join_uri(folder, name), "rename it, repair it, or remove it from the folder"
-    raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
-
-
 def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
     """Return the names of an archive's image array and of its side arrays, in this order."""
     sides = [side for side in source.sides if not side.endswith(NPY)]
@@ -454,12 +425,6 @@ def _names_in(members: Collection[str], source: ArraySource, where: str) -> list
         remedy = "name them with --image_array and --label_array"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy))
     return [*images, *sides]
-
-
-def _open_npy(source: ArraySource, storage: Storage, entry: Entry) -> StoredArray:
-    with open_stored(storage, entry, 1) as file:
-        member = Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))
-    return _array_of(source, storage.root, entry, member)
 
 
 def _array_of(
@@ -498,23 +463,16 @@ class PlanArrays(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, read headers and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
-        files = (
-            root
-            | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
-            | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
-        )
-        tallies = None
-        if folders:
-            listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
-            tallies = listed.tallies
-            files = (files, listed.pieces) | "AllFiles" >> beam.Flatten()
+        choose = functools.partial(choose_files, sources=self.sources)
+        given = root | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
+        found = given | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
+        listed = root | "ListFiles" >> ListFiles(folders, self.access, plan=choose)
         pieces = (
-            files
+            (found, listed.pieces)
+            | "AllFiles" >> beam.Flatten()
             | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)
             | "BySource" >> beam.WithKeys(operator.attrgetter("root"))
             | "GroupSources" >> beam.GroupByKey()
             | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
-        if not is_in_process(root.pipeline):
-            pieces |= "SpreadPieces" >> beam.Reshuffle()
-        return SourcePieces(pieces, tallies)
+        return SourcePieces(spread(pieces), listed.tallies)

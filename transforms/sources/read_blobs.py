@@ -2,8 +2,8 @@
 
 import errno
 import os
+import shutil
 import struct
-import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.schemas.tensors import HEAD_BYTES
 from beam_tfrec.transforms.storage import Entry, Span, Storage, join_uri, open_stored
-from beam_tfrec.transforms.storage.disk import coded
+from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
 
 NPY = ".npy"
 
@@ -115,11 +115,14 @@ def read_blob(storage: Storage, blob: Blob) -> bytes:
 
 
 def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
-    """Return the position of each array in an archive, by the array's name.
+    """Return the position of each array in an archive, by its name; that of a `.npy` file has none.
 
     Raises:
         RuntimeError: `E-ARR-ZIP` when the archive cannot be read, or a storage fault.
     """
+    if entry.name.endswith(NPY):
+        with open_stored(storage, entry, 1) as file:
+            return {"": Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))}
     members: dict[str, Member] = {}
     with _archive(storage, entry) as (archive, file):
         for info in archive.infolist():
@@ -145,16 +148,26 @@ def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
     """Unpack a member into an unnamed file; `zipfile` checks its size and CRC-32."""
-    where = folder or tempfile.gettempdir()
+    with _archive(storage, entry) as (archive, _), archive.open(member) as packed:
+        return unpack(packed, folder)
+
+
+def unpack(packed: IO[bytes], folder: str) -> IO[bytes]:
+    """Copy a stream that decompresses to an unnamed local file.
+
+    Raises:
+        RuntimeError: a fault of the disk.
+        OSError: without `errno`, when the stream is damaged.
+    """
+    unpacked, where = open_temporary(folder)
     try:
-        file = tempfile.TemporaryFile(dir=folder or None)
-        with _archive(storage, entry) as (archive, _), archive.open(member) as packed:
-            while piece := packed.read(_PIECE_BYTES):
-                file.write(piece)
-        file.flush()
+        shutil.copyfileobj(packed, unpacked, _PIECE_BYTES)
+        unpacked.flush()
     except OSError as error:
-        raise coded(error, where, "give a --spool_dir with enough space, then run again") from error
-    return file
+        if error.errno is None:
+            raise
+        raise coded(error, where, ELSEWHERE) from error
+    return unpacked
 
 
 @contextmanager

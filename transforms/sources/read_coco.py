@@ -62,11 +62,10 @@ class CocoRules:
 
     def options(self) -> dict[str, str]:
         """Return the options that decide membership, with the filters in use."""
+        smallest = repr(float(self.min_box_px)).removesuffix(".0")
         filters = {
             "licenses": ",".join(map(str, self.licenses)),
-            "min_box_px": repr(float(self.min_box_px)).removesuffix(".0")
-            if self.min_box_px
-            else "",
+            "min_box_px": smallest if self.min_box_px else "",
             "skip_crowd": "yes" if self.skip_crowd else "",
             "skip_unannotated": "yes" if self.skip_unannotated else "",
         }
@@ -119,7 +118,7 @@ class CocoReader:
         ]
         files = CocoFiles(parsed, segmentations=outlines)
         self._check_kinds(files, split)
-        yield from _ImageReader(files, split, self.rules, self.splitting).items()
+        yield from _ImageReader(files, split, self).items()
 
     def _check_kinds(self, files: CocoFiles, split: str) -> None:
         """Refuse kinds of files that do not fit the options."""
@@ -147,13 +146,10 @@ def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
 class _ImageReader:
     """Makes the samples of files, with rejects and notes that account for every annotation."""
 
-    def __init__(
-        self, files: CocoFiles, given: str, rules: CocoRules, splitting: Splitting
-    ) -> None:
-        self._files = files
-        self._given = given
-        self._rules = rules
-        self._splitting = splitting
+    def __init__(self, files: CocoFiles, given: str, reader: CocoReader) -> None:
+        self._files, self._given = files, given
+        self._splitting = reader.splitting
+        self._rules = rules = reader.rules
         self._split_of = {image.id: self._split_for(image) for image in files.images}
         self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
@@ -324,15 +320,9 @@ class _ImageReader:
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
             what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
-        return Rejected(
-            code=bad.code,
-            stage="read_coco",
-            split=split,
-            key=key,
-            annotation_ids=(bad.annotation_id,),
-            file_name=file_name,
-            detail=bad.detail,
-        )
+        blobs = (Blob(self._given, file_name),)
+        sample = Sample(split, key, -1, blobs, b"", (bad.annotation_id,))
+        return sample.reject("read_coco", bad.code, bad.detail)
 
 
 def _where(image: CocoImage) -> str:

@@ -8,7 +8,7 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from beam_tfrec.transforms.sources.join_files import JoinedFiles
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
@@ -17,7 +17,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     pin_sample,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped, reject_file
 
 FOLDER = "folder"
 """Field for `--split_by`: the path of an image's folder, without its class folder."""
@@ -46,11 +46,11 @@ class FolderReader:
         why = why_skipped(name)
         class_name, slash, below_class = name.partition("/")
         if is_folder(file.entry) and why != HIDDEN:
-            yield self._rejected(file, f"a {file.entry.kind}: its files cannot be listed")
+            yield self._reject(file, f"a {file.entry.kind}: its files cannot be listed")
         elif why:
             yield note_skipped(self.splitting, file.root, name)
         elif not slash:
-            yield self._rejected(file, "not in a folder that names its class")
+            yield self._reject(file, "not in a folder that names its class")
         else:
             fields = {FOLDER: below_class.rpartition("/")[0]}
             split = self.splitting.split_for(file.root, name, fields, name)
@@ -59,12 +59,8 @@ class FolderReader:
             yield pin_sample(sample, file.entry)
             yield SplitSource(split, class_names=[class_name])
 
-    def _rejected(self, file: ListedFile, detail: str) -> Rejected:
-        name, stage = file.entry.name, "read_folder"
-        split = self.splitting.split_of_other(file.root, name)
-        return Rejected(
-            code="E-SRC-LABEL", stage=stage, split=split, key=name, file_name=name, detail=detail
-        )
+    def _reject(self, file: ListedFile, detail: str) -> Rejected:
+        return reject_file(self.splitting, file.root, file, "read_folder", ("E-SRC-LABEL", detail))
 
 
 @dataclass(frozen=True)
@@ -77,19 +73,19 @@ class PairNames:
 
     low_suffix: str = ""
 
-    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+    def __call__(self, file: ListedFile) -> Iterator[JoinedFiles]:
         """Yield a listed file with its join name; nothing for a folder."""
         if file.entry.kind == "directory":  # a folder that could be listed
             return
         name = file.entry.name
         source, _, side = file.root.rpartition("/")
         if why_skipped(name) and not is_folder(file.entry):
-            yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+            yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
         elif side == HIGH:
-            yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
+            yield JoinedFiles(source, posixpath.splitext(name)[0], second=[file])
         else:
             common = posixpath.splitext(name)[0].removesuffix(self.low_suffix)
-            yield NamedFile(source, common, 0, file)
+            yield JoinedFiles(source, common, first=[file])
 
 
 @dataclass(frozen=True)
@@ -120,21 +116,17 @@ class PairReader:
             return
         twice = f"{len(low)} low and {len(high)} high images have its name" if low and high else ""
         for file in (*low, *high):
-            yield self._rejected(joined.source, file, twice)
+            yield self._reject(joined.source, file, twice)
 
-    def _rejected(self, source: str, file: ListedFile, twice: str) -> Rejected:
+    def _reject(self, source: str, file: ListedFile, twice: str) -> Rejected:
         """Return the reject of a file; a low image gets a key that no pair can have."""
-        name = file.entry.name
-        is_high = file.root.endswith(HIGH)
-        key = name if is_high else f"{LOW}:{name}"
-        return Rejected(
-            code="E-SRC-TWICE" if twice else "E-IMG-MISSING",
-            stage="read_pairs",
-            split=self._split_of(source, key, name),
-            key=key,
-            file_name=name,
-            detail=twice or f"no {LOW if is_high else HIGH} image has its name",
-        )
+        name, other = file.entry.name, LOW if file.root.endswith(HIGH) else HIGH
+        key = f"{LOW}:{name}" if other == HIGH else name
+        split = self._split_of(source, key, name)
+        fault = "E-IMG-MISSING", f"no {other} image has its name"
+        if twice:
+            fault = "E-SRC-TWICE", twice
+        return Sample(split, key, -1, (Blob(file.root, name),), b"").reject("read_pairs", *fault)
 
     def _split_of(self, source: str, key: str, name: str) -> str:
         return self.splitting.split_for(source, key, {FOLDER: name.rpartition("/")[0]}, name)

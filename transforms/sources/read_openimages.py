@@ -1,8 +1,8 @@
 """Samples of Open Images: rows of CSV tables, joined with images by the images' ids.
 
 A table of boxes, and perhaps one of image-level labels, names images by id: the file's name without
-folders and extension. `JoinRows` joins rows with listed files in partitions. Rows of an image may
-be anywhere in a table. `OpenImagesReader` makes the samples of a partition.
+folders and extension. `JoinFiles` joins listed files (`name_by_id`) with rows (`read_rows`), which
+may be anywhere in a table. `OpenImagesReader` makes the sample of an image.
 """
 
 import functools
@@ -10,28 +10,20 @@ import itertools
 import math
 import operator
 import posixpath
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, AttributedFields, ObjectFields
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.samples import Blob, Sample, is_id_root, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.shuffle.elements import (
-    Batch,
-    BatchByName,
-    GroupBatches,
-    Partition,
-    is_in_process,
-    spool_for,
-)
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, Row
 from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     is_folder,
@@ -39,7 +31,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
-from beam_tfrec.transforms.sources.table_rows import BadRow, TableFile, open_table
+from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, require_columns
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
@@ -69,37 +61,12 @@ _FLAGS = {"1": 1, "0": 0, "-1": -1, "": -1}  # -1 means not known
 _ORIENTATIONS = {"": 0, "nan": 0, "0": 1, "90": 8, "180": 3, "270": 6}
 """EXIF orientation that turns an image as Rotation says, counter-clockwise; 0 if not known."""
 
-_Row = tuple[str, int, list[str]]
-"""A row: the kind of its table, its line, and its cells in the order of `_COLUMNS`.
 
-A row that cannot be read, or has no image id, has a description of its fault as its only cell.
-"""
+def read_rows(table: tuple[str, str, str], access: Access) -> Iterator[JoinedFiles]:
+    """Yield the rows of a table by image id, some neighbours at a time.
 
-
-class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A listed file, or neighbouring rows, with the same image id.
-
-    Attributes:
-        source: split that the user gave the folder or table for.
-        image_id: id of the image; empty for rows without one.
-        files: the listed file, if it is one.
-        rows: rows of one table.
-    """
-
-    source: str
-    image_id: str
-    files: list[ListedFile] = []
-    rows: list[_Row] = []
-
-
-class _Parts(Batch, frozen=True, array_like=True):
-    """Parts of one partition."""
-
-    parts: list[_Part]
-
-
-def read_parts(table: tuple[str, str, str], access: Access) -> Iterator[_Part]:
-    """Yield the rows of a table, some neighbours at a time.
+    Cells are in the order of `_COLUMNS`. A row that cannot be read, or has no image id, gets an
+    empty id, and a description of its fault as its only cell.
 
     Args:
         table: split, kind and URI.
@@ -113,38 +80,42 @@ def read_parts(table: tuple[str, str, str], access: Access) -> Iterator[_Part]:
     columns, needed = _COLUMNS[kind], (_IMAGE_ID, *_NEEDED[kind])
     storage, entry = find_uri(uri, access)
     opened = open_table(TableFile(split, storage.root, entry, "csv"), access)
-    if missing := {*needed}.difference(opened.columns):
-        what, remedy = f"has no column {min(missing)!r}", f"give one with {', '.join(needed)}"
-        raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, remedy))
+    require_columns(uri, needed, opened.columns)
 
-    def rows() -> Iterator[tuple[str, _Row]]:
+    def rows() -> Iterator[tuple[str, Row]]:
         cells: Any  # texts, in a CSV
         for _, line, cells in opened.rows:
-            if isinstance(cells, BadRow):
-                yield "", (kind, line, [cells.detail])
+            if isinstance(cells, tuple):
+                yield "", (kind, line, [cells[1]])
             elif image_id := cells.get(_IMAGE_ID):
                 yield image_id, (kind, line, [cells.get(name, "") for name in columns])
             else:
                 yield "", (kind, line, [f"it has no {_IMAGE_ID}"])
 
     for image_id, neighbours in itertools.groupby(rows(), operator.itemgetter(0)):
-        yield _Part(split, image_id, rows=[row for _, row in neighbours])
+        yield JoinedFiles(split, image_id, rows=[row for _, row in neighbours])
 
 
-def part_of_file(file: ListedFile) -> Iterator[_Part]:
-    """Yield the part of a listed file; nothing for a folder that could be listed.
+def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
+    """Yield a listed file with its image id; nothing for a folder that could be listed.
 
     The name of a mask is the image's id, `_`, the class, `_`, and the box's id.
     """
-    if file.entry.kind != "directory":
-        stem = posixpath.splitext(posixpath.basename(file.entry.name))[0]
-        image_id = stem.rsplit("_", 2)[0] if is_id_root(file.root) else stem
-        yield _Part(file.root.partition("/")[0], image_id, files=[file])
+    if file.entry.kind == "directory":
+        return
+    source, name = file.root.partition("/")[0], file.entry.name
+    stem = posixpath.splitext(posixpath.basename(name))[0]
+    if is_id_root(file.root):
+        yield JoinedFiles(source, stem.rsplit("_", 2)[0], masks=[file])
+    elif why_skipped(name) and not is_folder(file.entry):
+        yield JoinedFiles(source, stem, others=[file])
+    else:
+        yield JoinedFiles(source, stem, first=[file])
 
 
 def match_masks(
-    rows: Iterable[_Row], objects: Sequence[ObjectFields], files: Container[str]
-) -> Iterator[tuple[_Row, int | Fault]]:
+    rows: Iterable[Row], objects: Sequence[ObjectFields], files: Container[str]
+) -> Iterator[tuple[Row, int | Fault]]:
     """Yield each row of masks with the index of its object, or with why it has none.
 
     Args:
@@ -182,7 +153,7 @@ def _distance(edges: Sequence[float], found: ObjectFields) -> float:
 
 @dataclass(frozen=True)
 class OpenImagesReader:
-    """Makes the samples of a partition of images and rows.
+    """Makes the sample of an image and its rows.
 
     Attributes:
         splitting: rule that decides the split of a sample.
@@ -198,44 +169,25 @@ class OpenImagesReader:
     allow_unannotated: bool = False
     has_masks: bool = False
 
-    def __call__(self, grouped: tuple[Partition, Iterable[_Parts]]) -> Iterator[Item]:
-        """Yield samples, rejects, and notes on what the rows hold."""
-        (source, _), batches = grouped
-        joined: dict[str, tuple[list[ListedFile], list[_Row]]] = {}
-        for part in (part for batch in batches for part in batch.parts):
-            files, rows = joined.setdefault(part.image_id, ([], []))
-            files += part.files
-            rows += part.rows
-        for image_id, (files, rows) in joined.items():
-            images, masks = [], dict[str, ListedFile]()
-            for file in sorted(files, key=lambda file: file.entry.name):
-                if is_id_root(file.root):
-                    masks[posixpath.basename(file.entry.name)] = file
-                elif why_skipped(file.entry.name) and not is_folder(file.entry):
-                    yield note_skipped(self.splitting, source, file.entry.name)
-                else:
-                    images.append(file)
-            split = self.splitting.split_for(source, image_id)
-            for item in self._items(image_id, images, sorted(rows), masks):
-                yield msgspec.structs.replace(item, split=split)
+    def __call__(self, joined: JoinedFiles) -> Iterator[Item]:
+        """Yield the sample of an image id or its rejects, and a note on what the rows hold."""
+        for file in joined.others:
+            yield note_skipped(self.splitting, joined.source, file.entry.name)
+        split = self.splitting.split_for(joined.source, joined.name)
+        for item in self._items(joined):
+            yield msgspec.structs.replace(item, split=split)
 
     @functools.cached_property
     def _class_names(self) -> frozenset[str]:
         labels = read_label_file(read_uri(self.classes, self.access), 1, self.classes)
         return frozenset(label.name for label in labels)
 
-    def _items(
-        self,
-        image_id: str,
-        images: list[ListedFile],
-        all_rows: list[_Row],
-        masks: Mapping[str, ListedFile],
-    ) -> Iterator[Item]:
+    def _items(self, joined: JoinedFiles) -> Iterator[Item]:
         """Yield the sample of an image and its dropped rows, or rejects, without their split."""
-        more = [row for row in all_rows if row[0] in (ROTATION, MASKS) and image_id]
-        rows = [row for row in all_rows if row[0] not in (ROTATION, MASKS) or not image_id]
-        ids = tuple(_id_of(row) for row in rows)
-        names = sorted(file.entry.name for file in images)
+        image_id, images = joined.name, joined.first
+        rows = [row for row in joined.rows if row[0] not in (ROTATION, MASKS) or not image_id]
+        ids = tuple(map(_id_of, rows))
+        names = [file.entry.name for file in images]
         if not image_id:
             for one, (*_, (detail,)) in zip(ids, rows, strict=True):
                 yield _rejected("E-ANN-ROW", detail, "", "", one)
@@ -249,25 +201,22 @@ class OpenImagesReader:
         elif images and not rows and not self.allow_unannotated:
             yield _rejected("E-ANN-MISSING", "no row names it", image_id, *names)
         elif images:
-            yield from self._sample(image_id, images[0], rows, more, masks)
+            yield from self._sample(joined, images[0])
 
-    def _sample(
-        self,
-        image_id: str,
-        image: ListedFile,
-        rows: list[_Row],
-        more: list[_Row],
-        masks: Mapping[str, ListedFile],
-    ) -> Iterator[Item]:
+    def _sample(self, joined: JoinedFiles, image: ListedFile) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped rows, and a note on what it holds."""
+        masks = {posixpath.basename(file.entry.name): file for file in joined.masks}
+        by_kind: dict[str, list[Row]] = {kind: [] for kind in _NEEDED}
+        for row in joined.rows:
+            by_kind[row[0]].append(row)
         objects: list[ObjectFields] = []
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
         ids: list[int | str] = []
-        name, seen = image.entry.name, set[tuple[str, ...]]()
+        image_id, name, seen = joined.name, image.entry.name, set[tuple[str, ...]]()
         found = {BOXES, "instance_masks"} if self.has_masks else {BOXES}
         orientation = 0
-        for row in (row for row in more if row[0] == ROTATION):
+        for row in by_kind[ROTATION]:
             (cell,) = row[2]
             turn = _ORIENTATIONS.get(cell.removesuffix(".0"))
             if turn is None or orientation not in (0, turn):
@@ -275,7 +224,7 @@ class OpenImagesReader:
                 yield _rejected("E-ANN-ROW", detail, image_id, name, _id_of(row))
             else:
                 orientation = turn
-        for row in rows:
+        for row in (*by_kind[BOXES], *by_kind[LABELS]):
             kind, _, cells = row
             opened = self._open(kind, cells)
             if (kind, *cells) in seen:
@@ -294,7 +243,7 @@ class OpenImagesReader:
                 attributes.append(flags)
                 found |= known
         files = [image]
-        for row, match in match_masks((row for row in more if row[0] == MASKS), objects, masks):
+        for row, match in match_masks(by_kind[MASKS], objects, masks):
             if isinstance(match, tuple):
                 yield _rejected(*match, image_id, name, _id_of(row))
             else:
@@ -326,8 +275,7 @@ class OpenImagesReader:
         bbox = xmin, ymin, xmax - xmin, ymax - ymin
         is_group = int(flags.get("group_of") == 1)
         found = ObjectFields(class_name, bbox, bbox[2] * bbox[3], is_group)
-        is_inside = 0 <= xmin < xmax <= 1 and 0 <= ymin < ymax <= 1  # nearly always
-        return found if is_inside else check_bbox(bbox) or found
+        return check_bbox(bbox) or found
 
 
 @functools.lru_cache(maxsize=4**5)
@@ -352,38 +300,6 @@ def _rejected(code: str, detail: str, key: str, name: str, *ids: int | str) -> R
     return Rejected(stage="read_openimages", split="", annotation_ids=ids, **facts)
 
 
-def _id_of(row: _Row) -> int | str:
+def _id_of(row: Row) -> int | str:
     kind, line, _ = row
     return line if kind == BOXES else f"{kind}:{line}"
-
-
-@dataclass(eq=False)
-class JoinRows(beam.PTransform):
-    """Listed files -> partitions of the files and of the rows of tables, joined on the image's id.
-
-    Attributes:
-        tables: split, kind and URI of each table.
-        access: credentials and limits for stores.
-    """
-
-    tables: Sequence[tuple[str, str, str]]
-    access: Access = DEFAULT_ACCESS
-
-    def expand(
-        self, files: beam.PCollection[ListedFile]
-    ) -> beam.PCollection[tuple[Partition, Any]]:
-        """Group files and rows by split and image id."""
-        tables = files.pipeline | "Tables" >> beam.Create(self.tables)
-        if not is_in_process(files.pipeline):
-            tables |= "Spread" >> beam.Reshuffle()
-        rows = tables | "ReadRows" >> beam.FlatMap(read_parts, self.access)
-        images = files | "NameFiles" >> beam.FlatMap(part_of_file)
-        by_id = BatchByName(_name_of, _Parts)
-        # Batched before they are flattened: FnApiRunner holds what it flattens.
-        batches = (rows | "BatchRows" >> by_id, images | "BatchImages" >> by_id)
-        spool = spool_for(files.pipeline, self.access.spool_dir)
-        return batches | "JoinOnId" >> GroupBatches(_Parts, spool)
-
-
-def _name_of(part: _Part) -> tuple[str, str]:
-    return part.source, part.image_id

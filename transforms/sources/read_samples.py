@@ -19,7 +19,7 @@ from beam_tfrec.schemas.columns import ColumnFacts, add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import DigestValues, Splitting, split_without_bucket
 from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
@@ -97,12 +97,8 @@ A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dr
 rejects and their annotations, so a note must not count these again.
 """
 
-_NOTHING_EXCLUDED: Mapping[str, str] = {}
-
 _MAX_NOTES = 4096
-
 _MAX_CLASS_NAMES = 1_000_000
-
 _MAX_HASHED_BYTES = 2**30  # a larger file is compared by its pin instead of its checksum
 
 
@@ -128,6 +124,21 @@ def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") ->
     """Return the note of a listed file that is not read: by its name, or by a list of names."""
     split = splitting.split_of_other(source, name)
     return SplitSource(split, listed=1, skipped={why or why_skipped(name) or "not_in_list": 1})
+
+
+def reject_file(
+    splitting: Splitting,
+    source: str,
+    file: ListedFile,
+    stage: str,
+    fault: tuple[str, str],
+    annotation_ids: tuple[int | str, ...] = (),
+) -> Rejected:
+    """Return the reject of a listed file that makes no sample; its name is the key."""
+    name = file.entry.name
+    split = splitting.split_of_other(source, name)
+    sample = Sample(split, name, -1, (Blob(file.root, name),), b"", annotation_ids)
+    return sample.reject(stage, *fault)
 
 
 class SplitCounter:
@@ -156,7 +167,7 @@ class SplitCounter:
             is_sample = isinstance(item, Sample) or item.scope is Scope.SAMPLE
             counts["listed"] += is_sample
             counts["annotations"] += len(item.annotation_ids)
-            if item.key in self._excluded.get(item.split, _NOTHING_EXCLUDED):
+            if item.key in self._excluded.get(item.split, ()):
                 self._check_excluded(item)
                 counts["excluded_images"] += is_sample
                 counts["excluded_annotations"] += len(item.annotation_ids)
@@ -178,11 +189,9 @@ class SplitCounter:
     def _check_excluded(self, item: Sample | Rejected) -> None:
         """Check that an excluded sample still has the file that was rejected."""
         name = self._excluded[item.split][item.key]
-        if (
-            isinstance(item, Sample)
-            and name
-            and name not in [blob.file_name for blob in item.blobs]
-        ):
+        if not (name and isinstance(item, Sample)):
+            return
+        if name not in [blob.file_name for blob in item.blobs]:
             now = repr(item.blobs[0].file_name) if item.blobs else "no file"
             what = f"it was rejected with file {name!r}, and has {now} now"
             remedy = "give --exclude the rejected.jsonl of a run of these sources"
@@ -229,9 +238,8 @@ def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
     Raises:
         RuntimeError: `E-ANN-LABELS` when labels contradict each other.
     """
-    return unite_labels(
-        (label for source in sources for label in source.labels), "all annotation files"
-    )
+    labels = (label for source in sources for label in source.labels)
+    return unite_labels(labels, "all annotation files")
 
 
 def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
@@ -346,14 +354,9 @@ class ReadSamples(beam.PTransform):
 
     def expand(self, pieces: beam.PCollection) -> SourceSamples:
         """Read every piece."""
-        identified = (
-            pieces.pipeline
-            | "Once" >> beam.Impulse()
-            | "IdentifySources"
-            >> beam.FlatMap(
-                _identify_sources, self.source_files, self.exclude, self.access, [*self.labels]
-            )
-        )
+        of_sources = self.source_files, self.exclude, self.access, [*self.labels]
+        once = pieces.pipeline | "Once" >> beam.Impulse()
+        identified = once | "IdentifySources" >> beam.FlatMap(_identify_sources, *of_sources)
         sides, counts = {}, [identified]
         if self.splitting.group_table or self.classes_of:
             # Late, since few runs need it.
@@ -364,13 +367,10 @@ class ReadSamples(beam.PTransform):
             sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
             if groups := tables.get("groups"):
                 counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
-        read = pieces | "Read" >> beam.ParDo(
-            _Read(
-                self.read, self.exclude, self.access, self.splitting, frozenset(self.source_files)
-            ),
-            beam.pvalue.AsList(identified),
-            **sides,
-        ).with_outputs("rejected", "sources", main="samples")
+        splits = [*self.source_files]
+        reader = _Read(self.read, self.exclude, self.access, self.splitting, splits)
+        step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
+        read = pieces | "Read" >> step.with_outputs("rejected", "sources", main="samples")
         sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
         return SourceSamples(read.samples, read.rejected, sources)
 
@@ -391,6 +391,7 @@ class AddSplitSources(beam.PTransform):
         )
 
 
+@dataclass(eq=False)
 class _Read(beam.DoFn):
     """Runs a reader; yields its counts at the end of a bundle.
 
@@ -399,34 +400,26 @@ class _Read(beam.DoFn):
     If files were hashed after reading, the hash of a changed file would go with the old samples.
     """
 
-    def __init__(
-        self,
-        read: Callable[[Any], Iterable[Item]],
-        exclude: str,
-        access: Access,
-        splitting: Splitting,
-        splits: frozenset[str],
-    ) -> None:
-        self._read = read
-        self._exclude = exclude
-        self._access = access
-        self._splitting = splitting
-        self._splits = splits
-        self._reader: Any = None
+    read: Any
+    exclude: str
+    access: Access
+    splitting: Splitting
+    splits: Collection[str]
 
     def setup(self) -> None:
+        self._has_tables = False
         self._excluded: dict[str, dict[str, str]] = {}
-        if self._exclude:
-            found = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+        if self.exclude:
+            found = excluded_keys(read_uri(self.exclude, self.access), self.exclude)
             for split, keys in found.items():
-                of_source = split if split in self._splits else split_without_bucket(split)
+                of_source = split if split in self.splits else split_without_bucket(split)
                 self._excluded[of_source] = {**self._excluded.get(of_source, {}), **keys}
 
     def start_bundle(self) -> None:
         # A new counter, since the last bundle may have failed.
         self._counter = SplitCounter(self._excluded)
-        if self._splitting.groups is not None:
-            self._splitting.groups.found[:] = False
+        if self.splitting.groups is not None:
+            self.splitting.groups.found[:] = False
 
     def process(
         self,
@@ -435,19 +428,18 @@ class _Read(beam.DoFn):
         groups: DigestValues | None = None,
         assigned: DigestValues | None = None,
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        if self._reader is None:
-            self._reader = self._read
-            if groups or assigned:
-                self._splitting = self._splitting.with_tables(groups, assigned)
-                self._reader = replace(self._reader, splitting=self._splitting)
-        for item in self._counter.admit(self._reader(piece)):
+        if (groups or assigned) and not self._has_tables:
+            self._has_tables = True
+            self.splitting = self.splitting.with_tables(groups, assigned)
+            self.read = replace(self.read, splitting=self.splitting)
+        for item in self._counter.admit(self.read(piece)):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
         sources = self._counter.split_sources()
-        if self._splitting.groups is not None:
-            found = int(self._splitting.groups.found.sum())
-            sources.append(SplitSource(self._splitting.splits(())[0], unused_keys=-found))
+        if self.splitting.groups is not None:
+            found = int(self.splitting.groups.found.sum())
+            sources.append(SplitSource(self.splitting.splits(())[0], unused_keys=-found))
         for source in sources:
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
             yield beam.pvalue.TaggedOutput("sources", windowed)

@@ -7,7 +7,7 @@ annotation file, for layouts of objects and for the layout of tables.
 """
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,14 +33,7 @@ from beam_tfrec.schemas.fields import (
 )
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.join_files import (
-    NO_SIDE,
-    OTHER_SIDE,
-    PNG,
-    JoinedFiles,
-    NamedFile,
-    NameList,
-)
+from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
     MAX_IMAGE_BYTES,
@@ -49,7 +42,12 @@ from beam_tfrec.transforms.sources.list_blobs import (
     pin_all,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.read_samples import (
+    Item,
+    SplitSource,
+    note_skipped,
+    reject_file,
+)
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     DEFAULT_REMOTE_READERS,
@@ -58,6 +56,7 @@ from beam_tfrec.transforms.storage import (
     open_storage,
 )
 
+STAGE = "read_sidecar"
 _NO_OTHERS: Mapping[str, str] = {}
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
@@ -67,14 +66,42 @@ class SideSample(msgspec.Struct, frozen=True):
     """Content of an annotation file.
 
     Attributes:
-        sample: sample without split, key, position and image.
-        bad: dropped annotations, with reasons.
         note: note with class names and other facts, without split.
+        fields: as in `Sample`.
+        payload: as in `Sample`.
+        annotation_ids: as in `Sample`.
+        bad: dropped annotations, with reasons.
     """
 
-    sample: Sample
-    bad: list[BadAnnotation]
     note: SplitSource
+    fields: bytes
+    payload: bytes = b""
+    annotation_ids: tuple[int | str, ...] = ()
+    bad: list[BadAnnotation] = []
+
+    @property
+    def all_ids(self) -> tuple[int | str, ...]:
+        """Ids of all annotations, including dropped ones."""
+        return (*self.annotation_ids, *(bad.annotation_id for bad in self.bad))
+
+    def items(
+        self, at: Sample, stage: str, entries: Iterable[Entry | None] = (), where: str = ""
+    ) -> Iterator[Item]:
+        """Yield the sample, a reject of each dropped annotation, and the note.
+
+        Args:
+            at: sample without fields.
+            stage: name of the reader.
+            entries: listed entries of its blobs; none if they are pinned.
+            where: beginning of the rejects' details.
+        """
+        content = {"fields": self.fields, "payload": self.payload}
+        sample = msgspec.structs.replace(at, **content, annotation_ids=self.annotation_ids)
+        yield pin_all(sample, entries)
+        for one, code, detail in self.bad:
+            dropped = msgspec.structs.replace(at, annotation_ids=(one,))
+            yield dropped.reject(stage, code, where + detail)
+        yield msgspec.structs.replace(self.note, split=at.split)
 
 
 def read_objects(
@@ -114,7 +141,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
     found += ["keypoints"] if side.num_keypoints else []
     note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
-    return SideSample(_sample(pack(fields), payload, ids), [*side.bad, *bad], note)
+    return SideSample(note, pack(fields), payload, ids, [*side.bad, *bad])
 
 
 def read_values(
@@ -141,11 +168,7 @@ def read_values(
         if cells.get(path) is not None and values is not None:
             row[path] = list(values) if wanted.repeated else values[0]
     columns = [ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in types]
-    return SideSample(_sample(*fields_of_row(row)), [], SplitSource("", columns=columns, rows=1))
-
-
-def _sample(fields: bytes, payload: bytes, annotation_ids: tuple[int | str, ...] = ()) -> Sample:
-    return Sample("", "", -1, (), fields, annotation_ids, payload=payload)
+    return SideSample(SplitSource("", columns=columns, rows=1), *fields_of_row(row))
 
 
 @dataclass(frozen=True)
@@ -185,14 +208,14 @@ class SideReader:
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
             by = "a PNG of masks has its name" if joined.masks else "a list of images names it"
-            yield self._rejected(source, named, "E-IMG-MISSING", by)
+            yield self._reject(source, named, ("E-IMG-MISSING", by))
         if len(images) == len(files) == 1:
             file, text = files.pop()
             yield from self._items(joined, images[0], self._open(file, text), text)
         elif files or not self.allow_unannotated:
             missing = "no file names it" if self.join_by else "no annotation file has its name"
             why = fault if files else ("E-ANN-MISSING", missing)
-            yield from (self._rejected(source, image, *why) for image in images)
+            yield from (self._reject(source, image, why) for image in images)
         else:
             for image in images:
                 yield from self._items(joined, image, self.read(None))
@@ -200,7 +223,7 @@ class SideReader:
         for file, text in files:
             name = file.entry.name
             if images or any(matches(name, glob) for glob in own):
-                yield self._imageless(source, file, text, *fault)
+                yield self._imageless(source, file, text, fault)
             else:
                 yield note_skipped(self.splitting, source, name, "label_without_image")
 
@@ -214,7 +237,7 @@ class SideReader:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
         source, masks = joined.source, {file.root: file.entry for file in joined.masks}
         if isinstance(opened, tuple):
-            yield self._rejected(source, image, *opened)
+            yield self._reject(source, image, opened)
             return
         key = image.entry.name
         if text is None:
@@ -224,27 +247,20 @@ class SideReader:
             split = self.splitting.split_for(source, key, fields, key)
         roots = [mask_root(source, kind) for kind in self.masks]
         blobs = (Blob(image.root, key), *(Blob(root, f"{joined.name}.png") for root in roots))
-        sample = msgspec.structs.replace(
-            opened.sample, split=split, key=key, position=image.position, blobs=blobs
-        )
-        yield pin_all(sample, [image.entry, *map(masks.get, roots)])
-        for bad in opened.bad:
-            ids = (bad.annotation_id,)
-            yield self._rejected(source, image, bad.code, bad.detail, ids, split)
-        found = [*opened.note.found, *self.masks]
-        yield msgspec.structs.replace(opened.note, split=split, found=found)
+        at = Sample(split, key, image.position, blobs, b"")
+        yield from opened.items(at, STAGE, [image.entry, *map(masks.get, roots)])
+        if self.masks:
+            yield SplitSource(split, found=[*self.masks])
 
-    def _imageless(
-        self, source: str, file: ListedFile, text: bytes, code: str, detail: str
-    ) -> Rejected:
+    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Fault) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
-            return self._rejected(source, file, *opened)
+            return self._reject(source, file, opened)
+        code, detail = fault
         if self.join_by:
             detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
-        ids = *opened.sample.annotation_ids, *(bad.annotation_id for bad in opened.bad)
-        return self._rejected(source, file, code, detail, ids)
+        return self._reject(source, file, (code, detail), opened.all_ids)
 
     def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
         """Parse an annotation file, or return why it cannot be read."""
@@ -255,25 +271,10 @@ class SideReader:
             return code, f"{file.entry.name}: {detail}"
         return opened
 
-    def _rejected(
-        self,
-        source: str,
-        file: ListedFile,
-        code: str,
-        detail: str,
-        annotation_ids: tuple[int | str, ...] = (),
-        split: str = "",
+    def _reject(
+        self, source: str, file: ListedFile, fault: Fault, ids: tuple[int | str, ...] = ()
     ) -> Rejected:
-        name = file.entry.name
-        return Rejected(
-            code=code,
-            stage="read_sidecar",
-            split=split or self.splitting.split_of_other(source, name),
-            key=name,
-            annotation_ids=annotation_ids,
-            file_name=name,
-            detail=detail,
-        )
+        return reject_file(self.splitting, source, file, STAGE, fault, ids)
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ class SideNames:
     lists: Mapping[str, NameList] = field(default_factory=dict)
     masks: tuple[str, ...] = field(default=(), kw_only=True)
 
-    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+    def __call__(self, file: ListedFile) -> Iterator[JoinedFiles]:
         """Yield a listed file with its join name; nothing for folders and unused files."""
         name = file.entry.name
         source, _, kind = file.root.partition("/")
@@ -307,17 +308,17 @@ class SideNames:
         is_listed = self.is_listed(file, stem)
         if kind in self.masks:
             if is_listed and name.endswith(".png") and not why_skipped(name):
-                yield NamedFile(source, stem, PNG, file)
+                yield JoinedFiles(source, stem, masks=[file])
         elif kind:
             glob = self.globs[source]
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
             if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
-                yield NamedFile(source, stem, 1, file)
+                yield JoinedFiles(source, stem, second=[file])
         elif not is_listed or (why_skipped(name) and not is_folder(file.entry)):
             if not name.lower().endswith(self.suffix):  # annotation files may be in the same folder
-                yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+                yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
         else:
-            yield NamedFile(source, name if self.whole else stem, 0, file)
+            yield JoinedFiles(source, name if self.whole else stem, first=[file])
 
     def stem(self, file: ListedFile) -> str:
         """Return a file's name without extension, equal for an image and its annotation file."""
@@ -328,14 +329,14 @@ class SideNames:
         names = self.lists.get(file.root.partition("/")[0])
         return names is None or stem in names.names
 
-    def listed(self, source: str) -> Iterator[NamedFile]:
+    def listed(self, source: str) -> Iterator[JoinedFiles]:
         """Yield the names in the list of a source, so that names without an image are found."""
         for name in sorted(self.lists[source].names):
-            yield NamedFile(source, name, NO_SIDE, ListedFile(source, Entry(name, 0, "")))
+            yield JoinedFiles(source, name)
 
     def reads(self, file: ListedFile) -> bool:
         """Return whether a listed file is an image or an annotation file."""
-        return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
+        return file.entry.kind == "file" and any(not named.others for named in self(file))
 
 
 def named_image(side_name: str, value: str) -> str:
@@ -362,7 +363,7 @@ def named_image(side_name: str, value: str) -> str:
     return name if "/" in name or not name else posixpath.join(folder, name)
 
 
-def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> NamedFile:
+def name_by_field(piece: tuple[JoinedFiles, list[bytes]], field_path: str) -> JoinedFiles:
     """Set an annotation file's join name to the image's name in a field; return images unchanged.
 
     Args:
@@ -372,7 +373,7 @@ def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> Name
     named, texts = piece
     if not texts:
         return named
-    own_name, value = named.file.entry.name, value_at(texts[0], field_path)
+    own_name, value = named.second[0].entry.name, value_at(texts[0], field_path)
     # Listed names have no NUL, so a file without an image's name is joined with nothing.
     name = named_image(own_name, value) if value else f"\0{own_name}"
     return msgspec.structs.replace(named, name=name)
@@ -386,7 +387,7 @@ def _why_unread(entry: Entry) -> str:
     return too_large if entry.size_bytes > MAX_IMAGE_BYTES else ""
 
 
-def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
+def _bytes_of_all(files: JoinedFiles) -> int:
     """Return the weight of files in a batch, in bytes."""
     read = (file.entry for file in files.second if not _why_unread(file.entry))
     return _BYTES_EACH + sum(entry.size_bytes for entry in read)
@@ -394,7 +395,7 @@ def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
 
 @dataclass(eq=False)
 class ReadTexts(beam.PTransform):
-    """Named or joined files -> each with the content of its annotation files, in any order.
+    """Files before or after the join -> each with its annotation files' contents, in any order.
 
     A file that has changed since the listing stops the run. The content of a file that cannot be
     read, such as a folder or a file above the size limit, is empty.
@@ -408,8 +409,8 @@ class ReadTexts(beam.PTransform):
     access: Access = DEFAULT_ACCESS
 
     def expand(
-        self, files: beam.PCollection[NamedFile | JoinedFiles]
-    ) -> beam.PCollection[tuple[Any, list[bytes]]]:
+        self, files: beam.PCollection[JoinedFiles]
+    ) -> beam.PCollection[tuple[JoinedFiles, list[bytes]]]:
         """Read every annotation file."""
         read = beam.ParDo(_ReadTexts(self.roots, self.access))
         # With equal minimum and maximum, Beam does not adapt the size to measured times.
@@ -419,25 +420,24 @@ class ReadTexts(beam.PTransform):
         return files | "Hold" >> hold | "Read" >> read
 
 
+@dataclass(eq=False)
 class _ReadTexts(beam.DoFn):
     """Reads annotation files with several threads, since latency dominates for small files."""
 
-    def __init__(self, roots: Mapping[str, str], access: Access) -> None:
-        self._roots, self._access = roots, access
+    roots: Mapping[str, str]
+    access: Access
 
     def setup(self) -> None:
-        self._storages = {
-            name: open_storage(uri, self._access) for name, uri in self._roots.items()
-        }
+        self._storages = {name: open_storage(uri, self.access) for name, uri in self.roots.items()}
         self._pool = ThreadPoolExecutor(DEFAULT_REMOTE_READERS)
 
     def teardown(self) -> None:
         self._pool.shutdown()
 
-    def process(self, held: list[Any]) -> Iterator[tuple[Any, list[bytes]]]:
+    def process(self, held: list[JoinedFiles]) -> Iterator[tuple[JoinedFiles, list[bytes]]]:
         yield from zip(held, self._pool.map(self._texts, held), strict=True)
 
-    def _texts(self, files: NamedFile | JoinedFiles) -> list[bytes]:
+    def _texts(self, files: JoinedFiles) -> list[bytes]:
         return [
             b""
             if _why_unread(file.entry)

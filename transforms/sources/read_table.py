@@ -7,7 +7,7 @@ makes the samples of a piece. `table_rows.py` parses the rows.
 import functools
 import itertools
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apache_beam as beam
@@ -25,17 +25,16 @@ from beam_tfrec.schemas.columns import (
     matches,
     text_of,
 )
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import fields_of_row, labels_of
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.shuffle.elements import is_in_process
+from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.hugging_face import (
     NO_FEATURES,
     RowFault,
     StoredFeatures,
-    StoredImage,
     class_of,
     open_image,
     open_objects,
@@ -50,16 +49,16 @@ from beam_tfrec.transforms.sources.list_blobs import (
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
-    BadRow,
     OpenTable,
     Row,
     TableFile,
     divide_file,
     open_table,
     read_features,
+    require_columns,
 )
 from beam_tfrec.transforms.storage import Access, find_uri, is_local, open_storage, split_uri
-from beam_tfrec.transforms.storage.staging import Stager, Staging
+from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_table"
 
@@ -117,23 +116,16 @@ class TableReader:
             return
         whole = {self.image_column, self.objects.path} - {""} if self.stores_images else ()
         table = open_table(file, self.access, self.max_cell_bytes, whole)
-        wanted = {self.image_column, self.key_column, *self.splitting.fields.values()}
-        missing = wanted.union(self.label_columns).difference(table.columns, {""})
-        if table.columns and missing:
-            what = f"has no column {min(missing)!r}"
-            remedy = f"name one of {', '.join(table.columns[:20])}"
-            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
-        if self.objects.path not in {"", *table.features.columns}:
-            what = f"has no column {self.objects.path!r}"
-            raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, "name another column"))
+        if table.columns:
+            named = self.image_column, self.key_column, *self.label_columns
+            needed = filter(None, [*named, *self.splitting.fields.values()])
+            require_columns(file.where, needed, table.columns)
+        if self.objects.path:
+            require_columns(file.where, [self.objects.path], table.features.columns)
         notes: dict[str, _SplitNotes] = {}
         stager = Stager(self.staging) if self.stores_images and self.staging else None
         for row in table.rows:
-            for item, image in self._read_row(row, file, table, notes):
-                if image is not None and stager and isinstance(item, Sample):
-                    yield from stager.add(item, item.blobs[0], [image.data])
-                else:
-                    yield item
+            yield from self._read_row(row, file, table, notes, stager)
         if stager:
             yield from stager.flush()
         labels = self._labels_of(table.features)
@@ -143,40 +135,42 @@ class TableReader:
             yield SplitSource(split, labels=labels, class_names=others, columns=facts, rows=rows)
 
     def _read_row(
-        self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, _SplitNotes]
-    ) -> Iterator[tuple[Item, StoredImage | None]]:
-        """Yield the sample of a row with its stored image, or rejects; add to the notes."""
+        self,
+        row: Row,
+        file: TableFile,
+        table: OpenTable,
+        notes: dict[str, _SplitNotes],
+        stager: Stager | None,
+    ) -> Iterator[Item]:
+        """Yield the sample of a row, or rejects; add to the notes."""
         number, _, cells = row
+        where = f"{file.entry.name} {_place_of(row)}: "
         # A rejected row without a key must not get another row's key, since --exclude uses keys.
         prefix = f"{file.entry.name}:" if self.key_column else file.prefix
         key, split = f"{prefix}{number}", file.split if self.splitting.is_given else ""
         code, image, side = "E-ROW-KEY", None, None
         lost: tuple[int | str, ...] = ()
         try:
-            if isinstance(cells, BadRow):
+            if isinstance(cells, tuple):
                 raise RowFault(*cells)
             if self.key_column:
                 key = self._key_of(cells)
             split = split or self._drawn_split(cells, key, file, row)
             if self.objects.path:
                 side = open_objects(cells, self.objects, table.features)
-                lost = *side.sample.annotation_ids, *(bad.annotation_id for bad in side.bad)
+                lost = side.all_ids
             code = "E-ROW-PATH"
-            blobs: tuple[Blob, ...]
             if self.stores_images:
                 image = open_image(cells.get(self.image_column), self.image_column)
-                name = key if self.key_column else f"{file.entry.name}:{number}"
-                blobs = (image.blob(name),)
-            else:
-                blobs = self._blobs_of(cells, file.split)
+            blobs = self._blobs_of(cells, file.split)
             code = "E-ROW-TYPE"
             if side is None:
                 of_row = self._cells_of(cells, table)
         except ValueError as error:
             code = error.code if isinstance(error, RowFault) else code
             split = split or self.splitting.split_of_other(file.split, key)
-            detail = f"{file.entry.name} {_place_of(row)}: {error}"
-            yield _rejected(code, split, key, detail, lost), None
+            sample = Sample(split, key, -1, (), b"", lost)
+            yield sample.reject(STAGE, code, f"{where}{error}")
             return
         position = file.place << _ROW_BITS | number
         if split not in notes:
@@ -185,17 +179,20 @@ class TableReader:
         if side is None:
             kept, kinds, names = of_row
             fields, payload = fields_of_row(kept, self.sequence_columns)
-            notes[split][0].add(kept, kinds, is_large=bool(payload))
-            notes[split][1].update(names)
-            yield Sample(split, key, position, blobs, fields, payload=payload), image
-            return
-        notes[split][1].update(side.note.class_names)
-        yield msgspec.structs.replace(side.note, split=split, class_names=[]), None
-        for bad in side.bad:
-            detail, ids = f"{file.entry.name} {_place_of(row)}: {bad.detail}", (bad.annotation_id,)
-            yield _rejected(bad.code, split, key, detail, ids), None
-        known = {"split": split, "key": key, "position": position, "blobs": blobs}
-        yield msgspec.structs.replace(side.sample, **known), image
+            notes[split][0].add(kept, kinds)
+            items: Iterable[Item] = [Sample(split, key, position, blobs, fields, payload=payload)]
+        else:
+            names = tuple(side.note.class_names)
+            bare = msgspec.structs.replace(side.note, class_names=[])
+            side = msgspec.structs.replace(side, note=bare)
+            items = side.items(Sample(split, key, position, blobs, b""), STAGE, where=where)
+        notes[split][1].update(names)
+        for item in items:
+            if image and isinstance(item, Sample):
+                name = key if self.key_column else f"{file.entry.name}:{number}"
+                yield from stage_image(item, image[0], image[1] or name, stager)
+            else:
+                yield item
 
     def _cells_of(
         self, cells: dict[str, Cell], table: OpenTable
@@ -245,8 +242,8 @@ class TableReader:
         return self.splitting.split_for(file.split, key, fields, f"{file.where} {_place_of(row)}")
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
-        """Return the blob of a row's image; none without an image column."""
-        if not self.image_column:
+        """Return the blob of a row's image; none without a column of names."""
+        if self.stores_images or not self.image_column:
             return ()
         cell = cells.get(self.image_column)
         if not isinstance(cell, str) or not cell:
@@ -374,11 +371,6 @@ def _without_big(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
 
 
-def _rejected(code: str, split: str, key: str, detail: str, ids: tuple[int | str, ...]) -> Rejected:
-    facts = {"code": code, "split": split, "key": key, "detail": detail}
-    return Rejected(stage=STAGE, annotation_ids=ids, **facts)
-
-
 def _place_of(row: Row) -> str:
     number, line, _ = row
     return f"line {line}" if line else f"row {number}"
@@ -408,21 +400,12 @@ class PlanTables(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find files, and divide each one."""
-        files = (
-            root
-            | "GivenFiles" >> beam.Create(sorted(self.files.items()))
-            | "FindFiles" >> beam.FlatMap(find_tables, self.access)
-        )
-        tallies = None
-        if self.folders:
-            uris = {name: uri for name, (uri, _) in self.folders.items()}
-            is_read = functools.partial(is_table, folders=self.folders)
-            listing = ListFiles(uris, self.access, self.in_order, is_read)
-            listed = root | "ListFiles" >> listing
-            tallies = listed.tallies
-            picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
-            files = (files, picked) | "AllFiles" >> beam.Flatten()
+        given = root | "GivenFiles" >> beam.Create(sorted(self.files.items()))
+        found = given | "FindFiles" >> beam.FlatMap(find_tables, self.access)
+        uris = {name: uri for name, (uri, _) in self.folders.items()}
+        is_read = functools.partial(is_table, folders=self.folders)
+        listed = root | "ListFiles" >> ListFiles(uris, self.access, self.in_order, is_read)
+        picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
+        files = (found, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
-        if not is_in_process(root.pipeline):
-            pieces |= "Spread" >> beam.Reshuffle()
-        return SourcePieces(pieces, tallies)
+        return SourcePieces(spread(pieces), listed.tallies)

@@ -15,7 +15,6 @@ import itertools
 import lzma
 import operator
 import re
-import shutil
 import tarfile
 import zlib
 from collections import Counter
@@ -28,13 +27,14 @@ import msgspec
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources import list_blobs
+from beam_tfrec.transforms.sources.read_blobs import unpack
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
 from beam_tfrec.transforms.storage import (
@@ -46,8 +46,7 @@ from beam_tfrec.transforms.storage import (
     open_stored,
     read_uri,
 )
-from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
-from beam_tfrec.transforms.storage.staging import Stager, Staging, staged_image
+from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_tar"
 REFUSED = (".tar.zst", ".tar.lz4", ".txz", ".tbz2", ".tar.lzma", ".tar.z")
@@ -63,7 +62,6 @@ NOT_A_FILE = "not_a_file"
 _TEXTS = _CLASS, _CAPTION, _JSON = "cls", "txt", "json"  # extensions of members to read at once
 _NUMBER_BITS, _FILE_BITS = 34, 20  # bits of a position: samples of a file, files of a source
 _MAX_TEXT_BYTES = 16 << 20
-_UNPACKED_AT_ONCE_BYTES = 1 << 20
 # A request to a bucket takes as long as the transfer of a megabyte. So smaller images are read
 # over, and larger ones are skipped. A disk has no such latency.
 _REMOTE_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 16 << 10
@@ -176,7 +174,7 @@ class TarReader:
                 or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
-        classes: dict[str, set[str]] = {}
+        classes: dict[str, int] = {}
         stream, is_unpacked = self._open_file(file)
         stager = Stager(self.staging) if is_unpacked and self.staging else None
         found = self._members(file, stream, left_out)
@@ -188,19 +186,17 @@ class TarReader:
                     same.append(part)
             for item in self._items(file, number, key, parts, classes):
                 if is_unpacked and isinstance(item, Sample):
-                    yield from _stage(item, stream, stager)
+                    blob = item.blobs[0]
+                    stream.seek(blob.offset)
+                    yield from stage_image(item, stream.read(blob.length), blob.member, stager)
                 else:
                     yield item
         if stager:
             yield from stager.flush()
         for (split, why), count in left_out.items():
             yield SplitSource(split, listed=count, skipped={why: count})
-        for split, names in classes.items():
-            if self.label_file:
-                yield SplitSource(split, class_names=sorted(names))
-            else:  # with all lower numbers, so that none of them moves
-                numbers = range(max(map(int, names)) + 1)
-                yield SplitSource(split, labels=[Label(n, str(n)) for n in numbers])
+        for split, largest in classes.items():  # with all lower numbers, so that none of them moves
+            yield SplitSource(split, labels=[Label(n, str(n)) for n in range(largest + 1)])
 
     def _open_file(self, file: TarFile) -> tuple[IO[bytes], bool]:
         """Return the plain tar file as a stream, and whether it was compressed."""
@@ -232,33 +228,29 @@ class TarReader:
             yield name[: -1 - len(extension)], extension.lower(), part
 
     def _items(
-        self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, set[str]]
+        self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, int]
     ) -> Iterator[Item]:
-        """Yield a sample and its note, or a reject."""
+        """Yield a sample and its note, or a reject; keep the largest number of a class."""
         given, entry = self.sources[file.root].split, file.entry
         images = [p for ext in parts if ext in list_blobs.IMAGE_EXTENSIONS for p in parts[ext]]
         first = images[0] if images else next(iter(parts.values()))[0]
         pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
         blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
         opened = self._open(parts, images)
-        reject = functools.partial(Rejected, stage=STAGE, key=key, file_name=blob.file_name)
         if isinstance(opened, tuple):
-            split, (code, detail) = self.splitting.split_of_other(given, key), opened
-            yield reject(code=code, split=split, detail=detail)
+            split = self.splitting.split_of_other(given, key)
+            yield Sample(split, key, -1, (blob,), b"").reject(STAGE, *opened)
             return
         json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
         fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
         split = self.splitting.split_for(given, key, fields, blob.file_name)
         position = file.place << _NUMBER_BITS | number
-        yield msgspec.structs.replace(
-            opened.sample, split=split, key=key, position=position, blobs=(blob,)
-        )
-        for one, code, detail in opened.bad:
-            yield reject(code=code, split=split, detail=detail, annotation_ids=(one,))
-        if self.types is None and self.read is None:
-            classes.setdefault(split, set()).update(opened.note.class_names)
+        *items, note = opened.items(Sample(split, key, position, (blob,), b""), STAGE)
+        yield from items
+        if self.types is None and self.read is None and not self.label_file:
+            classes[split] = max(classes.get(split, 0), *map(int, opened.note.class_names))
         else:
-            yield msgspec.structs.replace(opened.note, split=split)
+            yield note
 
     def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
         """Check a sample's members, and read its class or fields."""
@@ -297,8 +289,7 @@ class TarReader:
             many = f"the label file has {len(self._names)} classes"
             return "E-SRC-LABEL", f".cls holds {number}, {many}"
         name = self._names[number] if self._names else str(number)
-        sample = Sample("", "", -1, (), pack(ClassFields(name)))
-        return SideSample(sample, [], SplitSource("", class_names=[name]))
+        return SideSample(SplitSource("", class_names=[name]), pack(ClassFields(name)))
 
     @functools.cached_property
     def _names(self) -> list[str]:
@@ -343,29 +334,10 @@ def _unpack(packed: IO[bytes], where: str, access: Access) -> IO[bytes]:
     Raises:
         RuntimeError: `E-SRC-DAMAGED`, or a fault of a disk or store.
     """
-    unpacked, folder = open_temporary(access.spool_dir)
     try:
-        shutil.copyfileobj(packed, unpacked, _UNPACKED_AT_ONCE_BYTES)
-        unpacked.flush()
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        return unpack(packed, access.spool_dir)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(where, "cannot be decompressed", error) from None
-    except OSError as error:
-        if error.errno is None:  # gzip and bz2 found damage
-            raise _damaged(where, "cannot be decompressed", error) from None
-        raise coded(error, folder, ELSEWHERE) from error
-    return unpacked
-
-
-def _stage(sample: Sample, stream: IO[bytes], stager: Stager | None) -> Iterator[Sample]:
-    """Stage the image of a sample; without a stager, only describe it."""
-    blob = sample.blobs[0]
-    stream.seek(blob.offset)
-    data = stream.read(blob.length)
-    staged = staged_image(data, blob.member)
-    if stager:
-        yield from stager.add(sample, staged, [data])
-    else:
-        yield msgspec.structs.replace(sample, blobs=(staged,))
 
 
 def _damaged(where: str, what: str, error: Exception) -> RuntimeError:

@@ -11,7 +11,7 @@ import hashlib
 import io
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apache_beam as beam
@@ -261,31 +261,29 @@ def make_split_tables(
     return tables
 
 
+@dataclass(eq=False)
 class _List(beam.DoFn):
     """Runs a reader, and keeps of each sample what decides its split."""
 
-    def __init__(
-        self, read: Any, names_of: Callable[[Sample], Classes], *, has_earlier: bool
-    ) -> None:
-        self._read = read
-        self._names_of = names_of
-        self._has_earlier = has_earlier
+    read: Any
+    names_of: Callable[[Sample], Classes]
+    has_earlier: bool
 
     def start_bundle(self) -> None:
         self._columns = bytearray(), bytearray(), array.array("i"), bytearray()
 
     def process(self, piece: Any, groups: DigestValues | None = None) -> Iterator[Listed]:
-        splitting = self._read.splitting
+        splitting = self.read.splitting
         if groups and splitting.groups is None:
-            self._read = replace(self._read, splitting=splitting.with_tables(groups))
-        for item in self._read(piece):
+            self.read = replace(self.read, splitting=splitting.with_tables(groups))
+        for item in self.read(piece):
             if isinstance(item, Sample) and isinstance(item.split, Unassigned):
                 digests, classes, counts, keys = self._columns
-                names = self._names_of(item)
+                names = self.names_of(item)
                 digests += item.split.digest
                 classes += b"".join(map(_token, names))
                 counts.append(len(names))
-                keys += splitting.digest_of(item.key) if self._has_earlier else b""
+                keys += splitting.digest_of(item.key) if self.has_earlier else b""
                 if len(counts) == _BATCH_SAMPLES:
                     yield self._take()
 

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
+from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.columns import PARQUET, Cell
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
@@ -77,15 +78,8 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
         return join_uri(self.root, self.entry.name)
 
 
-class BadRow(NamedTuple):
-    """The fault of a row that cannot be read: a code of scope SAMPLE, and a description."""
-
-    code: str
-    detail: str
-
-
-Row = tuple[int, int, dict[str, Cell] | BadRow]
-"""A row: its number, its line, and its cells by column.
+Row = tuple[int, int, dict[str, Cell] | Fault]
+"""A row: its number, its line, and its cells by column, or the fault of a row that cannot be read.
 
 Numbers begin at 0 in each file, and blank lines count. Lines begin at 1; Parquet has line 0. An
 empty cell is None or not in the mapping.
@@ -150,7 +144,7 @@ def open_table(
         file: file, or row groups of a Parquet file.
         access: credentials and limits for stores.
         max_cell_bytes: limit of a cell in Parquet, and of a row in other formats. A larger one is
-            a `BadRow`.
+            a fault.
         whole: columns of Parquet whose cells stay objects; images are read piece by piece.
 
     Raises:
@@ -189,8 +183,8 @@ def lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
 def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) -> OpenTable:
     rows = _csv_rows(lines, file, max_bytes)
     _, _, first = next(rows, (0, 1, list[str]()))
-    if isinstance(first, BadRow):
-        what = f"its first line is not a header of a {file.format} file ({first.detail})"
+    if isinstance(first, tuple):
+        what = f"its first line is not a header of a {file.format} file ({first[1]})"
         remedy = "write the file again, in UTF-8"
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
     header_rows, columns = 1, tuple(first)
@@ -206,11 +200,19 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
         raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
     _check_names(columns or [""], file.where)
     found = (
-        (number - header_rows, line, cells if isinstance(cells, BadRow) else read_cells(cells))
+        (number - header_rows, line, cells if isinstance(cells, tuple) else read_cells(cells))
         for number, line, cells in rows
         if cells
     )
     return OpenTable(columns, header_rows == 1, found)
+
+
+def require_columns(where: str, needed: Iterable[str], there: Sequence[str]) -> None:
+    """Refuse a table without a needed column (`E-TAB-HEADER`)."""
+    if missing := {*needed}.difference(there):
+        what = f"has no column {min(missing)!r}"
+        remedy = f"name one of {', '.join(there[:20])}, or give another table"
+        raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
@@ -221,9 +223,9 @@ def _check_names(names: Sequence[str], where: str) -> None:
             raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
-def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
+def _too_large(max_bytes: int, what: str = "the row") -> Fault:
     detail = f"{what} has more than {max_bytes} bytes; --max_cell_bytes sets the limit"
-    return BadRow("E-ROW-TOO-LARGE", detail)
+    return ("E-ROW-TOO-LARGE", detail)
 
 
 def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
@@ -232,19 +234,19 @@ def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
             yield number, number + 1, _json_row(line) if line else _too_large(max_bytes)
 
 
-def _json_row(line: bytes) -> dict[str, Cell] | BadRow:
+def _json_row(line: bytes) -> dict[str, Cell] | Fault:
     try:
         value = _DECODE_JSON(line)
         if not isinstance(value, dict):
-            return BadRow("E-ROW-JSON", f"no object but {type(value).__name__}")
+            return ("E-ROW-JSON", f"no object but {type(value).__name__}")
         if line.count(b":") > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(
             value
         ):
-            return BadRow("E-ROW-JSON", "a key is there twice")
+            return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
-        return BadRow("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
+        return ("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
     except (msgspec.DecodeError, RecursionError) as error:
-        return BadRow("E-ROW-JSON", f"no JSON: {error}")
+        return ("E-ROW-JSON", f"no JSON: {error}")
     return _flat(value)
 
 
@@ -254,7 +256,7 @@ def _count_keys(value: Any) -> int:
     return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
-def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | BadRow:
+def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | Fault:
     """Return a row's cells, with members of objects not in `whole` as columns `object.member`."""
     if not any(type(value) is dict for value in cells.values()):
         return cells
@@ -266,7 +268,7 @@ def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell]
             members = reversed(value.items())
             waiting.extend((f"{name}.{member}", inside) for member, inside in members)
         elif name in flat:
-            return BadRow("E-ROW-TYPE", f"column {name!r} is there twice")
+            return ("E-ROW-TYPE", f"column {name!r} is there twice")
         else:
             flat[name] = value
     return flat
@@ -274,14 +276,14 @@ def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell]
 
 def _csv_rows(
     lines: Iterator[bytes | None], file: TableFile, max_bytes: int
-) -> Iterator[tuple[int, int, list[str] | BadRow]]:
+) -> Iterator[tuple[int, int, list[str] | Fault]]:
     """Yield number, first line and cells of each row; a blank line has no cells.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the end of a row cannot be found.
     """
     first_line, row_bytes = 1, 0
-    bad: BadRow | None = None
+    bad: Fault | None = None
 
     def texts() -> Iterator[str]:
         nonlocal row_bytes, bad
@@ -296,7 +298,7 @@ def _csv_rows(
             try:
                 yield line.decode()
             except UnicodeDecodeError:
-                bad = BadRow("E-ROW-TEXT", "no UTF-8")
+                bad = ("E-ROW-TEXT", "no UTF-8")
                 yield line.decode(errors="replace")
 
     has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -312,23 +314,23 @@ def _csv_rows(
                 what = f"quotes that open in line {first_line} or below are never closed"
                 remedy = "close them, or double quotes that are part of a cell"
                 raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
-            bad = BadRow("E-ROW-CSV", str(error))
+            bad = ("E-ROW-CSV", str(error))
         yield number, first_line, bad or cells
 
 
-def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | BadRow:
+def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | Fault:
     if len(cells) != len(columns):
-        return BadRow("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
+        return ("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
     return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def _automl_row(cells: list[str]) -> dict[str, Cell] | BadRow:
+def _automl_row(cells: list[str]) -> dict[str, Cell] | Fault:
     """Return a row of an AutoML Vision table: an optional set, a URI, and labels."""
     values = [cell.strip() for cell in cells]
     if "://" in values[0]:
         values.insert(0, "")
     if len(values) < 2 or "://" not in values[1]:
-        return BadRow("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
+        return ("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
     split, uri, *labels = values
     split = split.lower()
     split = "train" if split == "training" else split
@@ -388,12 +390,12 @@ def _parquet_rows(
 
 def _parquet_row(
     cells: dict[str, Any] | Exception, max_bytes: int, whole: Collection[str]
-) -> dict[str, Cell] | BadRow:
+) -> dict[str, Cell] | Fault:
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
-        return BadRow(code, f"a value that cannot be read: {cells}")
+        return (code, f"a value that cannot be read: {cells}")
     flat = _flat(cells, whole)
-    if isinstance(flat, BadRow):
+    if isinstance(flat, tuple):
         return flat
     if max_bytes < sys.maxsize and max(map(_cell_bytes, flat.values())) > max_bytes:
         return _too_large(max_bytes, "a cell")

@@ -69,12 +69,6 @@ class Staging:
                 _LOG.warning("%s is left, delete it: %s", join_uri(self.folder, run), error)
 
 
-def staged_image(data: bytes, name: str) -> Blob:
-    """Return the blob of an image that will be staged, with its name in its source."""
-    crc32c = google_crc32c.value(data)
-    return Blob(STAGED_IMAGES, "", crc32c=crc32c, length=len(data), member=name)
-
-
 class Stager:
     """Writes bytes to files of its own. A file's samples are yielded once it is whole."""
 
@@ -122,3 +116,20 @@ class Stager:
                 blob, name=name, size_bytes=entry.size_bytes, pin=entry.pin
             )
             yield msgspec.structs.replace(sample, blobs=(placed,))
+
+
+def stage_image(sample: Sample, data: bytes, name: str, stager: Stager | None) -> Iterator[Sample]:
+    """Stage the image of a sample, and yield samples that are ready.
+
+    Args:
+        sample: the sample; the image becomes its only blob.
+        data: the image's bytes.
+        name: the image's name in its source.
+        stager: writer of the bytes; None to only describe the image, for a plan.
+    """
+    crc32c = google_crc32c.value(data)
+    blob = Blob(STAGED_IMAGES, "", crc32c=crc32c, length=len(data), member=name)
+    if stager:
+        yield from stager.add(sample, blob, [data])
+    else:
+        yield msgspec.structs.replace(sample, blobs=(blob,))
