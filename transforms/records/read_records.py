@@ -7,7 +7,6 @@ The records of a data set are known from its indexes. Files of other programs ar
 their records, and a second time to copy these.
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -250,20 +249,13 @@ class RecordReader:
         walk = walk_records(file.entry.name, opened.pieces, opened.size_bytes, sorted(by_offset))
         has_ranges = not (opened.compression or is_array)
         stager = Stager(self.staging) if self.staging and not has_ranges else None
-        number = 0
-        try:
-            for found in walk:
-                number = found.number + 1
-                known = by_offset.pop(found.offset, None)
-                item = self._read(file, found, known, notes)
-                if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
-                    framed = frame_record([found.data or b""])
-                    yield from stager.add(item, STAGED_RECORD, framed)
-                else:
-                    yield item
-        except zlib.error as error:
-            what = f"the {opened.compression} data is damaged from record {number} on ({error})"
-            raise _rest_lost(join_uri(storage.root, file.entry.name), what) from None
+        for found in walk:
+            item = self._read(file, found, by_offset.pop(found.offset, None), notes)
+            if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
+                framed = frame_record([found.data or b""])
+                yield from stager.add(item, STAGED_RECORD, framed)
+            else:
+                yield item
         if stager:
             yield from stager.flush()
         for lost in by_offset.values():
@@ -286,7 +278,9 @@ class RecordReader:
             where += f" at byte {found.offset}"
         if isinstance(found, BadFrame):
             if found.code == "E-VER-FRAME" and not (file.index or found.is_last):
-                raise _rest_lost(join_uri(source.uri, file.entry.name), f"{where}: {found.what}")
+                what, remedy = f"{where}: {found.what}", "restore it, or leave it out of --records"
+                uri = join_uri(source.uri, file.entry.name)
+                raise RuntimeError(fault_line("E-SRC-DAMAGED", uri, what, remedy))
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
@@ -362,12 +356,6 @@ class _LeftOut(NamedTuple):
 
     split: str
     why: str
-
-
-def _rest_lost(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file with an unreadable rest: the number of lost records is unknown."""
-    remedy = "restore it, or leave it out of --records"
-    return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
 
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:

@@ -7,7 +7,6 @@ have no random access.
 
 import itertools
 import posixpath
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -163,18 +162,15 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     """Yield the records that are Examples or SequenceExamples; count the others."""
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
-    try:
-        for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
-            if isinstance(frame, BadFrame):
-                file.notes["damaged record", ""] += 1
-            elif frame.data is None:
-                file.notes["record", " too large to be read"] += 1
-            elif (found := parse_record(frame.data)) is None:
-                file.notes["record", " without an Example"] += 1
-            else:
-                yield frame, found
-    except zlib.error:
-        file.notes["part", " of damaged or cut-off compressed data"] += 1
+    for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
+        if isinstance(frame, BadFrame):
+            file.notes["damaged record", ""] += 1
+        elif frame.data is None:
+            file.notes["record", " too large to be read"] += 1
+        elif (found := parse_record(frame.data)) is None:
+            file.notes["record", " without an Example"] += 1
+        else:
+            yield frame, found
 
 
 def _roles(records: Iterable[tuple[Record, Sequences]]) -> tuple[dict[str, Kind], Roles]:
