@@ -39,8 +39,9 @@ from beam_tfrec.transforms.build_records import (
     ShardJob,
     bytes_in_flight,
     check_codecs,
+    copied_bytes,
+    copy_group,
     make_rows,
-    record_facts,
     record_maker,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
@@ -53,6 +54,7 @@ from beam_tfrec.transforms.shard_index import (
     index_from_parquet,
     index_to_parquet,
     index_to_text,
+    record_facts,
     same_but_pins,
 )
 from beam_tfrec.transforms.sources.read_blobs import read_blob
@@ -199,10 +201,7 @@ def _records(
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
     if job.layout.copies_records:
-        from beam_tfrec.transforms import copy_records  # late: rarely needed
-
-        size_of = copy_records.copied_bytes
-        make_group = functools.partial(copy_records.copy_group, roots=roots)
+        size_of, make_group = copied_bytes, functools.partial(copy_group, roots=roots)
     else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
     sized = batches(shard.samples, size_of, _GROUP_BYTES)
@@ -314,14 +313,12 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
-            self._show_progress()
         if ready is not None:  # nothing of it is counted
             return
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1
-        if built.repairs:
-            self._repairs.update(built.repairs)
+        self._repairs.update(built.repairs)
         for image in images:
             self._traits.update(image.info.traits)
             if image.turned != 1:
@@ -330,11 +327,13 @@ class GrowingShard:
                 is_converted = image.window is not None or image.pixels is not None
                 self._repairs["image_converted" if is_converted else "image_unchanged"] += 1
         for dropped in built.dropped:
-            self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
+            reject = sample.reject(_STAGE, dropped.code, dropped.detail)
+            self._note(reject, (dropped.annotation_id,))
 
     def reject(self, sample: Sample, unfit: Unfit) -> None:
         """Note a sample that is rejected."""
-        self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
+        reject = sample.reject(_STAGE, unfit.code, unfit.detail, unfit.place)
+        self._note(reject, sample.annotation_ids)
         PROGRESS.add(Counts(done=1, rejected=1))
 
     def finish(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
@@ -342,7 +341,6 @@ class GrowingShard:
         shard = self._shard
         records = len(self.rows)
         self._write()
-        self._show_progress()
         if self._array_record is not None:
             self._bytes = 0
             for piece in self._array_record.finish():
@@ -374,20 +372,10 @@ class GrowingShard:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
         self._unwritten = []
-
-    def _show_progress(self) -> None:
         before, self._written = self._written, Counts(len(self.rows), bytes=self._bytes)
         done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
         PROGRESS.add(Counts(done, bytes=new_bytes))
 
-    def _note(
-        self,
-        sample: Sample,
-        code: str,
-        detail: str,
-        annotation_ids: tuple[int | str, ...],
-        blob_index: int = 0,
-    ) -> None:
-        reject = sample.reject(_STAGE, code, detail, blob_index)
+    def _note(self, reject: Rejected, annotation_ids: tuple[int | str, ...]) -> None:
         more = {"annotation_ids": annotation_ids, "shard": self._shard.name}
         self._rejected.append(msgspec.structs.replace(reject, **more))

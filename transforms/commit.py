@@ -33,7 +33,6 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     contradictions,
     plan_digest,
-    read_manifest,
     to_json,
     to_json_lines,
 )
@@ -48,17 +47,16 @@ from beam_tfrec.transforms.output_files import (
     create_or_compare,
     create_or_leave,
     files_in,
+    files_of_shards,
+    find_manifest,
     foreign,
-    indexes,
     missing_files,
-    receipts,
     sources_name,
-    split_of,
 )
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
-from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.storage.read_data_set import what_differs
 
 _LOG = logging.getLogger(__name__)
@@ -109,12 +107,10 @@ def commit(
     check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     refuse_empty(sources, plan, records, job)
-    contents: dict[str, bytes] = {}
+    texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
+    contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:
         contents[DUPLICATES_NAME] = to_json_lines(duplicates.lines)
-    has_names = layout.first_label_id == 0
-    texts = metadata_files(manifest, layout.spec, has_names=has_names)
-    contents |= {name: text.encode() for name, text in texts.items()}
     for name, data in contents.items():
         create_or_compare(output, name, data)
     documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
@@ -234,10 +230,9 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options;
             `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    if output.stat(MANIFEST_NAME) is None:
+    manifest, options = find_manifest(output), job.options()
+    if manifest is None:
         return None
-    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
-    options = job.options()
     if manifest.plan.options != options:
         raise other_plan(output, first_difference(manifest.plan, {"options": options}))
     if job.trust_manifest:
@@ -279,21 +274,17 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 
 def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
     """Check that a fresh listing shows exactly the shards of the plan."""
-    written = {*receipts(output), *indexes(output, names)}
     there = files_in(output, names.folders(info.split for info in shards))
-    for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
-        if name in written:
-            raise foreign(output, f"{name} does not belong to this plan")
-        raise foreign(output, f"{name} is missing")
+    found = files_of_shards(output, names, there)
+    planned = {name for info in shards for name in (info.file, *companions_of(info))}
+    for name in sorted(found ^ planned):
+        what = "does not belong to this plan" if name in found else "is missing"
+        raise foreign(output, f"{name} {what}")
     for info in shards:
-        found = there.get(info.file)
-        if what_differs(info, found):
-            size = "no" if found is None else found.size_bytes
-            raise foreign(output, f"{info.file} has {size} bytes, its receipt says {info.bytes}")
-    files = {info.file for info in shards}
-    for name in sorted(there):
-        if name not in files and ("/" in name or split_of(name, names) is not None):
-            raise foreign(output, f"{name} is not a shard of this plan")
+        size_bytes = there[info.file].size_bytes
+        if what_differs(info, there[info.file]):
+            what = f"{info.file} has {size_bytes} bytes, its receipt says {info.bytes}"
+            raise foreign(output, what)
 
 
 def _summarize(

@@ -15,18 +15,8 @@ import msgspec
 
 from beam_tfrec.schemas.faults import counted, fault_line
 from beam_tfrec.schemas.labels import unite_labels
-from beam_tfrec.schemas.manifest import (
-    MANIFEST_NAME,
-    PLAN_NAME,
-    Label,
-    Manifest,
-)
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    name_below,
-    open_storage,
-)
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Label, Manifest
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, name_below, open_storage
 from beam_tfrec.transforms.storage.read_data_set import list_shards, read_finished
 
 DATE = "{date}"

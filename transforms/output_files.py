@@ -125,6 +125,17 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
+def find_manifest(output: Storage) -> Manifest | None:
+    """Return the manifest of an output, or None if it has none.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when it cannot be read.
+    """
+    if output.stat(MANIFEST_NAME) is None:
+        return None
+    return read_manifest(output.read(MANIFEST_NAME), output.uri(MANIFEST_NAME))
+
+
 def names_of_ours(output: Storage, names: ShardNames, splits: Iterable[str]) -> set[str]:
     """Return the names of files that only a run can have written, except the plan.
 
@@ -133,9 +144,20 @@ def names_of_ours(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
         names: naming scheme of shard files.
         splits: splits of the run; files in folders of other splits are not looked for.
     """
-    own, there = {MANIFEST_NAME, *_OWN_NAMES}, files_in(output, names.folders(splits))
-    ours = {name for name in there if name in own or split_of(name, names) is not None}
-    return ours | {*indexes(output, names), *receipts(output)}
+    there = files_in(output, names.folders(splits))
+    return files_of_shards(output, names, there) | ({MANIFEST_NAME, *_OWN_NAMES} & there.keys())
+
+
+def files_of_shards(output: Storage, names: ShardNames, there: Iterable[str]) -> set[str]:
+    """Return the names of all files that are named or placed like a shard's.
+
+    Args:
+        output: output of the run.
+        names: naming scheme of shard files.
+        there: names of files in the output and in the folders of its splits.
+    """
+    data_files = {name for name in there if "/" in name or split_of(name, names) is not None}
+    return {*data_files, *indexes(output, names), *receipts(output)}
 
 
 def refuse_foreign(output: Storage, found: Collection[str]) -> None:
@@ -270,7 +292,7 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when the plan or the manifest was not written by beam-tfrec.
     """
-    manifest, infos = _find_manifest(output), []
+    manifest, infos = find_manifest(output), []
     for name in receipts(output):
         with contextlib.suppress(ValueError):
             infos.append(from_json(output.read(name), ShardInfo))
@@ -292,12 +314,6 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
             doomed.append(name)
     doomed += _names_in(INDEX_DIR, lambda name: name in named or is_index_name(name, names), output)
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
-
-
-def _find_manifest(output: Storage) -> Manifest | None:
-    if output.stat(MANIFEST_NAME) is None:
-        return None
-    return read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
 
 
 def _has_plan(output: Storage) -> bool:

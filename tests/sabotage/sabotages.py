@@ -240,8 +240,8 @@ SABOTAGES = (
     Sabotage(
         "an image that the storage cannot read is rejected",
         BUILD_RECORDS,
-        "        except FrameError as error:  # of a record that holds an image\n",
-        "        except (FrameError, RuntimeError) as error:\n",
+        "    except FrameError as error:  # of a record that holds an image\n",
+        "    except (FrameError, RuntimeError) as error:\n",
         "tests/test_write_shards.py::test_a_source_that_changes_before_it_is_read_fails_the_shard",
     ),
     Sabotage(

@@ -16,7 +16,6 @@ from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.manifest import Annotations, SplitSummary
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tfrecord import framing_bytes
-from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.report import MAX_PICTURES, Report
 from beam_tfrec.transforms.report.gather import (
@@ -28,7 +27,7 @@ from beam_tfrec.transforms.report.gather import (
     program_versions,
 )
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
-from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
+from beam_tfrec.transforms.shard_index import IndexRow, record_facts, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
 from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_records
 
@@ -136,7 +135,7 @@ def _add_file(file: _File, place: int, sums: IndexSums, legend: Legend) -> None:
 
 def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> IndexRow:
     facts = record_facts(found.context, file.roles)
-    if facts.image_height is None and any(found.context.get(key) for key in file.roles.images):
+    if facts[0] is None and any(found.context.get(key) for key in file.roles.images):
         file.notes["image", " that cannot be read"] += 1
     labels = _labels(found.context, file.roles, legend)
     key = f"{printable(file.name.rpartition('/')[2])}-{record.number}"

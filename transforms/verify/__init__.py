@@ -101,7 +101,8 @@ class Report(msgspec.Struct):
         sources: number of source files that were compared.
         notes: lines that are not findings.
         schema: schema inferred from records without a manifest.
-        ends: sort keys of a shard's first and last record by its index; None for input order.
+        ends: a shard, and the sort keys of its first and last record by its index; None for input
+            order.
     """
 
     kept: dict[str, list[str]] = {}
@@ -112,7 +113,7 @@ class Report(msgspec.Struct):
     sources: int = 0
     notes: list[str] = []
     schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
-    ends: tuple[OrderKey, OrderKey] | None = None
+    ends: tuple["ShardTask", OrderKey, OrderKey] | None = None
 
     def find(self, code: str, where: str, what: str, remedy: str = RESTORE) -> None:
         """Add a finding."""
@@ -224,8 +225,7 @@ def verify_here(config: VerifyConfig) -> Report:
     """
     around, tasks = look_around(config)
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
-        found = pool.map(partial(execute, around=around), tasks)
-        reports = list(zip(tasks, found, strict=True))
+        reports = list(pool.map(partial(execute, around=around), tasks))
     return gather(around, reports)
 
 
@@ -346,7 +346,7 @@ def execute(task: Task, around: Around) -> Report:
     return verify_shard(task, around.rules[task.data_set], around.config)
 
 
-def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
+def gather(around: Around, reports: Sequence[Report]) -> Report:
     """Merge all reports, and check the order of keys across shards.
 
     Args:
@@ -360,10 +360,11 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
         raise RuntimeError(f"{len(reports)} reports of {around.tasks} tasks: run again")
     total, last = Report(), dict[tuple[int, str], OrderKey]()
     total.add(around.report)
-    for task, report in reports:
-        if isinstance(task, ShardTask) and report.ends:
-            (first, end), split = report.ends, (task.data_set, task.entry.split)
-            before, seed = last.get(split), around.rules[task.data_set].seed
+    for report in reports:
+        if report.ends:
+            task, first, end = report.ends
+            split, seed = (task.data_set, task.entry.split), around.rules[task.data_set].seed
+            before = last.get(split)
             if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
                 total.find("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")

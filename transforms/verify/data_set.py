@@ -43,10 +43,8 @@ from beam_tfrec.transforms.output_files import (
     DOCUMENTS,
     SIDE_FILES,
     SOURCES_NOTE,
-    indexes,
-    receipts,
+    files_of_shards,
     source_notes,
-    split_of,
 )
 from beam_tfrec.transforms.shard_index import (
     IndexRow,
@@ -123,8 +121,7 @@ def verify_around(
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
             report.notes.append(f"{name} was edited")
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
-    found = {name for name in listed if "/" in name or split_of(name, names) is not None}
-    for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
+    for name in sorted(files_of_shards(storage, names, listed) - ours):
         what = "is named or placed like a file of a shard, but is not in the manifest"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
@@ -363,7 +360,7 @@ def check_rows(
             report.find("E-VER-ORDER", name, f"key {key!r} occurs twice")
         return
     in_order = [*zip(shuffle_keys(entry.split, keys, rules.seed), keys, strict=True)]
-    report.ends = (in_order[0], in_order[-1]) if rows else None
+    report.ends = (task, in_order[0], in_order[-1]) if rows else None
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
