@@ -88,7 +88,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, roots)
+            check_sources(shard, rows, output, roots)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
@@ -113,16 +113,17 @@ def find_written(
     receipt = receipt_name(shard.name)
     if output.stat(receipt) is None:
         return None
-    where = join_uri(output.root, receipt)
     try:
         data = output.read(receipt)
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
-        raise conflict(where, f"is not a receipt ({error})") from None
+        raise conflict(output, receipt, f"is not a receipt ({error})") from None
     if info.plan != digest_of_plan:
-        raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
+        raise conflict(
+            output, receipt, f"belongs to plan {info.plan}, this run's is {digest_of_plan}"
+        )
     if info.name != shard.name:
-        raise conflict(where, f"is the receipt of {info.name}")
+        raise conflict(output, receipt, f"is the receipt of {info.name}")
     parquet_name, *text_names = index_names(index_stem(info.file))
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
@@ -130,16 +131,19 @@ def find_written(
     rows = read_index(parquet_name, output)
     planned = {sample.key for sample in shard.samples}
     if len(rows) != info.records or not planned.issuperset(row.key for row in rows):
-        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(output, parquet_name, "describes other records")
     return info, rows
 
 
-def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
+def check_sources(
+    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, roots: Mapping[str, Storage]
+) -> None:
     """Check that images with a new modification time or generation still have the same content.
 
     Args:
         shard: plan of a kept shard.
         rows: rows of the shard's index, with the sources' pins and sums.
+        output: output of the run.
         roots: storages by root name.
 
     Raises:
@@ -149,7 +153,8 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
     for row in rows:
         blobs = samples[row.key].blobs
         if len(row.sources) != len(blobs):
-            raise conflict(f"index of {shard.name}", f"has other sources for key {row.key!r}")
+            what = f"is of an index with other sources for key {row.key!r}"
+            raise conflict(output, receipt_name(shard.name), what)
         for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
@@ -224,7 +229,7 @@ def _commit_shard(
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output)
     ):
-        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(output, parquet_name, "describes other records")
     for name in text_names:
         create_or_compare(output, name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
@@ -241,7 +246,7 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
     try:
         return index_from_parquet(output.read(name))
     except ValueError as error:
-        raise conflict(join_uri(output.root, name), str(error)) from None
+        raise conflict(output, name, str(error)) from None
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
@@ -254,7 +259,7 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
         what = f"has CRC-32C {crc32c}, its receipt says {info.bytes} bytes of {info.crc32c}"
-        raise conflict(join_uri(output.root, info.file), what)
+        raise conflict(output, info.file, what)
 
 
 class GrowingShard:

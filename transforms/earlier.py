@@ -126,11 +126,11 @@ def date_in(name: str, pattern: str) -> datetime.date | None:
     (datetime.date(2026, 11, 20), None)
     """
     start = pattern.index(DATE)
-    try:
+    with contextlib.suppress(ValueError):
         date = parse_date(name[start : start + len("YYYY-MM-DD")])
-    except ValueError:
-        return None
-    return date if expand_date(pattern, date) == name else None
+        if expand_date(pattern, date) == name:
+            return date
+    return None
 
 
 def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:

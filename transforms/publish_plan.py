@@ -33,7 +33,6 @@ from beam_tfrec.schemas.manifest import (
     PLAN_NAME,
     JobPlan,
     Label,
-    from_json,
     to_json,
 )
 from beam_tfrec.schemas.shards import ShardNames
@@ -42,8 +41,8 @@ from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.output_files import (
     files_in,
-    foreign,
     names_of_ours,
+    read_plan,
     receipts,
     refuse_foreign,
     refuse_others,
@@ -150,20 +149,16 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
 
 def _refuse_other(plan: JobPlan, output: Storage) -> None:
     data = output.read(PLAN_NAME)
-    if data != to_json(plan):
-        try:
-            other = from_json(data, JobPlan)
-        except ValueError:
-            raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
+    if data != to_json(plan) and (other := read_plan(output)) is not None:
         raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
 
-def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
+def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
     """Describe the first difference between a plan and the given parts of another.
 
     The layout comes first, then options with a value, since these are what the user has given.
     """
-    other, mine = msgspec.to_builtins(plan), wanted
+    other = msgspec.to_builtins(plan)
     for part in ("format_version", "options", "splits", "labels"):
         if part not in mine or other[part] == mine[part]:
             continue
