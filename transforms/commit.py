@@ -38,21 +38,9 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
 from beam_tfrec.schemas.splits import split_without_bucket
+from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.output_files import (
-    SOURCES_NOTE,
-    check_claim,
-    companions_of,
-    create_or_compare,
-    create_or_leave,
-    files_in,
-    files_of_shards,
-    find_manifest,
-    foreign,
-    missing_files,
-    sources_name,
-)
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
@@ -94,7 +82,7 @@ def commit(
             _LOG.info("%s of root %s not used by any sample, such as %s", files, root, name)
     output = open_storage(job.output, job.access)
     digest = plan_digest(plan)
-    check_claim(output, digest)
+    output_files.check_claim(output, digest)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
     rejects = sorted(
         [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
@@ -103,7 +91,7 @@ def commit(
     manifest = make_manifest(shards, plan, sources, rejects, layout, duplicates)
     _check_output(shards, output, job.names)
     rejected_lines = to_json_lines(rejects)
-    create_or_compare(output, REJECTED_NAME, rejected_lines)
+    output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     refuse_empty(sources, plan, records, job)
@@ -112,19 +100,22 @@ def commit(
     if duplicates.lines:
         contents[DUPLICATES_NAME] = to_json_lines(duplicates.lines)
     for name, data in contents.items():
-        create_or_compare(output, name, data)
+        output_files.create_or_compare(output, name, data)
     documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
-        create_or_leave(output, name, data)
+        output_files.create_or_leave(output, name, data)
     known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(sources_name(job_digest(plan, known | job.globs, listings)), SOURCES_NOTE)
+    output.create(
+        output_files.sources_name(job_digest(plan, known | job.globs, listings)),
+        output_files.SOURCES_NOTE,
+    )
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
-    check_claim(output, digest)
-    create_or_compare(output, MANIFEST_NAME, to_json(manifest))
+    output_files.check_claim(output, digest)
+    output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
 
 
@@ -230,7 +221,7 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options;
             `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    manifest, options = find_manifest(output), job.options()
+    manifest, options = output_files.find_manifest(output), job.options()
     if manifest is None:
         return None
     if manifest.plan.options != options:
@@ -248,10 +239,10 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         for root, uri in job.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    note = sources_name(job_digest(manifest.plan, known | job.globs, listings))
+    note = output_files.sources_name(job_digest(manifest.plan, known | job.globs, listings))
     if output.stat(note) is None:
         return None
-    if missing := missing_files(output, manifest):
+    if missing := output_files.missing_files(output, manifest):
         files, first = counted(len(missing), "file"), printable(missing[0])
         _LOG.warning("%s missing from the data set, such as %s: building again", files, first)
         return None
@@ -274,17 +265,17 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 
 def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
     """Check that a fresh listing shows exactly the shards of the plan."""
-    there = files_in(output, names.folders(info.split for info in shards))
-    found = files_of_shards(output, names, there)
-    planned = {name for info in shards for name in (info.file, *companions_of(info))}
+    there = output_files.files_in(output, names.folders(info.split for info in shards))
+    found = output_files.files_of_shards(output, names, there)
+    planned = {name for info in shards for name in (info.file, *output_files.companions_of(info))}
     for name in sorted(found ^ planned):
         what = "does not belong to this plan" if name in found else "is missing"
-        raise foreign(output, f"{name} {what}")
+        raise output_files.foreign(output, f"{name} {what}")
     for info in shards:
         size_bytes = there[info.file].size_bytes
         if what_differs(info, there[info.file]):
             what = f"{info.file} has {size_bytes} bytes, its receipt says {info.bytes}"
-            raise foreign(output, what)
+            raise output_files.foreign(output, what)
 
 
 def _summarize(

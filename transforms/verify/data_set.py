@@ -39,13 +39,7 @@ from beam_tfrec.schemas.shards import (
     shard_stems,
 )
 from beam_tfrec.schemas.tfrecord import framing_bytes, is_array_record
-from beam_tfrec.transforms.output_files import (
-    DOCUMENTS,
-    SIDE_FILES,
-    SOURCES_NOTE,
-    files_of_shards,
-    source_notes,
-)
+from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.shard_index import (
     IndexRow,
     index_from_parquet,
@@ -68,7 +62,7 @@ from beam_tfrec.transforms.walk_frames import BadFrame, read_pieces, walk_record
 _MOVE = "move it away: readers that use a glob would read it"
 _LABEL_MAP = "label_map.pbtxt"
 _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
-_WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
+_WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *output_files.SIDE_FILES}
 
 _SOURCE_REMEDY = "restore it from a copy, or write the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
@@ -114,14 +108,14 @@ def verify_around(
     is_current = manifest.format_version >= FORMAT_VERSION  # earlier versions wrote different texts
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
-    for name in DOCUMENTS:  # users may edit and delete them
+    for name in output_files.DOCUMENTS:  # users may edit and delete them
         there = listed.get(name)
         if there is None and name in manifest.files:
             report.notes.append(f"{name} was deleted")
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
             report.notes.append(f"{name} was edited")
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
-    for name in sorted(files_of_shards(storage, names, listed) - ours):
+    for name in sorted(output_files.files_of_shards(storage, names, listed) - ours):
         what = "is named or placed like a file of a shard, but is not in the manifest"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
@@ -143,7 +137,7 @@ def _check_files(
         storage: storage of the data set.
         report: report to which findings are added.
     """
-    for name in sorted(manifest.files.keys() - _WITH_SUMS - {*DOCUMENTS}):
+    for name in sorted(manifest.files.keys() - _WITH_SUMS - {*output_files.DOCUMENTS}):
         what = f"has a checksum of {name}, which this program never writes"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     of_sums = manifest.files.keys() & _WITH_SUMS
@@ -159,8 +153,8 @@ def _check_files(
         elif wanted is not None and (there := file_sum(data)) != wanted:
             what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
             report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
-    for name in source_notes(storage):
-        if storage.read(name) != SOURCES_NOTE:
+    for name in output_files.source_notes(storage):
+        if storage.read(name) != output_files.SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
             report.find("E-VER-CRC", name, "has other bytes than this program writes", remedy)
 
