@@ -209,7 +209,6 @@ def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Re
 
 def _neighbours(group: Sequence[Sample], roots: Mapping[str, Storage]) -> Iterator[list[int]]:
     """Yield the places of records to read together, in the order of their offsets."""
-
     ranges = [(b.root, b.name, b.offset, b.length) for b in (sample.blobs[0] for sample in group)]
     gaps = {
         name: _LOCAL_GAP_BYTES if is_local(root.root) else _REMOTE_GAP_BYTES

@@ -272,10 +272,10 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
         what = "does not belong to this plan" if name in found else "is missing"
         raise output_files.foreign(output, f"{name} {what}")
     for info in shards:
-        size_bytes = there[info.file].size_bytes
-        if what_differs(info, there[info.file]):
-            what = f"{info.file} has {size_bytes} bytes, its receipt says {info.bytes}"
-            raise output_files.foreign(output, what)
+        found_file = there[info.file]
+        if what_differs(info, found_file):
+            what = f"has {found_file.size_bytes} bytes, its receipt says {info.bytes}"
+            raise output_files.foreign(output, f"{info.file} {what}")
 
 
 def _summarize(
