@@ -30,7 +30,8 @@ from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.verify import Report, ShardRules
-from beam_tfrec.transforms.verify.shard import verify_bytes
+from beam_tfrec.transforms.verify.data_set import verify_bytes
+from beam_tfrec.transforms.walk_frames import read_pieces
 
 IMAGE_BYTES = 160_000
 OBJECTS = 7
@@ -83,9 +84,7 @@ def verify_one(
     entry, rows = made
     file = storage.stat(entry.file)
     assert file is not None
-    report = verify_bytes(
-        entry, rows, rules, lambda a, b: storage.read(entry.file, file, (a, b)), file.size_bytes
-    )
+    report = verify_bytes(entry, rows, rules, read_pieces(storage, file), file.size_bytes)
     assert not report.counts, report.lines()
     return report
 

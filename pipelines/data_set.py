@@ -223,7 +223,7 @@ class DataSetConfig(DataSetJob):
             return replace(self, **changes)
         for root, uri in given.items():
             if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
-                from beam_tfrec.transforms.storage.stored_images import image_root  # rarely needed
+                from beam_tfrec.transforms.storage.read_data_set import image_root  # rarely needed
 
                 split = root if self.splitting.is_given else ""
                 given[root] = image_root(uri, split, self.access)
@@ -430,9 +430,8 @@ def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, Run
 
         splits = config.source_splits if config.splitting.is_given else ()
         drop = DropSimilar(config.drop_similar, splits, config.access)
-        dropped = samples | "DropSimilar" >> drop
-        samples = dropped.samples
-        rejected = (rejected, dropped.rejected) | "RejectedSimilar" >> beam.Flatten()
+        samples, similar = samples | "DropSimilar" >> drop
+        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
@@ -465,9 +464,8 @@ def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
     if config.conversion.buckets:
         from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
 
-        samples, moved = samples | "SortIntoBuckets" >> SortIntoBuckets(
-            config.roots, config.conversion, config.limits, config.access, spool
-        )
+        sort = SortIntoBuckets(shard_job_of(config, spool), config.limits)
+        samples, moved = samples | "SortIntoBuckets" >> sort
         sources = (sources, moved) | "CountMoved" >> AddSplitSources()
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding,

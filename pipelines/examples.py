@@ -18,7 +18,7 @@ from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import STRATIFIED, Splitting
 from beam_tfrec.transforms.gate import GateLimits
-from beam_tfrec.transforms.records.stage_records import StageExamples
+from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource

@@ -139,8 +139,8 @@ class RecordsConfig(StagingConfig):
         if self.on_duplicate is not OnDuplicate.STOP:
             spool = spool_for(root, self.access.spool_dir)
             drop = DropRepeated(self.on_duplicate, read.sources, spool)
-            kept = read.samples | "DropRepeated" >> drop
-            read = read._replace(samples=kept.samples, sources=kept.sources)
+            samples, sources = read.samples | "DropRepeated" >> drop
+            read = read._replace(samples=samples, sources=sources)
         return read._replace(tallies=planned.tallies)
 
     def options(self) -> dict[str, str]:

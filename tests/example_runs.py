@@ -11,7 +11,7 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_tfrec.pipelines.examples import ReadExamples, WriteExamples
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
-from beam_tfrec.transforms.records.stage_records import StageExamples
+from beam_tfrec.transforms.records.read_records import StageExamples
 from tests.children import die_at
 
 

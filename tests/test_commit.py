@@ -280,13 +280,13 @@ OTHER_RECEIPT = "_receipts/train-00002-of-00003.json"
 @pytest.mark.parametrize(
     ("name", "edit", "what"),
     [
-        (f"{STEMS[0]}-3.tfrec", Path.unlink, "has no bytes, its receipt says 37"),
+        (f"{STEMS[0]}-3.tfrec", Path.unlink, "is missing"),
         (f"{STEMS[1]}-3.tfrec", grow, "has 37"),
         (f"_receipts/{STEMS[1]}.json", Path.unlink, "is missing"),
         (OTHER_RECEIPT, add, "does not belong to this plan"),
         (f"index/{STEMS[0]}-3.idx", Path.unlink, "is missing"),
-        ("train-00000-of-00002-2.tfrec", add, "is not a shard of this plan"),
-        ("test-00000-of-00001.tfrec", add, "is not a shard of this plan"),
+        ("train-00000-of-00002-2.tfrec", add, "does not belong to this plan"),
+        ("test-00000-of-00001.tfrec", add, "does not belong to this plan"),
     ],
 )
 def test_missing_or_foreign_files_prevent_the_manifest(

@@ -9,7 +9,7 @@ from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet
 from beam_tfrec.transforms.verify import Report, ShardRules
-from beam_tfrec.transforms.verify.shard import verify_bytes
+from beam_tfrec.transforms.verify.data_set import verify_bytes
 from tests.small_runs import build_run, plan_run, write_set
 
 
@@ -26,8 +26,7 @@ class Shard:
     ) -> Report:
         rules = ShardRules("out", self.manifest, 0, deep)
         found = self.rows if rows is None else rows
-        read = lambda start, end: data[start:end]  # noqa: E731
-        return verify_bytes(self.manifest.shards[0], found, rules, read, len(data))
+        return verify_bytes(self.manifest.shards[0], found, rules, [data], len(data))
 
     def record_of(self, at: int) -> tuple[int, IndexRow]:
         """Return number and row of the record with this byte in its frame."""

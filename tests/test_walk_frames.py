@@ -15,7 +15,6 @@ from beam_tfrec.transforms.walk_frames import (
     UNKNOWN_SIZE,
     BadFrame,
     Record,
-    read_pieces,
     walk_frames,
 )
 
@@ -28,9 +27,11 @@ RECORDS = [
 ]
 
 
-def walked(data: bytes, starts: Sequence[int] = (), *, known: bool = True) -> list:
+def walked(
+    data: bytes, starts: Sequence[int] = (), *, known: bool = True, piece_bytes: int = 8
+) -> list:
     size_bytes = len(data) if known else UNKNOWN_SIZE
-    pieces = read_pieces(lambda start, end: data[start:end], size_bytes)
+    pieces = (data[start : start + piece_bytes] for start in range(0, len(data), piece_bytes))
     return list(walk_frames(pieces, size_bytes, starts))
 
 
@@ -79,7 +80,6 @@ def test_a_record_beyond_the_limit_is_checksummed_in_pieces(
     damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_RECORD_BYTES", 10)
-    monkeypatch.setattr(module, "_PIECE_BYTES", 8)
     data = bytearray(b"".join(frame_record([bytes(range(100))])) + ABC)
     data[50] ^= damaged
     first, *others = walked(bytes(data))
@@ -94,9 +94,7 @@ def test_any_records_in_pieces_of_any_size(
     records: list[bytes], piece_bytes: int, known: bool
 ) -> None:
     data = b"".join(part for record in records for part in frame_record([record]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PIECE_BYTES", piece_bytes)
-        found = walked(data, known=known)
+    found = walked(data, known=known, piece_bytes=piece_bytes)
     assert [record.data for record in found if isinstance(record, Record)] == records
     assert len(found) == len(records)
 

@@ -21,7 +21,7 @@ from beam_tfrec.schemas.samples import Order, Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.plan_shards import members_digest
-from beam_tfrec.transforms.records.stage_records import StageExamples, Staging
+from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from beam_tfrec.transforms.storage.read_data_set import (
     list_shards,
@@ -29,6 +29,7 @@ from beam_tfrec.transforms.storage.read_data_set import (
     read_finished,
     read_part,
 )
+from beam_tfrec.transforms.storage.staging import Staging
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
 from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until

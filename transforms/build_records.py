@@ -3,22 +3,28 @@
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
-from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.tensors import read_tensor
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES, FrameError, frame_one, frame_record, stored_crc
+from beam_tfrec.schemas.tfrecord import (
+    FRAME_BYTES,
+    FrameError,
+    frame_one,
+    frame_record,
+    read_frame,
+    stored_crc,
+)
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -26,13 +32,26 @@ from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, Storage, array_record
+from beam_tfrec.transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Entry,
+    Storage,
+    array_record,
+    is_local,
+    source_changed,
+)
 
 # Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
 # data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
 _UNPROVEN = frozenset({"jpeg", "gif"})
 
 _BYTES_A_RECORD = 1000  # memory of a small row's record; it limits how many rows wait at once
+_BYTES_A_COPY = 600
+_SPAN_BYTES = 8 << 20  # neighbours in a file that are copied from one read
+_LOCAL_GAP_BYTES = 64 << 10  # to read so many bytes takes as long as another call
+_REMOTE_GAP_BYTES = 1 << 20
+_READY_ROW = msgspec.msgpack.Decoder(ReadyRow)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,11 +133,9 @@ def record_maker(
     conversion_of = functools.cache(job.conversion.for_split)
 
     def make_record(sample: Sample) -> Record | Unfit:
-        # Outside `_or_unfit`: a storage error fails the shard instead of rejecting the sample.
-        try:
-            contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
-        except FrameError as error:  # of a record that holds an image
-            return Unfit("E-REC-DAMAGED", str(error))
+        contents = read_contents(sample, roots)
+        if isinstance(contents, Unfit):
+            return contents
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         conversion = conversion_of(sample.split)
@@ -140,6 +157,18 @@ def record_maker(
     return make_record
 
 
+def read_contents(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes] | Unfit:
+    """Return the bytes of a sample's blobs, or why an image's record cannot be read.
+
+    Raises:
+        RuntimeError: a storage fault, which fails the shard instead of rejecting the sample.
+    """
+    try:
+        return [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+    except FrameError as error:  # of a record that holds an image
+        return Unfit("E-REC-DAMAGED", str(error))
+
+
 def make_rows(
     samples: Sequence[Sample],
     job: ShardJob,
@@ -158,6 +187,65 @@ def make_rows(
     return [*map(make_record, samples)]
 
 
+def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Record | Unfit]:
+    """Return the copies of a group's records, in its order; damaged ones as rejects.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when a file has other records than planned, or a storage
+            fault.
+    """
+    copies: dict[int, Record | Unfit] = {}
+    for places in _neighbours(group, roots):
+        first, last = group[places[0]].blobs[0], group[places[-1]].blobs[0]
+        listed = Entry(first.name, first.size_bytes, first.pin, first.crc32c)
+        span = first.offset, last.offset + last.length
+        data = roots[first.root].read(first.name, listed, span)
+        for place in places:
+            blob = group[place].blobs[0]
+            start = blob.offset - first.offset
+            copies[place] = _copy(group[place], data[start : start + blob.length])
+    return [copies[place] for place in range(len(group))]
+
+
+def _neighbours(group: Sequence[Sample], roots: Mapping[str, Storage]) -> Iterator[list[int]]:
+    """Yield the places of records to read together, in the order of their offsets."""
+    ranges = [(b.root, b.name, b.offset, b.length) for b in (sample.blobs[0] for sample in group)]
+    gaps = {
+        name: _LOCAL_GAP_BYTES if is_local(root.root) else _REMOTE_GAP_BYTES
+        for name, root in roots.items()
+    }
+    together: list[int] = []
+    file, start, end = ("", ""), 0, 0
+    for place in sorted(range(len(group)), key=ranges.__getitem__):
+        root, name, offset, length = ranges[place]
+        is_near = file == (root, name) and offset - end <= gaps[root]
+        if together and not (is_near and offset + length - start <= _SPAN_BYTES):
+            yield together
+            together = []
+        if not together:
+            file, start = (root, name), offset
+        end = offset + length
+        together.append(place)
+    if together:
+        yield together
+
+
+def copied_bytes(sample: Sample) -> int:
+    """Return the estimated memory of a record until its copy is written."""
+    return _BYTES_A_COPY + sample.blobs[0].length
+
+
+def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
+    blob, copied = sample.blobs[0], _READY_ROW.decode(sample.fields)
+    try:
+        read_frame(frame, 0, len(frame))
+    except FrameError as error:
+        return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
+    if stored_crc(frame[-4:]) != copied.crc32c:
+        raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
+    return Record([frame], len(frame), NOT_BUILT, (), copied.crc32c, copied)
+
+
 def check_all(
     sample: Sample, contents: Sequence[bytes], check: Check, conversion: Conversion = NO_CONVERSION
 ) -> list[EncodedImage] | Unfit:
@@ -168,7 +256,7 @@ def check_all(
     images: list[EncodedImage] = []
     for blob_index, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
         takes_foreign = conversion.takes_foreign and not is_id_root(blob.root)
-        info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
+        info = or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, Unfit):
             return info._replace(place=blob_index)
         images.append(_image(blob, data, info))
@@ -215,11 +303,11 @@ def convert_all(
         if has_own_sizes(blob.root):
             result: EncodedImage | Unfit = image
         elif is_id_root(blob.root):
-            result = _or_unfit(convert_along, image, converted[0])
+            result = or_unfit(convert_along, image, converted[0])
         else:
-            result = _or_unfit(convert_image, image, conversion)
+            result = or_unfit(convert_image, image, conversion)
             if result is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
-                proven = _or_unfit(check_image, image.data, Check.DECODE)
+                proven = or_unfit(check_image, image.data, Check.DECODE)
                 result = proven if isinstance(proven, Unfit) else result
         if isinstance(result, Unfit):
             return result._replace(place=blob_index)
@@ -231,7 +319,7 @@ def build_record(
     sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
 ) -> Record | Unfit:
     """Return a sample's record, or why it cannot be built."""
-    return _or_unfit(_build, sample, images, layout, labels)
+    return or_unfit(_build, sample, images, layout, labels)
 
 
 def _build(
@@ -252,7 +340,7 @@ def _build(
     return Record(framed, size + FRAME_BYTES, built, images, stored_crc(framed[-1]))
 
 
-def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
+def or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
     """Call a pure function of bytes, and return its result, or its exception as a reject.
 
     Only this function turns exceptions into rejects. Errors of the machine are raised, since the
@@ -286,67 +374,3 @@ def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     files_bytes = [blob.read_bytes for blob in sample.blobs]
     pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
     return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
-
-
-_NUMBERS_A_BOX = 4
-
-
-class RecordFacts(NamedTuple):
-    """Columns of a shard's index that are computed from a record.
-
-    Attributes:
-        image_height: height of the first stored image, or of the plain pixels, in px; None without
-            these.
-        image_width: width of it, in px.
-        objects: number of objects; None if the layout has no objects.
-    """
-
-    image_height: int | None
-    image_width: int | None
-    objects: int | None
-
-
-def record_facts(
-    values: RecordValues, roles: Roles, images: Sequence[EncodedImage] = ()
-) -> RecordFacts:
-    """Return the index columns that are computed from a record.
-
-    Args:
-        values: the record's features.
-        roles: roles of these features.
-        images: images that the record was built from, so that their headers are not parsed again.
-    """
-    if not (roles.images or roles.pixels or roles.objects):
-        return RecordFacts(None, None, None)
-    height, width = _picture_size(values, roles, images) or (None, None)
-    return RecordFacts(height, width, _num_objects(values, roles))
-
-
-def _picture_size(
-    values: RecordValues, roles: Roles, images: Sequence[EncodedImage]
-) -> tuple[int, int] | None:
-    for key in roles.images:
-        for value in values_at(values, key, Kind.BYTES)[:1]:
-            info = next((i.info for i in images if i.data is value), None)
-            with contextlib.suppress(BadImage):
-                return (info or check_image(value)).size_px[::-1]
-            return None
-    for key in roles.pixels:
-        for value in values_at(values, key, Kind.BYTES)[:1]:
-            stated = [
-                values_at(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)
-            ]
-            tensor = read_tensor(value)
-            shape = (tensor and tensor.shape) or [int(number) for side in stated for number in side]
-            is_picture = len(shape) in (2, 3) and min(shape) > 0
-            return (shape[0], shape[1]) if is_picture else None
-    return None
-
-
-def _num_objects(values: RecordValues, roles: Roles) -> int | None:
-    if not roles.objects:
-        return None
-    objects = roles.objects[0]
-    numbers = len(values_at(values, objects.boxes[0], Kind.FLOAT))
-    boxes = numbers if objects.form is BoxForm.EDGES else numbers // _NUMBERS_A_BOX
-    return max(boxes, len(values_at(values, objects.labels, Kind.INT64)))

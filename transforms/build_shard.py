@@ -39,8 +39,9 @@ from beam_tfrec.transforms.build_records import (
     ShardJob,
     bytes_in_flight,
     check_codecs,
+    copied_bytes,
+    copy_group,
     make_rows,
-    record_facts,
     record_maker,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
@@ -53,6 +54,7 @@ from beam_tfrec.transforms.shard_index import (
     index_from_parquet,
     index_to_parquet,
     index_to_text,
+    record_facts,
     same_but_pins,
 )
 from beam_tfrec.transforms.sources.read_blobs import read_blob
@@ -86,7 +88,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, roots)
+            check_sources(shard, rows, output, roots)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
@@ -111,16 +113,17 @@ def find_written(
     receipt = receipt_name(shard.name)
     if output.stat(receipt) is None:
         return None
-    where = join_uri(output.root, receipt)
     try:
         data = output.read(receipt)
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
-        raise conflict(where, f"is not a receipt ({error})") from None
+        raise conflict(output, receipt, f"is not a receipt ({error})") from None
     if info.plan != digest_of_plan:
-        raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
+        raise conflict(
+            output, receipt, f"belongs to plan {info.plan}, this run's is {digest_of_plan}"
+        )
     if info.name != shard.name:
-        raise conflict(where, f"is the receipt of {info.name}")
+        raise conflict(output, receipt, f"is the receipt of {info.name}")
     parquet_name, *text_names = index_names(index_stem(info.file))
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
@@ -128,16 +131,19 @@ def find_written(
     rows = read_index(parquet_name, output)
     planned = {sample.key for sample in shard.samples}
     if len(rows) != info.records or not planned.issuperset(row.key for row in rows):
-        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(output, parquet_name, "describes other records")
     return info, rows
 
 
-def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
+def check_sources(
+    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, roots: Mapping[str, Storage]
+) -> None:
     """Check that images with a new modification time or generation still have the same content.
 
     Args:
         shard: plan of a kept shard.
         rows: rows of the shard's index, with the sources' pins and sums.
+        output: output of the run.
         roots: storages by root name.
 
     Raises:
@@ -147,7 +153,8 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
     for row in rows:
         blobs = samples[row.key].blobs
         if len(row.sources) != len(blobs):
-            raise conflict(f"index of {shard.name}", f"has other sources for key {row.key!r}")
+            what = f"is of an index with other sources for key {row.key!r}"
+            raise conflict(output, receipt_name(shard.name), what)
         for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
@@ -199,10 +206,7 @@ def _records(
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
     if job.layout.copies_records:
-        from beam_tfrec.transforms import copy_records  # late: rarely needed
-
-        size_of = copy_records.copied_bytes
-        make_group = functools.partial(copy_records.copy_group, roots=roots)
+        size_of, make_group = copied_bytes, functools.partial(copy_group, roots=roots)
     else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
     sized = batches(shard.samples, size_of, _GROUP_BYTES)
@@ -225,7 +229,7 @@ def _commit_shard(
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output)
     ):
-        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(output, parquet_name, "describes other records")
     for name in text_names:
         create_or_compare(output, name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
@@ -242,7 +246,7 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
     try:
         return index_from_parquet(output.read(name))
     except ValueError as error:
-        raise conflict(join_uri(output.root, name), str(error)) from None
+        raise conflict(output, name, str(error)) from None
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
@@ -255,7 +259,7 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
         what = f"has CRC-32C {crc32c}, its receipt says {info.bytes} bytes of {info.crc32c}"
-        raise conflict(join_uri(output.root, info.file), what)
+        raise conflict(output, info.file, what)
 
 
 class GrowingShard:
@@ -314,14 +318,12 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
-            self._show_progress()
         if ready is not None:  # nothing of it is counted
             return
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1
-        if built.repairs:
-            self._repairs.update(built.repairs)
+        self._repairs.update(built.repairs)
         for image in images:
             self._traits.update(image.info.traits)
             if image.turned != 1:
@@ -330,11 +332,13 @@ class GrowingShard:
                 is_converted = image.window is not None or image.pixels is not None
                 self._repairs["image_converted" if is_converted else "image_unchanged"] += 1
         for dropped in built.dropped:
-            self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
+            reject = sample.reject(_STAGE, dropped.code, dropped.detail)
+            self._note(reject, (dropped.annotation_id,))
 
     def reject(self, sample: Sample, unfit: Unfit) -> None:
         """Note a sample that is rejected."""
-        self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
+        reject = sample.reject(_STAGE, unfit.code, unfit.detail, unfit.place)
+        self._note(reject, sample.annotation_ids)
         PROGRESS.add(Counts(done=1, rejected=1))
 
     def finish(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
@@ -342,7 +346,6 @@ class GrowingShard:
         shard = self._shard
         records = len(self.rows)
         self._write()
-        self._show_progress()
         if self._array_record is not None:
             self._bytes = 0
             for piece in self._array_record.finish():
@@ -374,20 +377,10 @@ class GrowingShard:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
         self._unwritten = []
-
-    def _show_progress(self) -> None:
         before, self._written = self._written, Counts(len(self.rows), bytes=self._bytes)
         done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
         PROGRESS.add(Counts(done, bytes=new_bytes))
 
-    def _note(
-        self,
-        sample: Sample,
-        code: str,
-        detail: str,
-        annotation_ids: tuple[int | str, ...],
-        blob_index: int = 0,
-    ) -> None:
-        reject = sample.reject(_STAGE, code, detail, blob_index)
+    def _note(self, reject: Rejected, annotation_ids: tuple[int | str, ...]) -> None:
         more = {"annotation_ids": annotation_ids, "shard": self._shard.name}
         self._rejected.append(msgspec.structs.replace(reject, **more))

@@ -33,32 +33,18 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     contradictions,
     plan_digest,
-    read_manifest,
     to_json,
     to_json_lines,
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
 from beam_tfrec.schemas.splits import split_without_bucket
+from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.output_files import (
-    SOURCES_NOTE,
-    check_claim,
-    companions_of,
-    create_or_compare,
-    create_or_leave,
-    files_in,
-    foreign,
-    indexes,
-    missing_files,
-    receipts,
-    sources_name,
-    split_of,
-)
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
-from beam_tfrec.transforms.storage import Storage, join_uri, open_storage
+from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.storage.read_data_set import what_differs
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +82,7 @@ def commit(
             _LOG.info("%s of root %s not used by any sample, such as %s", files, root, name)
     output = open_storage(job.output, job.access)
     digest = plan_digest(plan)
-    check_claim(output, digest)
+    output_files.check_claim(output, digest)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
     rejects = sorted(
         [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
@@ -105,30 +91,31 @@ def commit(
     manifest = make_manifest(shards, plan, sources, rejects, layout, duplicates)
     _check_output(shards, output, job.names)
     rejected_lines = to_json_lines(rejects)
-    create_or_compare(output, REJECTED_NAME, rejected_lines)
+    output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
     refuse_empty(sources, plan, records, job)
-    contents: dict[str, bytes] = {}
+    texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
+    contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:
         contents[DUPLICATES_NAME] = to_json_lines(duplicates.lines)
-    has_names = layout.first_label_id == 0
-    texts = metadata_files(manifest, layout.spec, has_names=has_names)
-    contents |= {name: text.encode() for name, text in texts.items()}
     for name, data in contents.items():
-        create_or_compare(output, name, data)
+        output_files.create_or_compare(output, name, data)
     documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
-        create_or_leave(output, name, data)
+        output_files.create_or_leave(output, name, data)
     known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(sources_name(job_digest(plan, known | job.globs, listings)), SOURCES_NOTE)
+    output.create(
+        output_files.sources_name(job_digest(plan, known | job.globs, listings)),
+        output_files.SOURCES_NOTE,
+    )
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
-    check_claim(output, digest)
-    create_or_compare(output, MANIFEST_NAME, to_json(manifest))
+    output_files.check_claim(output, digest)
+    output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
 
 
@@ -234,10 +221,9 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options;
             `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    if output.stat(MANIFEST_NAME) is None:
+    manifest, options = output_files.find_manifest(output), job.options()
+    if manifest is None:
         return None
-    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
-    options = job.options()
     if manifest.plan.options != options:
         raise other_plan(output, first_difference(manifest.plan, {"options": options}))
     if job.trust_manifest:
@@ -253,10 +239,10 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         for root, uri in job.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    note = sources_name(job_digest(manifest.plan, known | job.globs, listings))
+    note = output_files.sources_name(job_digest(manifest.plan, known | job.globs, listings))
     if output.stat(note) is None:
         return None
-    if missing := missing_files(output, manifest):
+    if missing := output_files.missing_files(output, manifest):
         files, first = counted(len(missing), "file"), printable(missing[0])
         _LOG.warning("%s missing from the data set, such as %s: building again", files, first)
         return None
@@ -279,21 +265,17 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 
 def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardNames) -> None:
     """Check that a fresh listing shows exactly the shards of the plan."""
-    written = {*receipts(output), *indexes(output, names)}
-    there = files_in(output, names.folders(info.split for info in shards))
-    for name in sorted(written ^ {name for info in shards for name in companions_of(info)}):
-        if name in written:
-            raise foreign(output, f"{name} does not belong to this plan")
-        raise foreign(output, f"{name} is missing")
+    there = output_files.files_in(output, names.folders(info.split for info in shards))
+    found = output_files.files_of_shards(output, names, there)
+    planned = {name for info in shards for name in (info.file, *output_files.companions_of(info))}
+    for name in sorted(found ^ planned):
+        what = "does not belong to this plan" if name in found else "is missing"
+        raise output_files.foreign(output, f"{name} {what}")
     for info in shards:
-        found = there.get(info.file)
-        if what_differs(info, found):
-            size = "no" if found is None else found.size_bytes
-            raise foreign(output, f"{info.file} has {size} bytes, its receipt says {info.bytes}")
-    files = {info.file for info in shards}
-    for name in sorted(there):
-        if name not in files and ("/" in name or split_of(name, names) is not None):
-            raise foreign(output, f"{name} is not a shard of this plan")
+        found_file = there[info.file]
+        if what_differs(info, found_file):
+            what = f"has {found_file.size_bytes} bytes, its receipt says {info.bytes}"
+            raise output_files.foreign(output, f"{info.file} {what}")
 
 
 def _summarize(

@@ -15,18 +15,8 @@ import msgspec
 
 from beam_tfrec.schemas.faults import counted, fault_line
 from beam_tfrec.schemas.labels import unite_labels
-from beam_tfrec.schemas.manifest import (
-    MANIFEST_NAME,
-    PLAN_NAME,
-    Label,
-    Manifest,
-)
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    name_below,
-    open_storage,
-)
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Label, Manifest
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, name_below, open_storage
 from beam_tfrec.transforms.storage.read_data_set import list_shards, read_finished
 
 DATE = "{date}"
@@ -136,11 +126,11 @@ def date_in(name: str, pattern: str) -> datetime.date | None:
     (datetime.date(2026, 11, 20), None)
     """
     start = pattern.index(DATE)
-    try:
+    with contextlib.suppress(ValueError):
         date = parse_date(name[start : start + len("YYYY-MM-DD")])
-    except ValueError:
-        return None
-    return date if expand_date(pattern, date) == name else None
+        if expand_date(pattern, date) == name:
+            return date
+    return None
 
 
 def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:

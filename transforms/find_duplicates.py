@@ -25,8 +25,6 @@ MAX_LINES = 10_000
 MAX_SAMPLES = 10
 """Maximum number of samples per split that a line names."""
 
-_PARTITIONS = 4096  # partitions of the join on a cluster; a worker holds one in memory
-
 
 class RecordOf(msgspec.Struct, frozen=True, order=True, gc=False):
     """A record, by the name of its first source and its key."""
@@ -143,7 +141,7 @@ class FindDuplicates(beam.PTransform):
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Duplicates]:
         """Read the indexes, group their rows by SHA-256, and add up."""
-        count = num_groups(infos.pipeline, _PARTITIONS)
+        count = num_groups(infos.pipeline)
         return (
             infos
             | "ReadContents" >> beam.FlatMap(_read_contents, self.output, self.access, count)

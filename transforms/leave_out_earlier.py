@@ -7,7 +7,6 @@ an earlier run rejected is tried again.
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -21,7 +20,7 @@ from beam_tfrec.transforms.shuffle.elements import (
     BatchByName,
     GroupBatches,
     Partition,
-    num_partitions,
+    num_groups,
     partition_of,
     spread,
 )
@@ -39,20 +38,9 @@ from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
 _RESTORE_INDEX = "restore index/ of that data set, then run again"
 
 
-class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
-    """The index of one shard of an earlier data set.
-
-    Attributes:
-        data_set: URI of the data set.
-        name: name of the index in the data set.
-        split: split of the shard.
-        shard_bytes: size of the shard.
-    """
-
-    data_set: str
-    name: str
-    split: str
-    shard_bytes: int
+EarlierIndex = tuple[str, str, str, int]
+"""Index of a shard of an earlier data set: the data set's URI, the index's name, split and size of
+the shard."""
 
 
 class JoinBatch(Batch, frozen=True, array_like=True):
@@ -87,7 +75,7 @@ def list_indexes(
     if digest != earlier.digest:
         raise storage.changed(MANIFEST_NAME, "another data set than when the run began")
     return [
-        EarlierIndex(earlier.uri, name, shard.split, shard.bytes)
+        (earlier.uri, name, shard.split, shard.bytes)
         for shard, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True)
         if shard.split in splits
     ]
@@ -106,12 +94,12 @@ def read_written(
     Raises:
         RuntimeError: `E-VER-…` when the index is missing, or does not describe its shard.
     """
-    storage = open_storage(index.data_set, access)
-    rows = read_rows(storage, index.name, index.shard_bytes, _RESTORE_INDEX)
+    uri, name, split, shard_bytes = index
+    rows = read_rows(open_storage(uri, access), name, shard_bytes, _RESTORE_INDEX)
     parts: dict[Partition, dict[str, tuple[str, int]]] = {}
     for row in rows:
         source = (row.sources[0].name, row.sources[0].size) if row.sources else ("", 0)
-        parts.setdefault(partition_of(index.split, row.key, count), {})[row.key] = source
+        parts.setdefault(partition_of(split, row.key, count), {})[row.key] = source
     for partition, sources in parts.items():
         yield partition, JoinBatch(sources=sources)
 
@@ -166,27 +154,12 @@ def _check_source(sample: Sample, source: tuple[str, int]) -> None:
         raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
-class NewSamples(NamedTuple):
-    """Output of `LeaveOutEarlier`.
-
-    Attributes:
-        samples: samples that are not in an earlier data set.
-        rejected: rejects, without those of skipped samples.
-        sources: counts of the sources, one `SplitSource` per split.
-        skipped_tallies: counts of skipped samples, by root name.
-    """
-
-    samples: beam.PCollection[Sample]
-    rejected: beam.PCollection[Rejected]
-    sources: beam.PCollection[SplitSource]
-    skipped_tallies: beam.PCollection[tuple[str, PinTally]]
-
-
 @dataclass(eq=False)
 class LeaveOutEarlier(beam.PTransform):
-    """Samples -> samples that earlier data sets do not hold, in any order.
+    """Samples -> samples that earlier data sets do not hold, in any order, and three more outputs.
 
-    The join compares split and key.
+    These are the rejects without those of skipped samples, counts of the sources, and counts of
+    skipped samples by root name. The join compares split and key.
 
     Attributes:
         earlier: earlier data sets.
@@ -206,10 +179,10 @@ class LeaveOutEarlier(beam.PTransform):
     root: str = ""
     spool: RunSpool | None = None
 
-    def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
+    def expand(self, samples: beam.PCollection[Sample]) -> tuple[beam.PCollection, ...]:
         """Join the samples with the keys of the earlier data sets."""
         pipeline = samples.pipeline
-        count = num_partitions(pipeline)
+        count = num_groups(pipeline)
         indexes = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
@@ -228,7 +201,7 @@ class LeaveOutEarlier(beam.PTransform):
         )
         sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitSources()
         skipped = left.sources | "SkippedTallies" >> beam.Map(_pins_of, self.root)
-        return NewSamples(left.new, left.rejected, sources, skipped)
+        return left.new, left.rejected, sources, skipped
 
 
 def _batch_of(items: list) -> JoinBatch:

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -72,7 +71,7 @@ def create_or_compare(output: Storage, name: str, data: bytes) -> None:
         RuntimeError: `E-OUT-CONFLICT` when it has other bytes.
     """
     if not output.create(name, data) and output.read(name) != data:
-        raise conflict(join_uri(output.root, name), "has other content than this run would write")
+        raise conflict(output, name, "has other content than this run would write")
 
 
 def create_or_leave(output: Storage, name: str, data: bytes) -> None:
@@ -92,10 +91,10 @@ def is_own_document(storage: Storage, name: str) -> bool:
     return may_be and is_sealed(storage.read(name))
 
 
-def conflict(where: str, what: str) -> RuntimeError:
+def conflict(output: Storage, name: str, what: str) -> RuntimeError:
     """Return the fault of an existing file with other content than the run's."""
     remedy = "give another --output, or --overwrite"
-    return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+    return RuntimeError(fault_line("E-OUT-CONFLICT", output.uri(name), what, remedy))
 
 
 def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeError:
@@ -125,6 +124,31 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
+def find_manifest(output: Storage) -> Manifest | None:
+    """Return the manifest of an output, or None if it has none.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when it cannot be read.
+    """
+    if output.stat(MANIFEST_NAME) is None:
+        return None
+    return read_manifest(output.read(MANIFEST_NAME), output.uri(MANIFEST_NAME))
+
+
+def read_plan(output: Storage) -> JobPlan | None:
+    """Return the plan of an output, or None if it has none.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when it was not written by beam-tfrec.
+    """
+    if output.stat(PLAN_NAME) is None:
+        return None
+    try:
+        return from_json(output.read(PLAN_NAME), JobPlan)
+    except ValueError:
+        raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
+
+
 def names_of_ours(output: Storage, names: ShardNames, splits: Iterable[str]) -> set[str]:
     """Return the names of files that only a run can have written, except the plan.
 
@@ -133,9 +157,20 @@ def names_of_ours(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
         names: naming scheme of shard files.
         splits: splits of the run; files in folders of other splits are not looked for.
     """
-    own, there = {MANIFEST_NAME, *_OWN_NAMES}, files_in(output, names.folders(splits))
-    ours = {name for name in there if name in own or split_of(name, names) is not None}
-    return ours | {*indexes(output, names), *receipts(output)}
+    there = files_in(output, names.folders(splits))
+    return files_of_shards(output, names, there) | ({MANIFEST_NAME, *_OWN_NAMES} & there.keys())
+
+
+def files_of_shards(output: Storage, names: ShardNames, there: Iterable[str]) -> set[str]:
+    """Return the names of all files that are named or placed like a shard's.
+
+    Args:
+        output: output of the run.
+        names: naming scheme of shard files.
+        there: names of files in the output and in the folders of its splits.
+    """
+    data_files = {name for name in there if "/" in name or split_of(name, names) is not None}
+    return {*data_files, *indexes(output, names), *receipts(output)}
 
 
 def refuse_foreign(output: Storage, found: Collection[str]) -> None:
@@ -270,44 +305,26 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when the plan or the manifest was not written by beam-tfrec.
     """
-    manifest, infos = _find_manifest(output), []
+    manifest, infos = find_manifest(output), []
     for name in receipts(output):
         with contextlib.suppress(ValueError):
             infos.append(from_json(output.read(name), ShardInfo))
-    if not (_has_plan(output) or manifest or infos):
+    if not (read_plan(output) or manifest or infos):
         return []
-    shards = [(info.file, *index_names(index_stem(info.file))) for info in infos]
+    files = {info.file for info in infos}
+    index = {name for info in infos for name in index_names(index_stem(info.file))}
     if manifest is not None:
-        files = [shard.file for shard in manifest.shards]
-        shards += [
-            (file, *index) for file, index in zip(files, index_names_of(manifest), strict=True)
-        ]
-    wanted = {"", *splits}
-    there = files_in(output, names.folders(splits) | {folder_of(file) for file, *_ in shards})
-    named = {*itertools.chain(*shards), *_OWN_NAMES}
+        files |= {shard.file for shard in manifest.shards}
+        index |= {name for of_shard in index_names_of(manifest) for name in of_shard}
+    wanted, named = {"", *splits}, files | _OWN_NAMES
+    there = files_in(output, names.folders(splits) | {*map(folder_of, files)})
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
         is_document = name in DOCUMENTS and is_own_document(output, name)
         if is_document or name in named or split_of(name, names) in wanted:
             doomed.append(name)
-    doomed += _names_in(INDEX_DIR, lambda name: name in named or is_index_name(name, names), output)
+    doomed += _names_in(INDEX_DIR, lambda name: name in index or is_index_name(name, names), output)
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
-
-
-def _find_manifest(output: Storage) -> Manifest | None:
-    if output.stat(MANIFEST_NAME) is None:
-        return None
-    return read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
-
-
-def _has_plan(output: Storage) -> bool:
-    if output.stat(PLAN_NAME) is None:
-        return False
-    try:
-        from_json(output.read(PLAN_NAME), JobPlan)
-    except ValueError:
-        raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
-    return True
 
 
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:

@@ -141,7 +141,7 @@ class PinBlobs(beam.PTransform):
             )
             | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
             | f"Pin{index}"
-            >> beam.ParDo(_Pin(index)).with_outputs("rejected", "tallies", main="samples")
+            >> beam.FlatMap(_pin, index).with_outputs("rejected", "tallies", main="samples")
         )
         return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
 
@@ -164,37 +164,29 @@ def _entries_batch(listed: list[ListedFile]) -> _JoinBatch:
     return _JoinBatch(entries=[file.entry for file in listed])
 
 
-class _Pin(beam.DoFn):
-    """Pins one blob of each sample in a partition, and counts them.
-
-    The argument is the blob's index in `Sample.blobs`.
-    """
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def process(
-        self, element: tuple[Partition, Iterable[_JoinBatch]]
-    ) -> Iterator[Sample | RejectedOutput | TallyOutput]:
-        (root, _), batches = element
-        samples: list[Sample] = []
-        entries: dict[str, Entry] = {}
-        for batch in batches:
-            samples += batch.samples
-            entries |= {entry.name: entry for entry in batch.entries}
-        if root == _NO_ROOT:
-            yield from samples
-            return
-        names = [sample.blobs[self._index].name for sample in samples]
-        read: list[Entry] = []
-        for sample, name in zip(samples, names, strict=True):
-            pinned = pin_sample(sample, entries.get(name), self._index)
-            if isinstance(pinned, Rejected):
-                yield RejectedOutput("rejected", pinned)
-            else:
-                read.append(entries[name])
-                yield pinned
-        yield TallyOutput("tallies", (root, _tally(names, entries.values(), read)))
+def _pin(
+    grouped: tuple[Partition, Iterable[_JoinBatch]], index: int
+) -> Iterator[Sample | RejectedOutput | TallyOutput]:
+    """Pin the blob at an index of each sample in a partition, and count them."""
+    (root, _), batches = grouped
+    samples: list[Sample] = []
+    entries: dict[str, Entry] = {}
+    for batch in batches:
+        samples += batch.samples
+        entries |= {entry.name: entry for entry in batch.entries}
+    if root == _NO_ROOT:
+        yield from samples
+        return
+    names = [sample.blobs[index].name for sample in samples]
+    read: list[Entry] = []
+    for sample, name in zip(samples, names, strict=True):
+        pinned = pin_sample(sample, entries.get(name), index)
+        if isinstance(pinned, Rejected):
+            yield RejectedOutput("rejected", pinned)
+        else:
+            read.append(entries[name])
+            yield pinned
+    yield TallyOutput("tallies", (root, _tally(names, entries.values(), read)))
 
 
 def _tally(names: Sequence[str], entries: Iterable[Entry], read: Sequence[Entry]) -> PinTally:

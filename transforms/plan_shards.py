@@ -56,7 +56,6 @@ from beam_tfrec.transforms.storage import source_changed
 _POSITIONS_PER_BUCKET = 512  # few, since a bucket is in memory with its payloads
 _RUN_BYTES = 2_000_000  # small enough for the processor's caches
 _FIRST_WITH_FILE_NUMBER = 1 << 34  # smaller positions are rows of one file
-_BUCKETS = 16_384  # on a cluster; of a billion samples, a bucket in memory has 61,000
 
 
 class BucketBatch(Batch, frozen=True, array_like=True):
@@ -301,14 +300,13 @@ class PlanShards(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
-        buckets = num_groups(samples.pipeline, _BUCKETS)
         to_batches = functools.partial(
             make_bucket_batches,
             sharding=self.sharding,
             record_bytes=self.record_bytes,
-            num_buckets=buckets,
+            num_buckets=num_groups(samples.pipeline),
         )
-        batch = MakeBatches(to_batches, tuple[Bucket, BucketBatch], buckets)
+        batch = MakeBatches(to_batches, tuple[Bucket, BucketBatch])
         in_buckets = samples | "FindBuckets" >> batch
         counted = (
             in_buckets

@@ -33,23 +33,13 @@ from beam_tfrec.schemas.manifest import (
     PLAN_NAME,
     JobPlan,
     Label,
-    from_json,
     to_json,
 )
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import USUAL_SPLITS
+from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.earlier import check_turn
-from beam_tfrec.transforms.output_files import (
-    files_in,
-    foreign,
-    names_of_ours,
-    receipts,
-    refuse_foreign,
-    refuse_others,
-    removed_names,
-    split_of,
-)
 from beam_tfrec.transforms.progress import COUNTERS, PROGRESS
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.sources.read_samples import SplitSource, merge_labels
@@ -128,7 +118,7 @@ def publish_plan(
     if not output.create(PLAN_NAME, to_json(plan)):
         _refuse_other(plan, output)
     if replaces:
-        refuse_foreign(output, names_of_ours(output, names, plan.splits))
+        output_files.refuse_foreign(output, output_files.names_of_ours(output, names, plan.splits))
 
 
 def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
@@ -139,31 +129,27 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
             when the output has files of a run, but no plan.
     """
     if output.stat(PLAN_NAME) is None:
-        found = names_of_ours(output, names, plan.splits)
+        found = output_files.names_of_ours(output, names, plan.splits)
         if not found:
             return False
         if output.stat(PLAN_NAME) is None:  # else another run has just begun to write
-            refuse_foreign(output, found)
+            output_files.refuse_foreign(output, found)
     _refuse_other(plan, output)
     return True
 
 
 def _refuse_other(plan: JobPlan, output: Storage) -> None:
     data = output.read(PLAN_NAME)
-    if data != to_json(plan):
-        try:
-            other = from_json(data, JobPlan)
-        except ValueError:
-            raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
+    if data != to_json(plan) and (other := output_files.read_plan(output)) is not None:
         raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
 
-def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
+def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
     """Describe the first difference between a plan and the given parts of another.
 
     The layout comes first, then options with a value, since these are what the user has given.
     """
-    other, mine = msgspec.to_builtins(plan), wanted
+    other = msgspec.to_builtins(plan)
     for part in ("format_version", "options", "splits", "labels"):
         if part not in mine or other[part] == mine[part]:
             continue
@@ -359,16 +345,18 @@ def look_at_output(
     Raises:
         RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would raise.
     """
-    refuse_others(output, names, splits, overwrite=overwrite)
+    output_files.refuse_others(output, names, splits, overwrite=overwrite)
     if overwrite:
-        gone = removed_names(output, names, splits)
-        refuse_foreign(output, names_of_ours(output, names, splits).difference(gone))
+        gone = output_files.removed_names(output, names, splits)
+        output_files.refuse_foreign(
+            output, output_files.names_of_ours(output, names, splits).difference(gone)
+        )
         return (OVERWRITTEN, 0) if gone else (FREE, 0)
     if not is_claimed(plan, output, names):
         return FREE, 0
-    claimed = len(receipts(output))
-    there = files_in(output, names.folders(splits))
-    files = sum(split_of(name, names) is not None for name in there)
+    claimed = len(output_files.receipts(output))
+    there = output_files.files_in(output, names.folders(splits))
+    files = sum(output_files.split_of(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from apache_beam.utils.shared import Shared
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -32,18 +31,21 @@ from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import PHOTO, Sample, pack
-from beam_tfrec.schemas.tfrecord import FrameError
-from beam_tfrec.transforms.build_records import ShardJob, bytes_in_flight, check_all
-from beam_tfrec.transforms.build_shard import gate_for
+from beam_tfrec.transforms.build_records import (
+    ShardJob,
+    bytes_in_flight,
+    check_all,
+    or_unfit,
+    read_contents,
+)
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
-from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.measure_images import ImageDoFn
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.read_blobs import read_blob
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
-from beam_tfrec.transforms.storage import Access, Storage, open_storage, read_uri
+from beam_tfrec.transforms.storage import Access, Storage, read_uri
 
 MAX_COMPARED = 200
 """Each hash is compared with so many of the next ones in a band, so that time stays linear."""
@@ -142,22 +144,18 @@ def hash_photo(
     Raises:
         RuntimeError: a storage fault.
     """
-    (blob,) = photo.blobs
-    try:
-        data = read_blob(roots[blob.root], blob)
-        with gate.working:
-            images = check_all(photo, [data], job.check, job.conversion)
-            if isinstance(images, Unfit):
-                return photo.reject(_STAGE, images.code, images.detail)
-            info = images[0].info
+    found: list | bytes | Unfit = read_contents(photo, roots)
+    with gate.working:
+        if isinstance(found, list):
+            found = check_all(photo, found, job.check, job.conversion)
+        if isinstance(found, list):
+            info = found[0].info
             with gate.decoding(info.width_px * info.height_px):
-                hashes = hash_image(images[0])
-    except FrameError as error:  # of a record that holds the image
-        return photo.reject(_STAGE, "E-REC-DAMAGED", str(error))
-    except BadImage as error:
-        return photo.reject(_STAGE, error.code, error.detail)
+                found = or_unfit(hash_image, found[0])
+    if isinstance(found, Unfit):
+        return photo.reject(_STAGE, found.code, found.detail)
     size_px = turn_size(info.size_px, info.orientation)
-    return HashedImage(photo.split, photo.key, hashes, size_px, pack(blob))
+    return HashedImage(photo.split, photo.key, found, size_px, pack(photo.blobs[0]))
 
 
 def photos_of(sample: Sample) -> list[Sample]:
@@ -361,13 +359,6 @@ def check_kept(
     return []
 
 
-class DroppedSamples(NamedTuple):
-    """Output of `DropSimilar`."""
-
-    samples: beam.PCollection[Sample]
-    rejected: beam.PCollection[Rejected]
-
-
 @dataclass(eq=False)
 class DropSimilar(beam.PTransform):
     """Samples -> the samples to keep, and rejects of the near copies.
@@ -384,7 +375,9 @@ class DropSimilar(beam.PTransform):
     splits: Sequence[str]
     access: Access
 
-    def expand(self, samples: beam.PCollection[Sample]) -> DroppedSamples:
+    def expand(
+        self, samples: beam.PCollection[Sample]
+    ) -> tuple[beam.PCollection[Sample], beam.PCollection[Rejected]]:
         """Read the table, and drop the copies."""
         uris = samples.pipeline | "Table" >> beam.Create([self.uri], reshuffle=False)
         copies = uris | "ReadCopies" >> beam.Map(read_copies, self.splits, self.access)
@@ -394,7 +387,7 @@ class DropSimilar(beam.PTransform):
         # The empty result makes the plan wait for the check.
         checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, self.uri, self.splits)
         rejected = (found.rejected, checked) | "Rejected" >> beam.Flatten()
-        return DroppedSamples(found.samples, rejected)
+        return found.samples, rejected
 
 
 @dataclass(eq=False)
@@ -413,24 +406,16 @@ class HashImages(beam.PTransform):
         """Hash the photos."""
         photos = samples | "TakePhotos" >> beam.FlatMap(photos_of).with_output_types(Sample)
         batches = spread(photos) | "Batch" >> beam.BatchElements(_MOST_AT_ONCE // 4, _MOST_AT_ONCE)
-        return batches | "Hash" >> beam.ParDo(_HashPhotos(self.job, self.limits, Shared()))
+        return batches | "Hash" >> beam.ParDo(_HashPhotos(self.job, self.limits))
 
 
-class _HashPhotos(beam.DoFn):
+class _HashPhotos(ImageDoFn):
     """Hashes photos in the threads of the process's gate."""
 
-    def __init__(self, job: ShardJob, limits: GateLimits, shared: Shared) -> None:
-        self._job, self._limits, self._shared = job, limits, shared
-
-    def setup(self) -> None:
-        job = self._job
-        self._gate = self._shared.acquire(lambda: gate_for(self._limits, job))
-        self._roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
-
     def process(self, photos: Sequence[Sample]) -> Iterator[HashedBatch]:
-        size_of = functools.partial(bytes_in_flight, conversion=self._job.conversion)
-        make = functools.partial(hash_photo, job=self._job, gate=self._gate, roots=self._roots)
-        made = [each for _, each in self._gate.in_order(photos, size_of, make)]
+        size_of = functools.partial(bytes_in_flight, conversion=self.job.conversion)
+        make = functools.partial(hash_photo, job=self.job, gate=self.gate, roots=self.roots)
+        made = [each for _, each in self.gate.in_order(photos, size_of, make)]
         rejected = [each for each in made if isinstance(each, Rejected)]
         PROGRESS.add(Counts(len(made), len(rejected)))
         yield HashedBatch([each for each in made if isinstance(each, HashedImage)], rejected)

@@ -8,11 +8,10 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
 import bisect
-import itertools
 import posixpath
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import google_crc32c
@@ -44,9 +43,6 @@ _ZLIB_METHOD = 8
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accepts gzip and zlib
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-
-ReadSpan = Callable[[int, int], bytes]
-"""Returns a file's bytes from a start offset to an end offset, fewer at the end of the file."""
 
 
 class Record(NamedTuple):
@@ -131,6 +127,8 @@ def walk_frames(
 ) -> Iterator[Record | BadFrame]:
     """Yield every record and every damaged frame, in the file's order.
 
+    Where compressed data is damaged, the last frame says so.
+
     Args:
         pieces: consecutive pieces of the file.
         size_bytes: size of the file, or `UNKNOWN_SIZE`.
@@ -138,20 +136,24 @@ def walk_frames(
     """
     file = _Forward(iter(pieces))
     offset = number = 0
-    while head := file.read(offset, HEADER_BYTES):
-        frame, following = _read_frame(file, head, size_bytes, offset, number)
-        if following is None:
-            next_number = bisect.bisect_right(starts, offset)
-            if next_number == len(starts) or starts[next_number] >= size_bytes:
-                assert isinstance(frame, BadFrame)
-                left = f"the last {size_bytes - offset} bytes of the file were not read"
-                if size_bytes == UNKNOWN_SIZE:
-                    left = "the rest of the file was not read"
-                yield frame._replace(what=f"{frame.what}; {left}")
-                break
-            following, number = starts[next_number], next_number - 1
-        yield frame
-        offset, number = following, number + 1
+    try:
+        while head := file.read(offset, HEADER_BYTES):
+            frame, following = _read_frame(file, head, size_bytes, offset, number)
+            if following is None:
+                next_number = bisect.bisect_right(starts, offset)
+                if next_number == len(starts) or starts[next_number] >= size_bytes:
+                    assert isinstance(frame, BadFrame)
+                    left = f"the last {size_bytes - offset} bytes of the file were not read"
+                    if size_bytes == UNKNOWN_SIZE:
+                        left = "the rest of the file was not read"
+                    yield frame._replace(what=f"{frame.what}; {left}")
+                    break
+                following, number = starts[next_number], next_number - 1
+            yield frame
+            offset, number = following, number + 1
+    except zlib.error as error:
+        what = f"the compressed data is damaged from here on ({error})"
+        yield BadFrame(number, offset, "E-VER-FRAME", what)
 
 
 def walk_records(
@@ -180,11 +182,11 @@ def _walk_array_record(pieces: Iterable[bytes]) -> Iterator[Record | BadFrame]:
         yield BadFrame(0, 0, error.code, str(error))
 
 
-def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
-    """Read a file in pieces of 2 MiB."""
-    starts = range(0, size_bytes, _PIECE_BYTES)
-    pieces = (read(start, min(start + _PIECE_BYTES, size_bytes)) for start in starts)
-    return itertools.takewhile(len, pieces)
+def read_pieces(storage: Storage, file: Entry) -> Iterator[bytes]:
+    """Read a listed file in pieces of 2 MiB."""
+    for start in range(0, file.size_bytes, _PIECE_BYTES):
+        end = min(start + _PIECE_BYTES, file.size_bytes)
+        yield storage.read(file.name, file, (start, end))
 
 
 class OpenedRecords(NamedTuple):
@@ -203,13 +205,10 @@ class OpenedRecords(NamedTuple):
 
 def open_records(storage: Storage, file: Entry) -> OpenedRecords:
     """Open a TFRecord file; a compressed file is decompressed while it is read."""
-
-    def read(start: int, end: int) -> bytes:
-        return storage.read(file.name, file, (start, end))
-
-    is_array = is_array_record(file.name)
-    compression = "" if is_array else _compression(read(0, min(HEADER_BYTES, file.size_bytes)))
-    pieces = read_pieces(read, file.size_bytes)
+    pieces, compression = read_pieces(storage, file), ""
+    if not is_array_record(file.name):
+        head = storage.read(file.name, file, (0, min(HEADER_BYTES, file.size_bytes)))
+        compression = _compression(head)
     if compression:
         return OpenedRecords(_inflate(pieces), UNKNOWN_SIZE, compression)
     return OpenedRecords(pieces, file.size_bytes, "")

@@ -63,8 +63,8 @@ SABOTAGES = (
     Sabotage(
         "a data set that lacks shards is taken for complete",
         COMMIT,
-        "if missing := missing_files(output, manifest):",
-        "if missing := missing_files(output, manifest)[:0]:",
+        "if missing := output_files.missing_files(output, manifest):",
+        "if missing := output_files.missing_files(output, manifest)[:0]:",
         "tests/test_commit.py::test_a_data_set_with_a_missing_file_is_incomplete",
     ),
     Sabotage(
@@ -187,9 +187,9 @@ SABOTAGES = (
     Sabotage(
         "the manifest is written before the budget is checked",
         COMMIT,
-        "    create_or_compare(output, REJECTED_NAME,",
-        "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
-        "    create_or_compare(output, REJECTED_NAME,",
+        "    output_files.create_or_compare(output, REJECTED_NAME,",
+        "    output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
+        "    output_files.create_or_compare(output, REJECTED_NAME,",
         "tests/test_reject_budget.py::test_printed_command_commits_without_reading_an_image",
     ),
     Sabotage(
@@ -209,8 +209,8 @@ SABOTAGES = (
     Sabotage(
         "an output of another plan is accepted",
         PUBLISH,
-        "if data != to_json(plan):",
-        "if not data:",
+        "if data != to_json(plan) and",
+        "if not data and",
         "tests/test_commit.py::test_another_plan_stops_the_run_and_names_the_difference",
     ),
     Sabotage(
@@ -261,8 +261,8 @@ SABOTAGES = (
     Sabotage(
         "an image that the storage cannot read is rejected",
         BUILD_RECORDS,
-        "        except FrameError as error:  # of a record that holds an image\n",
-        "        except (FrameError, RuntimeError) as error:\n",
+        "    except FrameError as error:  # of a record that holds an image\n",
+        "    except (FrameError, RuntimeError) as error:\n",
         "tests/test_write_shards.py::test_a_source_that_changes_before_it_is_read_fails_the_shard",
     ),
     Sabotage(

@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 import apache_beam as beam
 
@@ -142,16 +141,9 @@ def drop_repeated(
         yield beam.pvalue.TaggedOutput("sources", note)
 
 
-class KeptSamples(NamedTuple):
-    """Output of `DropRepeated`: one sample of each key, and one `SplitSource` per split."""
-
-    samples: beam.PCollection[Sample]
-    sources: beam.PCollection[SplitSource]
-
-
 @dataclass(eq=False)
 class DropRepeated(beam.PTransform):
-    """Samples -> one sample of each key; the others are counted as skipped.
+    """Samples -> one sample of each key, and counts of all; the others are counted as skipped.
 
     Attributes:
         keep: which one stays, in the order of the sources.
@@ -163,7 +155,9 @@ class DropRepeated(beam.PTransform):
     sources: beam.PCollection[SplitSource]
     spool: RunSpool | None = None
 
-    def expand(self, samples: beam.PCollection[Sample]) -> KeptSamples:
+    def expand(
+        self, samples: beam.PCollection[Sample]
+    ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitSource]]:
         """Group by key in partitions."""
         kept = (
             (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
@@ -172,4 +166,4 @@ class DropRepeated(beam.PTransform):
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
         )
         sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitSources()
-        return KeptSamples(kept.samples, sources)
+        return kept.samples, sources

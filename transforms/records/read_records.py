@@ -1,32 +1,28 @@
-"""Samples from the records of TFRecord and ArrayRecord files, or of data sets of ours.
+"""Samples from records: of TFRecord and ArrayRecord files, of data sets of ours, or of a program.
 
 `plan_source` reads the manifest of a listed source, if there is one. `RecordReader`
 makes the samples of a file. A sample's blob is the range of its framed record.
 
 The records of a data set are known from its indexes. Files of other programs are read once to find
-their records, and a second time to copy these.
+their records, and a second time to copy these. Records of a program are staged (`StageExamples`).
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import apache_beam as beam
+import google_crc32c
 import msgspec
+from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import matches
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
-from beam_tfrec.schemas.manifest import (
-    CONVERSIONS,
-    MANIFEST_NAME,
-    PLAN_NAME,
-    Manifest,
-    ShardEntry,
-)
+from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
-from beam_tfrec.schemas.samples import Blob, Sample, pack
+from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
@@ -37,19 +33,23 @@ from beam_tfrec.transforms.records.describe_records import (
     row_of,
     text_in,
 )
-from beam_tfrec.transforms.records.stage_records import STAGED_RECORD
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
-from beam_tfrec.transforms.sources.list_blobs import (
-    HIDDEN,
-    why_skipped,
-)
+from beam_tfrec.transforms.sources.list_blobs import HIDDEN, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
 from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.storage.staging import Stager, Staging
-from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_records
-from beam_tfrec.transforms.walk_frames import Record as FoundRecord
+from beam_tfrec.transforms.walk_frames import (
+    MAX_RECORD_BYTES,
+    BadFrame,
+    Record,
+    is_record_file,
+    open_records,
+    walk_records,
+)
 
 STAGE = "read_records"
+STAGED_RECORD = Blob(records_root("", 0), "")
+"""Blob of a staged record without its place; no split has its root's empty name."""
 
 _RESTORE = "restore it, or run its command again"
 _OPAQUE = Sequences({}, {})
@@ -250,20 +250,13 @@ class RecordReader:
         walk = walk_records(file.entry.name, opened.pieces, opened.size_bytes, sorted(by_offset))
         has_ranges = not (opened.compression or is_array)
         stager = Stager(self.staging) if self.staging and not has_ranges else None
-        number = 0
-        try:
-            for found in walk:
-                number = found.number + 1
-                known = by_offset.pop(found.offset, None)
-                item = self._read(file, found, known, notes)
-                if stager and isinstance(item, Sample) and isinstance(found, FoundRecord):
-                    framed = frame_record([found.data or b""])
-                    yield from stager.add(item, STAGED_RECORD, framed)
-                else:
-                    yield item
-        except zlib.error as error:
-            what = f"the {opened.compression} data is damaged from record {number} on ({error})"
-            raise _rest_lost(join_uri(storage.root, file.entry.name), what) from None
+        for found in walk:
+            item = self._read(file, found, by_offset.pop(found.offset, None), notes)
+            if stager and isinstance(item, Sample) and isinstance(found, Record):
+                framed = frame_record([found.data or b""])
+                yield from stager.add(item, STAGED_RECORD, framed)
+            else:
+                yield item
         if stager:
             yield from stager.flush()
         for lost in by_offset.values():
@@ -274,7 +267,7 @@ class RecordReader:
     def _read(
         self,
         file: RecordFile,
-        found: FoundRecord | BadFrame,
+        found: Record | BadFrame,
         row: IndexRow | None,
         notes: dict[str, FeatureNotes],
     ) -> "Sample | Rejected | _LeftOut":
@@ -286,7 +279,9 @@ class RecordReader:
             where += f" at byte {found.offset}"
         if isinstance(found, BadFrame):
             if found.code == "E-VER-FRAME" and not (file.index or found.is_last):
-                raise _rest_lost(join_uri(source.uri, file.entry.name), f"{where}: {found.what}")
+                what, remedy = f"{where}: {found.what}", "restore it, or leave it out of --records"
+                uri = join_uri(source.uri, file.entry.name)
+                raise RuntimeError(fault_line("E-SRC-DAMAGED", uri, what, remedy))
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
@@ -364,11 +359,56 @@ class _LeftOut(NamedTuple):
     why: str
 
 
-def _rest_lost(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file with an unreadable rest: the number of lost records is unknown."""
-    remedy = "restore it, or leave it out of --records"
-    return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
-
-
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+class StageExamples(beam.DoFn):
+    """Pairs of a key and an Example -> samples, rejects and notes about features.
+
+    A bundle that is repeated writes other files, and samples of a failed bundle are dropped by the
+    runner. So nothing is doubled.
+    """
+
+    def __init__(self, split: str, splitting: Splitting, staging: Staging) -> None:
+        """Take the split, the rule that may divide it, and the place of records."""
+        self._split, self._splitting, self._staging = split, splitting, staging
+
+    def start_bundle(self) -> None:
+        """Forget what a failed bundle has left."""
+        self._stager = Stager(self._staging)
+        self._notes: dict[str, FeatureNotes] = {}
+
+    def process(self, example: tuple[str, Any]) -> Iterator[Item]:
+        """Write a record; yield the samples of a file that is full, or a reject."""
+        key, value = example
+        if not isinstance(key, str):
+            raise ValueError(f"a key must be text, got {key!r}: give every record its own text")
+        if not isinstance(value, bytes) and not hasattr(value, "SerializeToString"):
+            what = f"a protobuf message or its bytes, got {type(value).__name__} for key {key!r}"
+            raise ValueError(f"an Example must be {what}: make a tf.train.Example of it")
+        # Protobuf orders the map of features differently in every process, unless asked not to.
+        data = value if isinstance(value, bytes) else value.SerializeToString(deterministic=True)
+        if len(data) > MAX_RECORD_BYTES:
+            yield self._reject(key, "E-EX-TOO-LARGE", f"a record of {len(data)} bytes")
+        elif (record := parse_record(data)) is None:
+            yield self._reject(key, "E-REC-EXAMPLE", f"{len(data)} bytes of another kind")
+        else:
+            fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
+            split = self._splitting.split_for(self._split, key, fields)
+            bits = bits_in(record)
+            self._notes.setdefault(split, FeatureNotes()).add(record, bits)
+            row = row_of(record, bits, data, google_crc32c.value(data), key)
+            sample = Sample(split, key, 0, (), pack(row))
+            yield from self._stager.add(sample, STAGED_RECORD, frame_record([data]))
+
+    def finish_bundle(self) -> Iterator:
+        """Publish the last file, and yield its samples and the notes."""
+        for sample in self._stager.flush():
+            yield GlobalWindows.windowed_value_at_end_of_window(sample)
+        for split, notes in self._notes.items():
+            yield GlobalWindows.windowed_value_at_end_of_window(notes.note(split))
+
+    def _reject(self, key: str, code: str, what: str) -> Rejected:
+        split = self._splitting.split_of_other(self._split, key)
+        return Rejected(code=code, stage="stage_records", split=split, key=key, detail=what)

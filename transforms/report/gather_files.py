@@ -7,7 +7,6 @@ have no random access.
 
 import itertools
 import posixpath
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.manifest import Annotations, SplitSummary
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tfrecord import framing_bytes
-from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.report import MAX_PICTURES, Report
 from beam_tfrec.transforms.report.gather import (
@@ -29,7 +27,7 @@ from beam_tfrec.transforms.report.gather import (
     program_versions,
 )
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
-from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
+from beam_tfrec.transforms.shard_index import IndexRow, record_facts, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
 from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_records
 
@@ -133,7 +131,7 @@ def _add_file(file: _File, place: int, sums: IndexSums, legend: Legend) -> None:
 
 def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> IndexRow:
     facts = record_facts(found.context, file.roles)
-    if facts.image_height is None and any(found.context.get(key) for key in file.roles.images):
+    if facts[0] is None and any(found.context.get(key) for key in file.roles.images):
         file.notes["image", " that cannot be read"] += 1
     labels = _labels(found.context, file.roles, legend)
     key = f"{printable(file.name.rpartition('/')[2])}-{record.number}"
@@ -159,18 +157,15 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     """Yield the records that are Examples or SequenceExamples; count the others."""
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
-    try:
-        for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
-            if isinstance(frame, BadFrame):
-                file.notes["damaged record", ""] += 1
-            elif frame.data is None:
-                file.notes["record", " too large to be read"] += 1
-            elif (found := parse_record(frame.data)) is None:
-                file.notes["record", " without an Example"] += 1
-            else:
-                yield frame, found
-    except zlib.error:
-        file.notes["part", " of damaged or cut-off compressed data"] += 1
+    for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
+        if isinstance(frame, BadFrame):
+            file.notes["damaged record", ""] += 1
+        elif frame.data is None:
+            file.notes["record", " too large to be read"] += 1
+        elif (found := parse_record(frame.data)) is None:
+            file.notes["record", " without an Example"] += 1
+        else:
+            yield frame, found
 
 
 def _roles(records: Iterable[tuple[Record, Sequences]]) -> tuple[dict[str, Kind], Roles]:

@@ -35,7 +35,7 @@ _HELD_PER_GROUP = 32  # more values do not fit into the processor's caches
 _MAX_HELD = 65_536  # about 100 MB of samples; reached only on a cluster
 _MAX_PAYLOAD_BYTES = 64 * 2**20
 _GROUPS_IN_PROCESS = 128
-_PARTITIONS = 16_384  # partitions of a join on a cluster
+_GROUPS_ON_A_CLUSTER = 16_384  # of a billion samples, a group in memory has 61,000
 
 Partition = tuple[str, int]
 """A partition of a join: a scope such as a root or a split, and a number in it."""
@@ -107,13 +107,13 @@ def spread(elements: beam.PCollection) -> beam.PCollection:
     return elements | "Spread" >> beam.Reshuffle()
 
 
-def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
+def num_groups(pipeline: beam.Pipeline) -> int:
     """Return the number of groups for a group-by; results do not depend on it.
 
     A cluster's worker holds one group in memory, so groups should be small. In process, memory is
     shared, and every group costs about 50 us.
     """
-    return _GROUPS_IN_PROCESS if is_in_process(pipeline) else on_a_cluster
+    return _GROUPS_IN_PROCESS if is_in_process(pipeline) else _GROUPS_ON_A_CLUSTER
 
 
 @dataclass(eq=False)
@@ -126,16 +126,14 @@ class MakeBatches(beam.PTransform):
     Attributes:
         to_batches: function that divides values into batches, one per key.
         output: type of key and batch.
-        groups: number of keys.
     """
 
     to_batches: Callable[[list], Iterable[tuple[Hashable, Any]]]
     output: Any
-    groups: int
 
     def expand(self, values: beam.PCollection) -> beam.PCollection:
         """Collect values, and make batches from many at once."""
-        make = beam.ParDo(_MakeBatches(self.to_batches, self.groups))
+        make = beam.ParDo(_MakeBatches(self.to_batches, num_groups(values.pipeline)))
         return values | "Make" >> make.with_output_types(self.output)
 
 
@@ -180,17 +178,12 @@ class BatchByName(beam.PTransform):
 
     def expand(self, values: beam.PCollection) -> beam.PCollection:
         """Divide values into partitions by their names."""
-        count, to_batch = num_partitions(values.pipeline), self.to_batch or self.batch
+        count, to_batch = num_groups(values.pipeline), self.to_batch or self.batch
         to_batches = functools.partial(
             _by_partition, name_of=self.name_of, to_batch=to_batch, count=count
         )
         output = tuple.__class_getitem__((Partition, self.batch))
-        return values | MakeBatches(to_batches, output, count)
-
-
-def num_partitions(pipeline: beam.Pipeline) -> int:
-    """Return the number of partitions per scope in a join; a worker holds one in memory."""
-    return num_groups(pipeline, _PARTITIONS)
+        return values | MakeBatches(to_batches, output)
 
 
 def partition_of(scope: str, name: str, count: int) -> Partition:

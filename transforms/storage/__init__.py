@@ -223,7 +223,7 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
     """
     data_set, is_stored, split = root.partition(f"/{MANIFEST_NAME}/")
     if is_stored:
-        from beam_tfrec.transforms.storage.stored_images import StoredImages
+        from beam_tfrec.transforms.storage.read_data_set import StoredImages
 
         return StoredImages(open_storage(data_set, access), split)
     if is_local(root):

@@ -5,7 +5,6 @@ import io
 import itertools
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from beam_tfrec.schemas.fields import ImageInfo
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, index_names_of
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from beam_tfrec.schemas.tfrecord import FRAME_BYTES
 from beam_tfrec.transforms.images.check_images import check_image, looks_like_image
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.storage import Access, find_uri, join_uri, open_storage
@@ -52,18 +50,12 @@ class FoundRecord(NamedTuple):
 
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield the records of a TFRecord file from number `first` on, including damaged ones."""
-    number = end = 0
     opened = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
-    try:
-        for found in walk_records(uri, opened.pieces, opened.size_bytes):
-            if found.number >= first:
-                wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
-                data = None if isinstance(found, BadFrame) else found.data
-                yield FoundRecord(uri, found.number, found.offset, data, wrong)
-                number, end = found.number + 1, found.offset + FRAME_BYTES + len(data or b"")
-    except zlib.error as error:
-        wrong = f"damaged, its {opened.compression} data ends here ({error})"
-        yield FoundRecord(uri, number, end, None, wrong)
+    for found in walk_records(uri, opened.pieces, opened.size_bytes):
+        if found.number >= first:
+            wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
+            data = None if isinstance(found, BadFrame) else found.data
+            yield FoundRecord(uri, found.number, found.offset, data, wrong)
 
 
 def records_of_set(

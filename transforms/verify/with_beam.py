@@ -61,18 +61,18 @@ def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
     yield around
 
 
-def _execute(task: _Numbered, around: Around) -> tuple[_Numbered, Report]:
-    report = execute(task[1], around)
-    kind = "files" if isinstance(task[1], str) else "shards"
+def _execute(numbered: _Numbered, around: Around) -> tuple[int, Report]:
+    number, task = numbered
+    report = execute(task, around)
+    kind = "files" if isinstance(task, str) else "shards"
     counts = {kind: report.files, "records": report.records, "bytes": report.bytes}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, f"{name}_verified").inc(count)
-    return task, report
+    return number, report
 
 
-def _write_result(around: Around, reports: list[tuple[_Numbered, Report]], result: str) -> Report:
-    in_order = sorted(reports, key=lambda pair: pair[0][0])
-    found = gather(around, [(task, report) for (_, task), report in in_order])
+def _write_result(around: Around, reports: list[tuple[int, Report]], result: str) -> Report:
+    found = gather(around, [report for _, report in sorted(reports, key=lambda pair: pair[0])])
     # If this step is executed again, the first result stays; both are of the same reports. The
     # data's access is not used, since --anonymous cannot write.
     folder, name = split_uri(result)
