@@ -11,7 +11,7 @@ import apache_beam as beam
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import add_sources, parse_per_split, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
@@ -202,14 +202,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     tensors = tuple(flags.tensor_arrays.split(",")) if flags.tensor_arrays else ()
     return {
-        "arrays": parse_per_split("arrays", flags.arrays, bare=flags.split),
+        **paths_of(flags, "arrays"),
         "image_array": parse_per_split("image_array", flags.image_array),
         "label_array": parse_per_split("label_array", flags.label_array),
         "feature_arrays": tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
         "tensor_arrays": tensors,
-        "key_array": flags.key_array or "",
-        "dtype": flags.dtype,
-        "one_sample_per_file": flags.one_sample_per_file,
         "layout": ArraysLayout(flags.encoding, tensors=tensors),
     }
 

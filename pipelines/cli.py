@@ -15,10 +15,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -35,6 +35,9 @@ from beam_tfrec.schemas.faults import (
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.storage import Access, retries
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PIPELINES = {
     "coco": "Convert COCO photos and annotations to sharded .tfrec files.",
@@ -64,6 +67,8 @@ REMOVED = {"doctor": "run the command with --plan, which checks sources, output 
 OUR_LOGGERS = ("beam_tfrec",)
 A_SET = "a data set (a folder or URI with a manifest.json)"
 SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
@@ -236,6 +241,19 @@ def not_empty(text: str) -> str:
     return text
 
 
+def config_of(kind: type[T], flags: argparse.Namespace, **others: Any) -> T:
+    """Return a configuration whose fields have the values of the flags of the same names.
+
+    Args:
+        kind: class of the configuration.
+        flags: as parsed; a flag that was not given leaves the field's default.
+        **others: values of other fields, or other values.
+    """
+    names = {part.name for part in fields(kind)}
+    given = {name: value for name, value in vars(flags).items() if value is not None}
+    return kind(**{name: given[name] for name in names & given.keys()} | others)
+
+
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
     """Add the flags for reading from stores, and return their group."""
     group = parser.group("Google Cloud Storage", rare=True)
@@ -253,7 +271,7 @@ def add_reading_flags(parser: FlagParser) -> FlagGroup:
 
 def reading_access(flags: argparse.Namespace, uris: Sequence[str]) -> Access:
     """Return the access that the flags of `add_reading_flags` ask for, to read these URIs."""
-    access = Access(flags.anonymous, flags.billing_project or "")
+    access = config_of(Access, flags)
     access.check_needed((), uris, "")
     return access
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
@@ -20,8 +20,7 @@ from beam_tfrec.pipelines.flags import (
     add_sources,
     feature_names,
     parse_int,
-    parse_per_split,
-    same_fields,
+    paths_of,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
@@ -166,21 +165,20 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
         raise ValueError("category_ids of layout tfds must be contiguous, got original: omit it")
-    bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
-        "images": parse_per_split("images", flags.images, bare),
-        "annotations": parse_several_per_split("annotations", flags.annotations, bare),
-        "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
+        **paths_of(flags, "images", "panoptic_images"),
+        "annotations": parse_several_per_split("annotations", flags.annotations, flags.split),
         "layout": LAYOUTS[flags.layout](
             on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
             features=feature_names(flags.features),
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),
-        "rules": CocoRules(
+        "rules": config_of(
+            CocoRules,
+            flags,
             drop_orphans=flags.orphans == "drop",
             licenses=tuple(parse_int("licenses", part) for part in licenses),
-            **same_fields(flags, "string_ids", "skip_crowd", "min_box_px", "skip_unannotated"),
         ),
     }
 

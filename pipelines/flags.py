@@ -12,6 +12,7 @@ from beam_tfrec.pipelines.cli import (
     FlagGroup,
     FlagParser,
     add_reading_flags,
+    config_of,
     parse_several_per_split,
 )
 from beam_tfrec.schemas.columns import ColumnType, parse_type
@@ -64,15 +65,14 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     fields: dict[str, Any] = {}
     date = _run_date_of(flags)
     if images:
-        conversion = Conversion(
-            resize=None if flags.resize is None else Resize.parse(flags.resize),
+        fields["conversion"] = config_of(
+            Conversion,
+            flags,
+            resize=flags.resize and Resize.parse(flags.resize),
             buckets=parse_buckets(flags.buckets) if flags.buckets else (),
             min_bucket_px=flags.min_bucket,
             turns=flags.orientation == "upright",
-            **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
-        fields = {"check": flags.check, "conversion": conversion}
-        fields["drop_similar"] = flags.drop_similar or ""
     dropped = getattr(flags, "max_dropped", None)
     is_array = flags.record_format == "array_record"
     if flags.array_record_options is not None and not is_array:
@@ -85,39 +85,20 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "sharding": _sharding_of(flags),
         "names": ShardNames(full_template(names, array_record=is_array)),
         "array_record_options": (flags.array_record_options or DEFAULT_OPTIONS) * is_array,
-        "splitting": Splitting(
-            by=flags.split_by,
-            shares=shares,
-            group_by=flags.group_by or "",
-            seed=flags.split_seed,
-            stratify_by=flags.stratify_by,
-            names=splits,
+        "splitting": config_of(
+            Splitting, flags, by=flags.split_by, shares=shares, seed=flags.split_seed, names=splits
         ),
-        "label_file": getattr(flags, "label_file", None) or "",
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
-        "exclude": flags.exclude or "",
-        "limits": GateLimits(
+        "limits": config_of(
+            GateLimits,
+            flags,
             bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-            **same_fields(flags, "shards_in_flight", "readers", "workers"),
         ),
-        "access": Access(
-            flags.anonymous,
-            flags.billing_project or "",
-            flags.kms_key or "",
-            flags.spool_dir or "",
-            flags.max_reads_per_second,
-        ),
+        "access": config_of(Access, flags),
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
-        "plan": flags.plan or "",
-        **same_fields(flags, "allow_empty", "report", "overwrite", "trust_manifest", "quiet"),
     }
-
-
-def same_fields(flags: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the values of flags that are fields of the same names."""
-    return {name: getattr(flags, name) for name in names}
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:
@@ -127,11 +108,12 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
     for text in orders.values():
         if text not in known:
             raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
-    return Sharding(
+    return config_of(
+        Sharding,
+        flags,
         num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
         shard_bytes=flags.shard_size and parse_size("shard_size", flags.shard_size),
         order={split: Order(text) for split, text in orders.items()},
-        **same_fields(flags, "records_per_shard", "hosts", "seed"),
     )
 
 
@@ -167,6 +149,11 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
         if len(given) > 1:
             raise ValueError(f"{name} must come once per split, got {', '.join(given)}: remove one")
     return {split: given[0] for split, given in per_split.items()}
+
+
+def paths_of(flags: argparse.Namespace, *names: str) -> dict[str, dict[str, str]]:
+    """Return the path per split of flags that name sources, by the flags' names."""
+    return {name: parse_per_split(name, getattr(flags, name), flags.split) for name in names}
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:

@@ -10,7 +10,7 @@ import apache_beam as beam
 from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
+from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout
 from beam_tfrec.schemas.layouts.classification import (
@@ -119,8 +119,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    images = parse_per_split("images", flags.images, bare=flags.split)
-    return {"images": images, "layout": layout_of(flags)}
+    return {**paths_of(flags, "images"), "layout": layout_of(flags)}
 
 
 COMMAND = Command(

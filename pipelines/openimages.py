@@ -11,7 +11,7 @@ import apache_beam as beam
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
@@ -141,9 +141,8 @@ def add_flags(parser: FlagParser) -> None:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    sources = ("images", "boxes", "image_labels", "rotation", "masks", "mask_images")
-    per_split = {name: parse_per_split(name, getattr(flags, name), flags.split) for name in sources}
-    return {**per_split, "allow_unannotated": flags.allow_unannotated}
+    sources = "images", "boxes", "image_labels", "rotation", "masks", "mask_images"
+    return paths_of(flags, *sources)
 
 
 COMMAND = Command(

@@ -10,7 +10,7 @@ import apache_beam as beam
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
 from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import add_sources, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
@@ -95,8 +95,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     suffix = "" if flags.scale is None else f"x{flags.scale}"
     return {
-        "low": parse_per_split("low", flags.low, bare=flags.split),
-        "high": parse_per_split("high", flags.high, bare=flags.split),
+        **paths_of(flags, "low", "high"),
         "low_suffix": suffix if flags.low_suffix is None else flags.low_suffix,
         "layout": PairsLayout(flags.scale, flags.tensors),
     }

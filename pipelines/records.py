@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_sources, feature_names
 from beam_tfrec.pipelines.run import Command
@@ -187,13 +187,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "records": parse_several_per_split("records", flags.records, bare=flags.split),
         "layout": RecordsLayout(flags.record_type),
-        "key_feature": flags.key_feature or "",
-        "on_duplicate": flags.on_duplicate,
-        "choice": Choice(
-            flags.keys or "",
-            flags.drop_keys or "",
-            feature_names(flags.classes) or (),
-            _share_of(flags.sample or "100%"),
+        "choice": config_of(
+            Choice,
+            flags,
+            classes=feature_names(flags.classes) or (),
+            share=_share_of(flags.sample or "100%"),
         ),
     }
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
+from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
@@ -78,7 +78,7 @@ class Command:
         name: name of its module in `pipelines`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
-        fields: turns those flags into fields of the configuration.
+        fields: turns those flags into fields of the configuration with other names or values.
         example: flags of its sources, for the help's examples.
         images: whether the source has image files.
     """
@@ -122,7 +122,7 @@ class Command:
         command = _OF_ONE_RUN.sub("", shlex.join(["beam-tfrec", self.name, *argv]))
         if flags.date is None and DATE in command:
             command += f" --date {fields['since'].date}"
-        return self.config(**fields, command=command), beam_args
+        return config_of(self.config, flags, **fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Run the command; return once the data set is committed."""

@@ -18,8 +18,8 @@ from beam_tfrec.pipelines.flags import (
     add_sources,
     feature_names,
     first_label_of,
-    parse_per_split,
     parse_types,
+    paths_of,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -340,21 +340,11 @@ def refuse_flags(
             raise ValueError(f"{name} must come {comes}, got {got}: {remedy}")
 
 
-def side_fields(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `SideConfig` but for the layout."""
-    return {
-        "images": parse_per_split("images", flags.images, bare=flags.split),
-        "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
-        "allow_unannotated": flags.allow_unannotated,
-    }
-
-
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
-        **side_fields(flags),
+        **paths_of(flags, "images", "annotations"),
         "format": format_of(flags),
-        "join_by": flags.join_by or "",
         "layout": layout_of(flags),
     }
 

@@ -340,12 +340,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
-        "image_column": flags.image_column or "",
         "image_root": parse_per_split("image_root", flags.image_root),
-        "key_column": flags.key_column or "",
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
-        "objects_column": flags.objects_column or "",
-        "box_format": flags.box_format or BoxFormat.XYWH,
         "detection": DetectionLayout(
             on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
             first_label=first_label_of(flags, 1),

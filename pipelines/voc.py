@@ -9,9 +9,9 @@ from typing import Any
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.data_set import check_same_splits
-from beam_tfrec.pipelines.flags import parse_splits
+from beam_tfrec.pipelines.flags import parse_splits, paths_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of, side_fields
+from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
 from beam_tfrec.schemas.columns import root_and_pattern
@@ -113,9 +113,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
         ValueError: when `image_sets` has no splits, or folders name splits too.
     """
     pngs = parse_several_per_split("segmentation", flags.segmentation, bare=flags.split)
-    layout = detection_of(flags, _FEATURES)
-    fields = {**side_fields(flags), "offset_px": int(flags.voc_offset), "layout": layout}
-    fields["segmentation"] = pngs
+    fields: dict[str, Any] = {**paths_of(flags, "images", "annotations"), "segmentation": pngs}
+    fields |= {"offset_px": int(flags.voc_offset), "layout": detection_of(flags, _FEATURES)}
     if not flags.image_sets:
         return fields
     folders = [*fields["images"], *fields["annotations"], *pngs]

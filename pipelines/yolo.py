@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import FlagParser, config_of, main
 from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, first_label_of, parse_splits
 from beam_tfrec.pipelines.run import Command
@@ -268,8 +268,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     if not shares and flags.split_by == "given":
         flags.splits = None  # they are keys of data.yaml, not values of a field
-    access = Access(flags.anonymous, flags.billing_project or "")
     layout = replace(detection_of(flags, _FEATURES), first_label=first_label_of(flags, 1))
+    access = config_of(Access, flags)
     return read_data(flags.data, splits, flags.folder or "", access) | {"layout": layout}
 
 
