@@ -10,7 +10,6 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_sources, parse_per_split, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout

@@ -13,7 +13,6 @@ from beam_tfrec.pipelines.data_set import (
     check_same_splits,
     check_splits_named,
 )
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import (
     add_drop_flag,
     add_size_flag,

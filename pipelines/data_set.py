@@ -7,20 +7,19 @@ A pipeline adds its reader (which samples there are) and its layout (what an Exa
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
-from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
+from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
-from beam_tfrec.transforms.earlier import Since
+from beam_tfrec.transforms.earlier import NO_SINCE, Since
 from beam_tfrec.transforms.find_duplicates import FindDuplicates
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.images.check_images import Check
@@ -31,13 +30,11 @@ from beam_tfrec.transforms.publish_plan import PublishPlan
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import PinTally
 from beam_tfrec.transforms.sources.read_samples import (
     AddSplitSources,
     Item,
     ReadSamples,
     SourceSamples,
-    SplitSource,
     is_there,
     uri_identity,
 )
@@ -65,7 +62,7 @@ class DataSetConfig(DataSetJob):
         report: write `report.html` after the manifest; None to do so if that needs no remote
             request.
         overwrite: delete an earlier data set first.
-        since: earlier data sets that this one adds to; None for none.
+        since: earlier data sets that this one adds to.
         waits: wait for the job's end, and print the summary.
         plan: `text` or `json` to print what the run would make, instead of running; empty to run.
         quiet: print no progress and no notes.
@@ -81,7 +78,7 @@ class DataSetConfig(DataSetJob):
     limits: GateLimits = field(default_factory=GateLimits)
     report: bool | None = None
     overwrite: bool = False
-    since: Since | None = None
+    since: Since = NO_SINCE
     waits: bool = True
     plan: str = ""
     quiet: bool = False
@@ -124,7 +121,7 @@ class DataSetConfig(DataSetJob):
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
-        if self.since and self.since.names:
+        if self.since.names:
             self.check_since()
             self._check_since()
 
@@ -142,7 +139,7 @@ class DataSetConfig(DataSetJob):
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
-        return tuple(root for root in self.roots if not is_id_root(root))
+        return tuple(getattr(self, self.source_flag.removeprefix("--")))
 
     @property
     def source_splits(self) -> tuple[str, ...]:
@@ -193,8 +190,7 @@ class DataSetConfig(DataSetJob):
     def _other_uris(self) -> list[str]:
         """Return the URIs of everything else that is read."""
         listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
-        since = self.since.names if self.since else ()
-        return [*self.all_files, *listed, *self.option_files, *since]
+        return [*self.all_files, *listed, *self.option_files, *self.since.names]
 
     @property
     def option_files(self) -> list[str]:
@@ -279,13 +275,14 @@ class DataSetConfig(DataSetJob):
         for option, is_given in (
             ("buckets", bool(self.conversion.buckets)),
             ("drop_similar", bool(self.drop_similar)),
-            ("group_by", splitting.by == STRATIFIED and bool(splitting.group_by)),
+            (
+                "group_by and split_by stratified",
+                splitting.by == STRATIFIED and bool(splitting.group_by),
+            ),
         ):
             if is_given:
-                stratified = " and split_by stratified" * (option == "group_by")
-                got = " ".join(self.since.names if self.since else ())
-                what = f"since must come without {option}{stratified}, got {got}"
-                raise ValueError(f"{what}: leave one out")
+                got = " ".join(self.since.names)
+                raise ValueError(f"since must come without {option}, got {got}: leave one out")
 
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in a source, or contains one."""
@@ -389,27 +386,8 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": keys} if keys else {}
 
 
-Tallies = beam.PCollection[tuple[str, PinTally]]
 Root = beam.Pipeline | beam.PCollection
 """Input of a graph: the pipeline itself, or a program's Examples."""
-
-
-class PlannedDataSet(NamedTuple):
-    """State of a data set before its first shard is written.
-
-    Attributes:
-        shards: output of `PlanShards`, with its table.
-        sources: contents of the sources, one element per split.
-        rejected: samples and annotations rejected so far.
-        tallies: counts of each root's files; None if there are no files to pin.
-        spool: place of payloads; None if samples carry them.
-    """
-
-    shards: PlannedShards
-    sources: beam.PCollection[SplitSource]
-    rejected: beam.PCollection[Rejected]
-    tallies: Tallies | None
-    spool: RunSpool | None
 
 
 def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
@@ -418,7 +396,7 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
 
 
 def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
-    """Build the graph from the sources to pinned samples, and return the spool of payloads."""
+    """Build the graph from the sources to pinned samples; return them, and the payloads' spool."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -458,25 +436,23 @@ def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, Run
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 
-def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+def plan_data_set(
+    root: Root, config: DataSetConfig
+) -> tuple[PlannedShards, SourceSamples, RunSpool | None]:
     """Build the graph from the sources to the planned shards. It publishes nothing."""
     read, spool = read_data_set(root, config)
-    samples, sources = read.samples, read.sources
+    samples = read.samples
     if config.conversion.buckets:
         from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
 
         samples, moved = samples | "SortIntoBuckets" >> SortIntoBuckets(
             config.roots, config.conversion, config.limits, config.access, spool
         )
-        sources = (sources, moved) | "CountMoved" >> AddSplitSources()
+        read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitSources())
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding,
-        estimated_bytes(config),
-        read.tallies,
-        config.budget,
-        spool,
+        config.sharding, estimated_bytes(config), read.tallies, config.budget, spool
     )
-    return PlannedDataSet(planned, sources, read.rejected, read.tallies, spool)
+    return planned, read, spool
 
 
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
@@ -487,14 +463,17 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
 
 def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
-    (shards, table), sources, rejected, tallies, spool = plan_data_set(root, config)
+    (shards, table), read, spool = plan_data_set(root, config)
+    sources, rejected = read.sources, read.rejected
     plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
     job = shard_job_of(config, spool)
     infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    manifests = infos | "Commit" >> Commit(config, plan, sources, rejected, tallies, duplicates)
+    manifests = infos | "Commit" >> Commit(
+        config, plan, sources, rejected, read.tallies, duplicates
+    )
     if config.report:
         from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
 

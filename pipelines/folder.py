@@ -9,7 +9,6 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout

@@ -10,7 +10,6 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec

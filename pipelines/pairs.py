@@ -9,7 +9,6 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_sources, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
@@ -49,11 +48,6 @@ class PairsConfig(DataSetConfig):
         sizes = (self.conversion.resize, *self.conversion.buckets)
         if wrong := [size for size in sizes if size is not None]:
             raise ValueError(f"pairs take no resize and buckets, got {wrong[0]}: leave it out")
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.high)
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -58,17 +58,16 @@ _STATES = {
 
 def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
-    planned = plan_data_set(root, config)
-    (shards, table), sources, rejected, tallies, spool = planned
+    (shards, table), read, spool = plan_data_set(root, config)
     outlines = shards | "OutlineShards" >> beam.Map(
         outline_shard, AsSingleton(table), estimated_bytes(config), spool
     )
     return table | "GatherPlan" >> beam.Map(
         gather_plan,
         AsList(outlines),
-        AsList(sources),
-        AsList(rejected),
-        [] if tallies is None else AsList(tallies),
+        AsList(read.sources),
+        AsList(read.rejected),
+        [] if read.tallies is None else AsList(read.tallies),
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_sources, feature_names
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
@@ -74,11 +73,6 @@ class RecordsConfig(StagingConfig):
                 if value:
                     raise ValueError(f"{option} needs features, got {value!r}: leave it out")
         super().__post_init__()
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.records)
 
     @property
     def sources(self) -> dict[str, RecordSource]:

@@ -152,7 +152,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
             engines.run_graph(partial(build, config=config), options, waits=False)
             return
         config = config.completed()
-        if config.since and config.since.names:
+        if config.since.names:
             earlier = find_earlier_sets(
                 config.since,
                 config.output,

@@ -10,7 +10,6 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import (
     add_class_flags,
     add_drop_flag,

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
     add_class_flags,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.data_set import check_same_splits
 from beam_tfrec.pipelines.flags import parse_splits, paths_of
 from beam_tfrec.pipelines.run import Command

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_size_flag, add_sources
 from beam_tfrec.pipelines.folder import add_layout_flags
 from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
@@ -67,11 +66,6 @@ class WebdatasetConfig(StagingConfig):
 
     source_flag: ClassVar[str] = "--shards"
     staged_root: ClassVar[str] = STAGED_IMAGES
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.shards)
 
     @functools.cached_property
     def sources(self) -> dict[str, TarSource]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from beam_tfrec.pipelines.cli import FlagParser, config_of, main
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, first_label_of, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of

@@ -55,14 +55,17 @@ class Since:
         date: the run's day.
     """
 
-    names: Sequence[str]
-    date: datetime.date
+    names: Sequence[str] = ()
+    date: datetime.date = datetime.date.max
 
     def __post_init__(self) -> None:
         """Refuse `{date}` in a bucket's name, since buckets are not listed."""
         for name in self.names:
             if DATE in name and _split_pattern(name)[0].endswith(":/"):
                 raise ValueError(f"since needs {DATE} after the bucket, got {name!r}: give names")
+
+
+NO_SINCE = Since()
 
 
 class EarlierSet(msgspec.Struct, frozen=True, order=True):
