@@ -23,15 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 from tqdm import tqdm
 
 from beam_tfrec import __version__
-from beam_tfrec.schemas.faults import (
-    EXIT_BUG,
-    EXIT_USAGE,
-    FAULTS,
-    bytes_text,
-    fault_line,
-    find_fault,
-    printable,
-)
+from beam_tfrec.schemas import faults
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.storage import Access, retries
@@ -316,7 +308,7 @@ def run_command(argv: Sequence[str]) -> None:
         more = "Flags of a command: beam-tfrec COMMAND --help"
         text = "\n".join([f"usage: {usage}", "", *lines, "", more])
         print(text, file=sys.stdout if command else sys.stderr)
-        sys.exit(0 if command else EXIT_USAGE)
+        sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
         print(f"beam-tfrec {__version__}")
         return
@@ -363,7 +355,7 @@ def say(line: str, stream: TextIO | None = None) -> None:
     """Print a line, escaped. A closed stream does not end the run."""
     stream = stream or sys.stdout
     try:  # in one piece: other threads are logging
-        print(f"{printable(line)}\n", end="", file=stream, flush=True)
+        print(f"{faults.printable(line)}\n", end="", file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -373,25 +365,25 @@ def _report(error: BaseException) -> int:
     _LOG.debug("%s", text)
     for name in OUR_LOGGERS:  # other threads log nothing after the fault
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    fault = find_fault(str(error)) or find_fault(text)
+    fault = faults.find_fault(str(error)) or faults.find_fault(text)
     if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
         what, _, remedy = str(error).rpartition(": ")
         line = (what, remedy) if what else (remedy, "see --help")
-        fault = "E-ARG", fault_line("E-ARG", "command line", *line)
+        fault = "E-ARG", faults.fault_line("E-ARG", "command line", *line)
     for said, spent in _SPENT.items():
         if fault is None and said in text:
-            fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+            fault = "E-IO-LIMIT", faults.fault_line("E-IO-LIMIT", *spent)
     if fault is None:
         for line_of_text in text.splitlines():
             say(line_of_text, sys.stderr)
-        return EXIT_BUG
+        return faults.EXIT_BUG
     code, message = fault
     left = PROGRESS.planned - PROGRESS.done
     if message.endswith(_TO_RESUME) and PROGRESS.done and left > 0:
-        needed = bytes_text(PROGRESS.bytes / PROGRESS.done * left)
+        needed = faults.bytes_text(PROGRESS.bytes / PROGRESS.done * left)
         message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
-    return FAULTS[code].exit_code
+    return faults.FAULTS[code].exit_code
 
 
 def _interrupted(number: int, _: FrameType | None) -> NoReturn:
@@ -443,7 +435,7 @@ class _Handler(logging.StreamHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record without control and bidi characters of names."""
-        return "\n".join(map(printable, super().format(record).splitlines()))
+        return "\n".join(map(faults.printable, super().format(record).splitlines()))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record: the stream is closed."""

@@ -11,28 +11,20 @@ from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout
-from beam_tfrec.schemas.layouts.classification import (
-    ClassificationLayout,
-    ClassifiedLayout,
-    ImagenetLayout,
-    RawLayout,
-    TensorLayout,
-    TutorialLayout,
-)
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
 from beam_tfrec.transforms.images.conversion import Color, Encoding
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_folder import FOLDER, FolderReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
-LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
+LAYOUTS: Mapping[str, type[classification.ClassifiedLayout]] = {
     layout.name: layout
     for layout in (
-        ClassificationLayout,
-        ImagenetLayout,
-        TutorialLayout,
-        TensorLayout,
-        RawLayout,
+        classification.ClassificationLayout,
+        classification.ImagenetLayout,
+        classification.TutorialLayout,
+        classification.TensorLayout,
+        classification.RawLayout,
     )
 }
 
@@ -46,7 +38,7 @@ class FolderConfig(DataSetConfig):
     """
 
     images: Mapping[str, str]
-    layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
+    layout: Layout = field(default_factory=classification.ClassificationLayout, kw_only=True)
 
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
     images_field: ClassVar[str] = "images"
@@ -55,7 +47,9 @@ class FolderConfig(DataSetConfig):
         """Refuse a conversion if the layout would reject every image."""
         super().__post_init__()
         unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
-        for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
+        for option, value in (
+            unfit.items() if isinstance(self.layout, classification.ImagenetLayout) else ()
+        ):
             if getattr(self.conversion, option) is value:
                 raise ValueError(
                     f"layout imagenet holds JPEGs of RGB, got {option} {value.value}: omit it"
@@ -100,7 +94,7 @@ def add_layout_flags(parser: FlagParser, default: str | None = "classification")
     return group
 
 
-def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
+def layout_of(flags: argparse.Namespace) -> classification.ClassifiedLayout:
     """Return the layout that the flags ask for.
 
     Raises:
@@ -108,7 +102,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     """
     layout = LAYOUTS[flags.layout or "classification"]
     first_label = first_label_of(flags, layout.first_label)
-    if issubclass(layout, TensorLayout):
+    if issubclass(layout, classification.TensorLayout):
         return layout(first_label, flags.dtype or layout.dtype)
     if flags.dtype is not None:
         what = f"come with layout tensor or raw, got {flags.layout}"

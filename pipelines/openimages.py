@@ -16,15 +16,8 @@ from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.samples import mask_root
+from beam_tfrec.transforms.sources import read_openimages
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
-from beam_tfrec.transforms.sources.read_openimages import (
-    BOXES,
-    LABELS,
-    MASKS,
-    ROTATION,
-    JoinRows,
-    OpenImagesReader,
-)
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 
@@ -85,8 +78,8 @@ class OpenImagesConfig(DataSetConfig):
     @property
     def tables(self) -> list[tuple[str, str, str]]:
         """Split, kind and URI of each table."""
-        kinds = {BOXES: self.boxes, LABELS: self.image_labels}
-        kinds |= {ROTATION: self.rotation, MASKS: self.masks}
+        kinds = {read_openimages.BOXES: self.boxes, read_openimages.LABELS: self.image_labels}
+        kinds |= {read_openimages.ROTATION: self.rotation, read_openimages.MASKS: self.masks}
         return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
 
     @property
@@ -97,8 +90,8 @@ class OpenImagesConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from images joined with rows."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        joined = listed.pieces | "JoinRows" >> JoinRows(self.tables, self.access)
-        reader = OpenImagesReader(
+        joined = listed.pieces | "JoinRows" >> read_openimages.JoinRows(self.tables, self.access)
+        reader = read_openimages.OpenImagesReader(
             self.splitting,
             self.label_file,
             self.access,

@@ -7,37 +7,13 @@ import apache_beam as beam
 import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
-from beam_tfrec.pipelines.data_set import (
-    DataSetConfig,
-    estimated_bytes,
-    plan_data_set,
-    shard_job_of,
-)
+from beam_tfrec.pipelines import data_set
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
+from beam_tfrec.transforms import forecast, publish_plan
 from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
-from beam_tfrec.transforms.forecast import (
-    GatheredPlan,
-    Known,
-    RunPlan,
-    SplitForecast,
-    forecast_reads,
-    forecast_split,
-    gather_plan,
-    outline_shard,
-    try_records,
-)
-from beam_tfrec.transforms.publish_plan import (
-    COMPLETE,
-    REFUSED,
-    check_budget_aloud,
-    free_bytes,
-    look_at_output,
-    make_job_plan,
-    warn_of_sources,
-)
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
@@ -56,14 +32,14 @@ _STATES = {
 }
 
 
-def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
+def build_plan(root: beam.Pipeline, config: data_set.DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
-    (shards, table), read, spool = plan_data_set(root, config)
+    (shards, table), read, spool = data_set.plan_data_set(root, config)
     outlines = shards | "OutlineShards" >> beam.Map(
-        outline_shard, AsSingleton(table), estimated_bytes(config), spool
+        forecast.outline_shard, AsSingleton(table), data_set.estimated_bytes(config), spool
     )
     return table | "GatherPlan" >> beam.Map(
-        gather_plan,
+        forecast.gather_plan,
         AsList(outlines),
         AsList(read.sources),
         AsList(read.rejected),
@@ -72,12 +48,12 @@ def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[N
 
 
 def plan_run(
-    config: DataSetConfig,
-    gathered: GatheredPlan,
+    config: data_set.DataSetConfig,
+    gathered: forecast.GatheredPlan,
     *,
     complete: bool = False,
     runner: str = "",
-) -> tuple[RunPlan, RuntimeError | None]:
+) -> tuple[forecast.RunPlan, RuntimeError | None]:
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
@@ -91,22 +67,28 @@ def plan_run(
     """
     label_file = read_uri(config.label_file, config.access) if config.label_file else None
     # Without rejects, since their budgets are checked below.
-    job_plan = make_job_plan(gathered.table, gathered.sources, [], config, label_file)
-    state, there, fault = COMPLETE, len(gathered.outlines), None
+    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config, label_file)
+    state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
-        check_budget_aloud(gathered.rejected, gathered.sources, config)
-        warn_of_sources(gathered.sources, config)
+        publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)
+        publish_plan.warn_of_sources(gathered.sources, config)
         if not complete:
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:
-        state, there, fault = REFUSED, 0, error
-    sampled, scale = try_records(
-        gathered, shard_job_of(config, None), job_plan, config.limits, estimated_bytes(config)
+        state, there, fault = publish_plan.REFUSED, 0, error
+    sampled, scale = forecast.try_records(
+        gathered,
+        data_set.shard_job_of(config, None),
+        job_plan,
+        config.limits,
+        data_set.estimated_bytes(config),
     )
     sources = sorted(gathered.sources, key=lambda source: source.split)
-    splits = {source.split: forecast_split(source, gathered, scale) for source in sources}
+    splits = {source.split: forecast.forecast_split(source, gathered, scale) for source in sources}
     roots = {**config.listed_roots, **config.roots}
-    read_files, read_bytes = forecast_reads(gathered, roots, config.all_files, config.access)
+    read_files, read_bytes = forecast.forecast_reads(
+        gathered, roots, config.all_files, config.access
+    )
     outlines = gathered.outlines
     shards, records = len(outlines), sum(split.planned for split in splits.values())
     images = sum(n for outline in outlines for n, _ in outline.reads.values())
@@ -116,7 +98,7 @@ def plan_run(
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
-    plan = RunPlan(
+    plan = forecast.RunPlan(
         output=config.output,
         state=state,
         shards_there=there,
@@ -132,7 +114,9 @@ def plan_run(
     return plan, fault
 
 
-def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple[str, int]:
+def _look(
+    config: data_set.DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan
+) -> tuple[str, int]:
     """Return the output's state and its number of finished shards.
 
     Raises:
@@ -140,15 +124,19 @@ def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple
     """
     output = open_storage(config.output, config.access)
     overwrite = config.overwrite
-    found = look_at_output(plan, output, config.names, config.splits, overwrite=overwrite)
+    found = publish_plan.look_at_output(
+        plan, output, config.names, config.splits, overwrite=overwrite
+    )
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
     refuse_empty(gathered.sources, plan, planned, config)
     return found
 
 
-def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> Iterator[str]:
-    room = free_bytes(open_storage(config.output, config.access))
+def _notes(
+    config: data_set.DataSetConfig, gathered: forecast.GatheredPlan, needed_bytes: int
+) -> Iterator[str]:
+    room = publish_plan.free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed_bytes:
         has, needs = bytes_text(room), bytes_text(needed_bytes)
         yield (
@@ -161,7 +149,7 @@ def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> 
             yield f"no record will hold {files} of root {root}, such as {name}"
 
 
-def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
+def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
@@ -189,12 +177,12 @@ def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
     yield "  nothing was written"
 
 
-def plan_json(plan: RunPlan) -> list[str]:
+def plan_json(plan: forecast.RunPlan) -> list[str]:
     """Return a plan for programs: the lines of one JSON object in ASCII."""
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
 
-def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
+def _split_lines(name: str, split: forecast.SplitForecast, noun: str) -> Iterator[str]:
     shards = counted(len(split.shards), "shard")
     planned = f"{split.planned} of {counted(split.listed, noun)}"
     yield f"  {name}: {planned} in {shards}, about {bytes_text(split.bytes)}"
@@ -216,6 +204,6 @@ def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
     yield from _known_lines("annotations dropped already", split.dropped)
 
 
-def _known_lines(what: str, known: Mapping[str, Known]) -> Iterator[str]:
+def _known_lines(what: str, known: Mapping[str, forecast.Known]) -> Iterator[str]:
     for code, found in known.items():
         yield f"    {what}: {found.count} {code}; the first: {found.first}"

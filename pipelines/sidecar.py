@@ -30,18 +30,10 @@ from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.transforms.shuffle.elements import spool_for
+from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.join_files import JoinFiles, NamedFile
 from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
-from beam_tfrec.transforms.sources.read_sidecar import (
-    ReadTexts,
-    SideNames,
-    SideReader,
-    SideSample,
-    name_by_field,
-    read_objects,
-    read_values,
-)
 
 AUTO = "auto"
 FEATURES = ("boxes", "masks", "polygons")
@@ -73,12 +65,12 @@ class SideConfig(DataSetConfig):
         super().__post_init__()
 
     @property
-    def side_names(self) -> SideNames:
+    def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with annotation files."""
         raise NotImplementedError
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
         """The parser of an annotation file, or of None for an image without one."""
         raise NotImplementedError
 
@@ -126,16 +118,16 @@ class SideConfig(DataSetConfig):
             self.listed_roots, self.access, self.in_order, names.reads
         )
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
-        texts = ReadTexts(self.annotation_roots, self.access)
+        texts = read_sidecar.ReadTexts(self.annotation_roots, self.access)
         if field:  # read files twice, so that the join holds names only
-            name = beam.Map(name_by_field, field).with_output_types(NamedFile)
+            name = beam.Map(read_sidecar.name_by_field, field).with_output_types(NamedFile)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         if names.lists:
             of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
             named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
             files = (files, named) | "FilesAndNames" >> beam.Flatten()
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
-        reader = SideReader(
+        reader = read_sidecar.SideReader(
             self.splitting,
             self.read,
             self.allow_unannotated,
@@ -169,10 +161,10 @@ class SidecarConfig(SideConfig):
     split_fields: ClassVar[None] = None  # only the JSON files show their fields
 
     @property
-    def side_names(self) -> SideNames:
+    def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with JSON files."""
         globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
-        return SideNames(globs, whole=bool(self.join_by))
+        return read_sidecar.SideNames(globs, whole=bool(self.join_by))
 
     @property
     def name_field(self) -> str:
@@ -180,10 +172,10 @@ class SidecarConfig(SideConfig):
         return self.join_by
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
         """The parser of a JSON file."""
         if isinstance(self.layout, TableLayout):
-            return functools.partial(read_values, types=self.layout.types)
+            return functools.partial(read_sidecar.read_values, types=self.layout.types)
         return reader_of_objects(self.layout, self.format)
 
     def options(self) -> dict[str, str]:
@@ -198,13 +190,15 @@ class SidecarConfig(SideConfig):
 
 def reader_of_objects(
     layout: Layout, format: SideFormat | ObjectMap | None
-) -> Callable[[bytes | None], SideSample | Fault]:
+) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
     """Return the parser of a JSON file's objects; it looks at each file if no format is given."""
     if isinstance(format, ObjectMap):
         parse = functools.partial(parse_mapped, objects=format)
     else:
         parse = functools.partial(parse_side_file, format=format)
-    return functools.partial(read_objects, parse=parse, segmentations=layout.reads_segmentations)
+    return functools.partial(
+        read_sidecar.read_objects, parse=parse, segmentations=layout.reads_segmentations
+    )
 
 
 def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:

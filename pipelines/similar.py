@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from apache_beam.pvalue import AsList
 
-from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, main, say
+from beam_tfrec.pipelines import cli, engines
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
 from beam_tfrec.pipelines.run import check_sources, showing_progress, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
@@ -67,15 +66,15 @@ class SimilarConfig:
             raise ValueError(f"similar compares whole images, got layout {layout.name}: omit it")
 
 
-def parser() -> FlagParser:
+def parser() -> cli.FlagParser:
     """Return the parser of this command's own flags."""
-    found = FlagParser(
+    found = cli.FlagParser(
         "similar",
         "Find images that are near copies of others, at any size, also mirrored, and write a table"
         " of all images with their clusters. Exit code 0, with or without copies.",
         epilog="Flags of a source: beam-tfrec SOURCE --help. Those of shards are refused.",
     )
-    images = [name for name in PIPELINES if name not in ("arrays", "records")]
+    images = [name for name in cli.PIPELINES if name not in ("arrays", "records")]
     found.path("source", f"one of {', '.join(images)}, with its flags", "SOURCE", choices=images)
     group = found.group("near copies (docs/similar.md)")
     group.text("--output", "file to write; it must not exist", "FILE.parquet", required=True)
@@ -158,7 +157,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    for name in OUR_LOGGERS if config.source.quiet else ():
+    for name in cli.OUR_LOGGERS if config.source.quiet else ():
         logging.getLogger(name).setLevel(logging.ERROR)
     options = engines.checked_options(beam_args, config.source.uris)
     if engines.is_dry_run(options) or engines.makes_template(options):
@@ -179,8 +178,8 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
         engines.run_graph(graph, options)
     data = read_uri(source.output, source.access)
     for line in summarize(pq.read_table(pa.BufferReader(data)), source.output):
-        say(line)
-    say(f"  pictures: {join_uri(root, _page_name(name))}")
+        cli.say(line)
+    cli.say(f"  pictures: {join_uri(root, _page_name(name))}")
 
 
 def summarize(table: pa.Table, output: str) -> Iterator[str]:
@@ -207,4 +206,4 @@ def run(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main("similar")
+    cli.main("similar")

@@ -11,29 +11,21 @@ from collections.abc import Sequence
 
 import msgspec
 
-from beam_tfrec.pipelines.cli import (
-    SETS_OR_FILES,
-    FlagParser,
-    add_reading_flags,
-    main,
-    parse_several_per_split,
-    reading_access,
-    say,
-)
+from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.faults import EXIT_DAMAGE, bytes_text, counted
 from beam_tfrec.transforms.storage import is_local, join_uri, open_storage, read_uri
 from beam_tfrec.transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
 
 
-def parser() -> FlagParser:
+def parser() -> cli.FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser(
+    found = cli.FlagParser(
         "verify",
         "Check data sets of beam-tfrec against their manifests, and any other TFRecord files by"
         " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
         " for each finding that names file, record, key and byte.",
     )
-    found.path("paths", SETS_OR_FILES, nargs="+")
+    found.path("paths", cli.SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
     group.switch(
         "--deep",
@@ -55,21 +47,21 @@ def parser() -> FlagParser:
         " run in this process, without Beam)",
         "NAME",
     )
-    add_reading_flags(found)
+    cli.add_reading_flags(found)
     return found
 
 
 def configure(argv: Sequence[str]) -> VerifyConfig:
     """Return the configuration that the flags ask for."""
     flags = parser().parse_args(argv)
-    sources = parse_several_per_split("sources", flags.sources)
+    sources = cli.parse_several_per_split("sources", flags.sources)
     uris = [*flags.paths, *(uri for given in sources.values() for uri in given)]
     return VerifyConfig(
         paths=tuple(flags.paths),
         deep=flags.deep,
         sources=sources,
         workers=flags.workers,
-        access=reading_access(flags, uris),
+        access=cli.reading_access(flags, uris),
     )
 
 
@@ -89,10 +81,10 @@ def verify(config: VerifyConfig) -> bool:
 def say_found(found: Report, seconds: float) -> bool:
     """Print findings, notes and speed; return whether there are findings."""
     for line in (*found.lines(), *found.notes):
-        say(line)
+        cli.say(line)
     wrong = sum(found.counts.values())
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
-    say(
+    cli.say(
         f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
         f" {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}:"
         f" {counted(wrong, 'finding') if wrong else 'all is well'}"
@@ -144,4 +136,4 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
 
 
 if __name__ == "__main__":
-    main("verify")
+    cli.main("verify")
