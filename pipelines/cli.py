@@ -54,8 +54,6 @@ COMMANDS = {
     "diff": "Compare two data sets record by record.",
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
-REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""Commands of earlier checkouts, and what replaces them."""
 OUR_LOGGERS = ("beam_tfrec",)
 A_SET = "a data set (a folder or URI with a manifest.json)"
 SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
@@ -157,8 +155,9 @@ class FlagGroup:
         if options.get("required"):
             help = f"{help} (required)"
         elif "default" not in help and help != argparse.SUPPRESS:
-            otherwise = "off" if options.get("action") == "store_true" else "none"
-            help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
+            unset = "off" if options.get("action") == "store_true" else "none"
+            text = unset if default in (None, []) else getattr(default, "value", default)
+            help = f"{help} (default {text})"
         if self.parser.short and (rare or self.rare):
             help = argparse.SUPPRESS
         self.parser.flags.append(self.add_argument(name, help=help, **options))
@@ -306,19 +305,16 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help", ""):
         lines = [f"  {name:10} {does}" for name, does in names.items()]
         more = "Flags of a command: beam-tfrec COMMAND --help"
-        text = "\n".join([f"usage: {usage}", "", *lines, "", more])
-        print(text, file=sys.stdout if command else sys.stderr)
+        stream = sys.stdout if command else sys.stderr
+        print(f"usage: {usage}", "", *lines, "", more, sep="\n", file=stream)
         sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
         print(f"beam-tfrec {__version__}")
         return
-    if command in REMOVED:
-        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         close = difflib.get_close_matches(command, [*names, "--help", "--version"], n=1, cutoff=0.7)
-        remedy = (
-            f"did you mean {close[0]}?" if close else f"give one of {', '.join(names)}; see --help"
-        )
+        others = f"give one of {', '.join(names)}; see --help"
+        remedy = f"did you mean {close[0]}?" if close else others
         raise ValueError(f"unknown command {command!r}: {remedy}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
     end = [*arguments, "--"].index("--")  # paths may follow
@@ -407,8 +403,7 @@ def _how_far() -> str:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
-    done = f"at least {PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"
-    return f"{done}; run again to resume"
+    return f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done; run again to resume"
 
 
 def _end(code: int) -> NoReturn:
@@ -441,12 +436,9 @@ class _Handler(logging.StreamHandler):
         """Drop the record: the stream is closed."""
 
 
-def _log_thread_error(error: threading.ExceptHookArgs) -> None:
-    _LOG.debug("a thread ended", exc_info=error.exc_value)
-
-
 def _log_to_stderr() -> None:
-    threading.excepthook = _log_thread_error  # Beam's threads fail when their engine has gone
+    # Beam's threads fail when their engine has gone.
+    threading.excepthook = lambda error: _LOG.debug("a thread ended", exc_info=error.exc_value)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     logging.getLogger().handlers = [logging.NullHandler()]  # job services log their errors there
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")

@@ -168,8 +168,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         **paths_of(flags, "images", "panoptic_images"),
         "annotations": parse_several_per_split("annotations", flags.annotations, flags.split),
-        "layout": LAYOUTS[flags.layout](
-            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
+        "layout": config_of(
+            LAYOUTS[flags.layout],
+            flags,
             features=feature_names(flags.features),
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),

@@ -229,24 +229,21 @@ def _add_split_flags(group: FlagGroup) -> None:
     group.text("--group_by", together, "FIELD|FILE", rare=True)
     by = "field whose values have equal shares with --split_by stratified (default class: classes)"
     group.text("--stratify_by", by, "FIELD", CLASS, rare=True)
-    seed = "seed of splits by hash or stratified (default 0)"
-    group.number("--split_seed", seed, 0, rare=True)
+    group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 
 
 def _add_image_flags(group: FlagGroup) -> None:
-    check = "header: check each file's structure; decode: decode its pixels too"
-    group.choice("--check", check, Check, "header")
+    group.choice("--check", "check each file's header, or decode its pixels too", Check, "header")
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
-    size = "size in px: N for a square, WxH for a box, max:N for the longest side"
-    group.text("--resize", size, "N|WxH|max:N")
+    group.text("--resize", "size in px: a square, a box, or the longest side", "N|WxH|max:N")
     sizes = "sizes of which each image gets the nearest in shape; auto:1024:64 makes them"
     group.text("--buckets", f"{sizes} (docs/images.md)", "WxH,WxH", rare=True)
-    small = "with --buckets, leave out images with a shorter side below this, in px (default 0)"
+    small = "with --buckets, leave out images with a shorter side below this, in px"
     group.number("--min_bucket", small, 0, rare=True)
-    mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels,"
-    mode += " fill for --buckets)"
-    group.choice("--resize_mode", mode, ResizeMode, rare=True)
+    mode = "fit into the box, fill it and crop, or stretch"
+    unset = "default fit; stretch for plain pixels, fill for --buckets"
+    group.choice("--resize_mode", f"{mode} ({unset})", ResizeMode, rare=True)
     reencode = "encode every image in this format (default: only changed images)"
     group.choice("--reencode", reencode, Encoding, rare=True)
     quality = f"quality of encoded JPEGs, on libjpeg's scale (default {DEFAULT_QUALITY})"
@@ -265,8 +262,7 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.several("--num_shards", number, "[SPLIT=]N")
     group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
     group = parser.group("shards", rare=True)
-    hosts = "hosts that read files[h::N]; the number of shards becomes a multiple of it"
-    group.number("--hosts", hosts, 1)
+    group.number("--hosts", "hosts that read files[h::N]; num_shards becomes a multiple of it", 1)
     group.text(
         "--shard_names",
         "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
@@ -281,7 +277,7 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.text("--array_record_options", writer, "OPTIONS")
     order = "order of records, shuffled or input, for each split or for all (default shuffled)"
     group.several("--order", order, "[SPLIT=]ORDER")
-    group.number("--seed", "seed of the shuffle (default 0)", 0)
+    group.number("--seed", "seed of the shuffle", 0)
 
 
 def _add_reject_flags(group: FlagGroup) -> None:
@@ -294,8 +290,7 @@ def _add_reject_flags(group: FlagGroup) -> None:
 
 def _add_output_flags(parser: FlagParser) -> None:
     group = parser.group("output")
-    output = "folder or URI of the data set"
-    group.text("--output", output, "DIR", required=True)
+    group.text("--output", "folder or URI of the data set", "DIR", required=True)
     plan = "only print what the run would make, as text or json"
     group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
     overwrite = "delete an earlier data set first (default: resume it, or stop at another)"
@@ -320,8 +315,8 @@ def _add_daily_flags(group: FlagGroup, *, since: bool) -> None:
 
 def _add_limit_flags(group: FlagGroup) -> None:
     limits = GateLimits()
-    shards = "shards to build, or to upload, at once"
-    group.number("--shards_in_flight", shards, limits.shards_in_flight)
+    at_once = limits.shards_in_flight
+    group.number("--shards_in_flight", "shards to build, or to upload, at once", at_once)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
     group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
     readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"

@@ -380,14 +380,7 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 def check_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *config.option_files):
-        try:
-            find_uri(uri, config.access)
-        except RuntimeError:
-            root = next(iter(config.roots.values()), "")
-            if is_local(uri) and os.path.isdir(uri) and os.path.isfile(root):
-                what = f"is a folder, and {root} is a file"
-                raise RuntimeError(fault_line("E-ARG", uri, what, "swap the two")) from None
-            raise
+        find_uri(uri, config.access)
     for uri in sorted({*config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()
 

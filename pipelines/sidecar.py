@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, config_of, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
 from beam_tfrec.pipelines.flags import (
     add_class_flags,
@@ -27,7 +27,6 @@ from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_fil
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
-from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources import read_sidecar
@@ -299,11 +298,8 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
     features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in known]:
         raise ValueError(f"features must be of {', '.join(known)}, got {unknown[0]!r}: omit it")
-    return DetectionLayout(
-        on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
-        features=features,
-        first_label=first_label_of(flags, 1),
-    )
+    first_label = first_label_of(flags, 1)
+    return config_of(DetectionLayout, flags, features=features, first_label=first_label)
 
 
 def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableLayout:

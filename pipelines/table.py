@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
     add_class_flags,
@@ -341,10 +341,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
         "image_root": parse_per_split("image_root", flags.image_root),
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
-        "detection": DetectionLayout(
-            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
-            first_label=first_label_of(flags, 1),
-        ),
+        "detection": config_of(DetectionLayout, flags, first_label=first_label_of(flags, 1)),
         "layout": TableLayout(
             types=parse_types(flags.types),
             label_columns=tuple(flags.label_column),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from beam_tfrec.pipelines.cli import FlagParser, config_of, main
-from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, first_label_of, parse_splits
+from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -258,7 +258,6 @@ def add_flags(parser: FlagParser) -> None:
     parser.group("records (docs/layouts.md)").text("--features", features, "NAME,NAME")
     classes = parser.group("classes", rare=True)
     classes.number("--first_label", "number of the first class (default 1)")
-    parser.set_defaults(on_size_mismatch=None)
     add_drop_flag(parser)
 
 
@@ -267,9 +266,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     if not shares and flags.split_by == "given":
         flags.splits = None  # they are keys of data.yaml, not values of a field
-    layout = replace(detection_of(flags, _FEATURES), first_label=first_label_of(flags, 1))
-    access = config_of(Access, flags)
-    return read_data(flags.data, splits, flags.folder or "", access) | {"layout": layout}
+    fields = read_data(flags.data, splits, flags.folder or "", config_of(Access, flags))
+    return fields | {"layout": detection_of(flags, _FEATURES)}
 
 
 COMMAND = Command("yolo", YoloConfig, add_flags, fields_of, "--data coco8/data.yaml")
