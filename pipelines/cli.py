@@ -26,7 +26,7 @@ from beam_tfrec import __version__
 from beam_tfrec.schemas import faults
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
-from beam_tfrec.transforms.storage import Access, retries
+from beam_tfrec.transforms.storage import Access, check_uri, retries
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,7 +54,8 @@ COMMANDS = {
     "diff": "Compare two data sets record by record.",
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
-OUR_LOGGERS = ("beam_tfrec",)
+OURS = logging.getLogger("beam_tfrec")
+"""The logger above those of our modules."""
 A_SET = "a data set (a folder or URI with a manifest.json)"
 SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
 
@@ -261,7 +262,9 @@ def add_reading_flags(parser: FlagParser) -> FlagGroup:
 
 
 def reading_access(flags: argparse.Namespace, uris: Sequence[str]) -> Access:
-    """Return the access that the flags of `add_reading_flags` ask for, to read these URIs."""
+    """Check URIs to read, and return the access that the flags of `add_reading_flags` ask for."""
+    for uri in uris:
+        check_uri(uri)
     access = config_of(Access, flags)
     access.check_needed((), uris, "")
     return access
@@ -359,8 +362,7 @@ def say(line: str, stream: TextIO | None = None) -> None:
 def _report(error: BaseException) -> int:
     text = "".join(traceback.format_exception(error))
     _LOG.debug("%s", text)
-    for name in OUR_LOGGERS:  # other threads log nothing after the fault
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    OURS.setLevel(logging.CRITICAL)  # other threads log nothing after the fault
     fault = faults.find_fault(str(error)) or faults.find_fault(text)
     if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
         what, _, remedy = str(error).rpartition(": ")
@@ -444,12 +446,9 @@ def _log_to_stderr() -> None:
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")
     if level not in logging.getLevelNamesMapping():
         raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")
-    handler = _Handler(sys.stderr)
-    for name in OUR_LOGGERS:
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(level)
-        logger.propagate = False
+    OURS.handlers = [_Handler(sys.stderr)]
+    OURS.setLevel(level)
+    OURS.propagate = False
 
 
 if __name__ == "__main__":

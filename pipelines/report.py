@@ -17,7 +17,6 @@ from beam_tfrec.transforms.report.page import render_page
 from beam_tfrec.transforms.storage import (
     Access,
     Storage,
-    check_uri,
     join_uri,
     open_storage,
     split_uri,
@@ -54,8 +53,6 @@ def run(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     output, found = flags.output, verify.Report()
     uris = [*flags.paths, *filter(None, [output])]
-    for uri in uris:
-        check_uri(uri)
     access = cli.reading_access(flags, uris)
     data_sets, files = verify.find_paths(flags.paths, access, found)
     pages = len(data_sets) + bool(files)

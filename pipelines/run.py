@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, config_of, say
+from beam_tfrec.pipelines.cli import OURS, PIPELINES, FlagParser, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
@@ -129,6 +129,13 @@ class Command:
         execute(*self.configure(argv))
 
 
+def start(config: DataSetConfig, beam_args: Sequence[str]) -> PipelineOptions:
+    """Log as the user asks, and return Beam's options, checked."""
+    if config.quiet:
+        OURS.setLevel(logging.ERROR)
+    return engines.checked_options(beam_args, config.uris, waits=config.waits)
+
+
 def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     """Run until the data set is committed, or plan it. Return at once if it is complete.
 
@@ -139,9 +146,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    for name in OUR_LOGGERS if config.quiet else ():
-        logging.getLogger(name).setLevel(logging.ERROR)
-    options = engines.checked_options(beam_args, config.uris, waits=config.waits)
+    options = start(config, beam_args)
     if is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
         raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
     if config.report is None:  # if it needs no remote request
@@ -212,7 +217,7 @@ def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
     with showing_progress(config, options) as around:
         if _can_build_elsewhere(config, options):
             # ShardBuilders (transforms/builders.py) finds these by the output's URI.
-            around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
+            around.enter_context(builder_processes(config.limits, config.output, [OURS.name]))
         engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 
@@ -388,12 +393,11 @@ def check_sources(config: DataSetConfig) -> None:
 def _show_progress(ended: threading.Event, stream: TextIO) -> None:
     """Show the progress of this process: a bar on a terminal, else a log line every 10 s."""
     on_terminal, is_last = stream.isatty(), False
-    loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
     # Without a terminal the bar is drawn into a buffer, and its text is logged.
     unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
     where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
     bar = tqdm(total=0, unit=" records", desc="reading sources", **where)
-    with logging_redirect_tqdm(loggers), bar:
+    with logging_redirect_tqdm([OURS] if on_terminal else []), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:

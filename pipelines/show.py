@@ -15,7 +15,6 @@ from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
-    check_uri,
     join_uri,
     open_storage,
 )
@@ -67,7 +66,6 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
         RuntimeError: `E-ARG` when there is no such record, `E-IO-…` when the store fails.
     """
     require_at_least(0, limit=flags.limit, record=flags.record)
-    check_uri(flags.path)
     is_one = flags.key is not None or flags.record is not None
     limit, first, among = 1 if is_one else flags.limit, flags.record or 0, ""
     storage = open_storage(flags.path, access)

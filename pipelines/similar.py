@@ -3,7 +3,6 @@
 import functools
 import importlib
 import io
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from apache_beam.pvalue import AsList
 
 from beam_tfrec.pipelines import cli, engines
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
-from beam_tfrec.pipelines.run import check_sources, showing_progress, warn_of_pillow
+from beam_tfrec.pipelines.run import check_sources, showing_progress, start, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
 from beam_tfrec.transforms.output_files import create_or_compare
@@ -157,9 +156,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    for name in cli.OUR_LOGGERS if config.source.quiet else ():
-        logging.getLogger(name).setLevel(logging.ERROR)
-    options = engines.checked_options(beam_args, config.source.uris)
+    options = start(config.source, beam_args)
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("similar must come without dry_run and template_location: omit them")
     source = config.source.completed()
