@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
-from beam_tfrec.pipelines.flags import add_sources, parse_per_split, paths_of
+from beam_tfrec.pipelines.flags import SourceParser, parse_per_split, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
@@ -175,10 +175,10 @@ def _keys_of(source: ArraySource) -> str:
     return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     paths = ".npy or .npz file per split, or a folder of these; the first axis counts samples"
-    group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
+    group = parser.add_sources("sources (docs/sources.md)", arrays=("PATH", paths))
     images = "images: an array of the .npz file, or a .npy file of the folder"
     default = "(default: the only array, else x, images or image)"
     group.several("--image_array", f"{images} {default}", "[SPLIT=]NAME")

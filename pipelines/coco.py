@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
     check_splits_named,
 )
 from beam_tfrec.pipelines.flags import (
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     feature_names,
     parse_int,
     paths_of,
@@ -116,11 +115,10 @@ class CocoConfig(DataSetConfig):
         }
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     annotations = "COCO annotation files per split, in any order: their content says their kind"
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         images=("DIR", "folder of images or data set per split; file_name is relative to it"),
         annotations=("FILE", annotations),
     )
@@ -157,7 +155,7 @@ def add_flags(parser: FlagParser) -> None:
         " tfds contiguous from 0)",
         ["original", "contiguous"],
     )
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

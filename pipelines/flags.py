@@ -328,36 +328,55 @@ def _add_limit_flags(group: FlagGroup) -> None:
     group.number("--max_reads_per_second", rate, 0, type=float)
 
 
-def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> FlagGroup:
-    """Add the flags that name sources per split, then those of the output.
+class SourceParser(FlagParser):
+    """A parser of a source's command, with the flags that several sources share."""
 
-    The help prints groups in this order. Returns the group of the sources, for more flags.
+    def add_sources(
+        self, title: str = "sources", file: tuple[str, str] | None = None, **flags: tuple[str, str]
+    ) -> FlagGroup:
+        """Add the flags that name the sources, then those of the output, as the help prints them.
 
-    Args:
-        parser: the command's parser.
-        title: the group's title.
-        **flags: metavar and help of each flag, by its name.
-    """
-    group = parser.group(title)
-    parser.set_defaults(sources=[*flags])
-    for name, (value, help) in flags.items():
-        group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
-    split = "split of paths that have no SPLIT= before them (default train)"
-    group.text("--split", split, "SPLIT", rare=True)
-    _add_output_flags(parser)
-    return group
+        Args:
+            title: the group's title.
+            file: name and help of the flag of one file that names all sources, instead of `flags`.
+            **flags: metavar and help of each flag with a path per split, by its name.
+
+        Returns:
+            The group of the sources, for more flags.
+        """
+        group = self.group(title)
+        self.set_defaults(sources=[*flags], split=None)
+        if file:
+            group.text(*file, "FILE", required=True)
+        for name, (value, help) in flags.items():
+            group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
+        if flags:
+            split = "split of paths that have no SPLIT= before them (default train)"
+            group.text("--split", split, "SPLIT", rare=True)
+        _add_output_flags(self)
+        return group
+
+    def add_drop_flag(self, *, rare: bool = False) -> None:
+        """Add the flag for sources with annotations."""
+        dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
+        self.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
+
+    def add_class_flags(self, default: str = "default 0") -> None:
+        """Add the flags that number classes; `default` is the help's text for the first number."""
+        group = self.group("classes")
+        classes = "text file with a class a line, in the order of their numbers; a display name may"
+        classes += " follow after a tab, in a .csv after a comma"
+        unset = "default: the sources' classes, sorted by name"
+        group.text("--label_file", f"{classes} ({unset})", "FILE")
+        group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
-def add_source_file(parser: FlagParser, name: str, help: str) -> FlagGroup:
-    """Add the flag of one file that names all sources, then those of the output.
-
-    Returns the group of the sources, for more flags.
-    """
-    group = parser.group("sources")
-    parser.set_defaults(sources=[], split=None)
-    group.text(f"--{name}", help, "FILE", required=True)
-    _add_output_flags(parser)
-    return group
+def add_size_flag(group: FlagGroup) -> None:
+    """Add the flag for images of another size than their annotations say."""
+    how = "if an image has another size than its annotations say, auto rescales boxes where the"
+    how += " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
+    how += " pixels of that size (default auto)"
+    group.choice("--on_size_mismatch", how, SizeMismatch, rare=True)
 
 
 def split_of_bare(flags: argparse.Namespace) -> str:
@@ -371,36 +390,6 @@ def split_of_bare(flags: argparse.Namespace) -> str:
         what = f"split must come with a path without SPLIT= before it, got {flags.split!r}"
         raise ValueError(f"{what}: leave it out, and give only the paths to read")
     return flags.split or "train"
-
-
-def add_drop_flag(parser: FlagParser, *, rare: bool = False) -> None:
-    """Add the flag for sources with annotations."""
-    dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
-    parser.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
-
-
-def add_size_flag(group: FlagGroup) -> None:
-    """Add the flag for images of another size than their annotations say."""
-    group.choice(
-        "--on_size_mismatch",
-        "if an image has another size than its annotations say, auto rescales boxes where the"
-        " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
-        " pixels of that size (default auto)",
-        SizeMismatch,
-        rare=True,
-    )
-
-
-def add_class_flags(parser: FlagParser, default: str = "default 0") -> None:
-    """Add the flags that number classes; `default` is the help's text for the first number."""
-    group = parser.group("classes")
-    group.text(
-        "--label_file",
-        "text file with a class a line, in the order of their numbers; a display name may follow"
-        " after a tab, in a .csv after a comma (default: the sources' classes, sorted by name)",
-        "FILE",
-    )
-    group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
 def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
-from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, paths_of
+from beam_tfrec.pipelines.flags import SourceParser, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
 from beam_tfrec.transforms.images.conversion import Color, Encoding
@@ -67,14 +67,14 @@ class FolderConfig(DataSetConfig):
         return read._replace(tallies=listed.tallies)
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     folders = "folder per split with a folder of images for each class, or data set"
-    add_sources(parser, images=("DIR", folders))
+    parser.add_sources(images=("DIR", folders))
     add_layout_flags(parser)
 
 
-def add_layout_flags(parser: FlagParser, default: str | None = "classification") -> FlagGroup:
+def add_layout_flags(parser: SourceParser, default: str | None = "classification") -> FlagGroup:
     """Add the flags of layouts of an image and its class; return their group."""
     group = parser.group("records (docs/layouts.md)")
     group.choice(
@@ -90,7 +90,7 @@ def add_layout_flags(parser: FlagParser, default: str | None = "classification")
         "type of the pixels of --layout tensor (default float32) or raw (default uint8)",
         list(PIXEL_DTYPES),
     )
-    add_class_flags(parser, "default 0; with --layout imagenet 1")
+    parser.add_class_flags("default 0; with --layout imagenet 1")
     return group
 
 

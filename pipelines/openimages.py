@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
-from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, paths_of
+from beam_tfrec.pipelines.flags import SourceParser, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
@@ -108,10 +108,9 @@ class OpenImagesConfig(DataSetConfig):
         return super().options() | {"unannotated": unannotated} | masks
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         "sources (docs/openimages.md)",
         images=("DIR", "folder of images or data set per split; a file's name is the image's id"),
         boxes=("CSV", "table of boxes per split, such as train-annotations-bbox.csv"),
@@ -128,7 +127,7 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--mask_images", pngs, "[SPLIT=]DIR", rare=True)
     unannotated = "keep images without a row (default: reject them)"
     group.switch("--allow_unannotated", unannotated, rare=True)
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

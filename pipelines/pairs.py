@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
-from beam_tfrec.pipelines.flags import add_sources, paths_of
+from beam_tfrec.pipelines.flags import SourceParser, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
@@ -71,11 +71,11 @@ class PairsConfig(DataSetConfig):
         return {**super().options(), "low_suffix": self.low_suffix}
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     text = "images: a folder per split; names of a pair are the same without their extension"
-    group = add_sources(
-        parser, low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
+    group = parser.add_sources(
+        low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
     )
     suffix = "end of the names of low images, as in 0001x4.png (default: x and --scale, if given)"
     group.add("--low_suffix", suffix, metavar="TEXT")

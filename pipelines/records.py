@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
-from beam_tfrec.pipelines.flags import add_sources, feature_names
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
+from beam_tfrec.pipelines.flags import SourceParser, feature_names
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.columns import root_and_pattern
@@ -148,10 +148,10 @@ def _root_and_pattern(uri: str) -> tuple[str, str]:
     return folder, pattern
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
     records = "data set, or folder, file or quoted glob of TFRecord files, one or more per split"
-    group = add_sources(parser, "sources (docs/records.md)", records=("DIR|GLOB", records))
+    group = parser.add_sources("sources (docs/records.md)", records=("DIR|GLOB", records))
     kinds = "what records are: an Example or SequenceExample, or bytes that are not parsed"
     group.choice("--record_type", kinds, RecordType, "example")
     keys = "feature with the records' keys (default: keys of the data set, or FILE:NUMBER)"

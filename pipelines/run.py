@@ -22,9 +22,14 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OURS, PIPELINES, FlagParser, config_of, say
+from beam_tfrec.pipelines.cli import OURS, PIPELINES, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields, split_of_bare
+from beam_tfrec.pipelines.flags import (
+    SourceParser,
+    add_data_set_flags,
+    data_set_fields,
+    split_of_bare,
+)
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
 from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
@@ -85,14 +90,14 @@ class Command:
 
     name: str
     config: type[DataSetConfig]
-    add_flags: Callable[[FlagParser], None]
+    add_flags: Callable[[SourceParser], None]
     fields: Callable[[argparse.Namespace], dict[str, Any]]
     example: str
     images: bool = True
 
-    def parser(self, *, short: bool = False) -> FlagParser:
+    def parser(self, *, short: bool = False) -> SourceParser:
         """Return the command's flags, and the help of all or of those that most runs need."""
-        parser = FlagParser(
+        parser = SourceParser(
             self.name,
             PIPELINES[self.name],
             short=short,

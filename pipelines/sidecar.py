@@ -8,13 +8,11 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, config_of, main
+from beam_tfrec.pipelines.cli import FlagGroup, config_of, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
 from beam_tfrec.pipelines.flags import (
-    add_class_flags,
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     feature_names,
     first_label_of,
     parse_types,
@@ -200,7 +198,7 @@ def reader_of_objects(
     )
 
 
-def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
+def add_side_flags(parser: SourceParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
     """Add the flags of images with an annotation file each.
 
     Args:
@@ -212,8 +210,7 @@ def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGr
         The groups of sources and of records, for more flags.
     """
     annotations = f"folder of {kind} files per split, or a glob; ** matches any number of folders"
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         images=("DIR", "folder of images or data set per split"),
         annotations=("DIR|GLOB", annotations),
     )
@@ -222,12 +219,12 @@ def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGr
     add_size_flag(group)
     records = parser.group("records (docs/layouts.md)")
     records.text("--features", f"parts of objects to write: {features}", "NAME,NAME")
-    add_class_flags(parser, "default 1")
-    add_drop_flag(parser)
+    parser.add_class_flags("default 1")
+    parser.add_drop_flag()
     return group, records
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     features = f"{', '.join(FEATURES)} (default boxes)"
     group, records = add_side_flags(parser, "JSON", features)

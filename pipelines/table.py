@@ -7,13 +7,11 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, config_of, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
-    add_class_flags,
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     first_label_of,
     parse_per_split,
     parse_size,
@@ -307,10 +305,10 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         )
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
-    group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
+    group = parser.add_sources("sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     image = "column that names or holds each row's image (default: by the schema of Parquet)"
     group.text("--image_column", image, "COLUMN")
     below = "folder of images or data set, per split or for all (default: the table's folder)"
@@ -331,8 +329,8 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)
-    add_class_flags(parser, "default 0; with objects 1")
-    add_drop_flag(parser, rare=True)
+    parser.add_class_flags("default 0; with objects 1")
+    parser.add_drop_flag(rare=True)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

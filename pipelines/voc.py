@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
+from beam_tfrec.pipelines.cli import main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_same_splits
-from beam_tfrec.pipelines.flags import parse_splits, paths_of
+from beam_tfrec.pipelines.flags import SourceParser, parse_splits, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -94,7 +94,7 @@ class VocConfig(SideConfig):
         return super().options() | own
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
     group, _ = add_side_flags(parser, "XML", f"{', '.join(_FEATURES)} (default: all there are)")
     lists = "folder of a list of images for each of --splits, as train.txt (default: all images)"

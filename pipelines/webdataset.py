@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines import sidecar
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.flags import add_drop_flag, add_size_flag, add_sources
+from beam_tfrec.pipelines.cli import main, parse_several_per_split
+from beam_tfrec.pipelines.flags import SourceParser, add_size_flag
 from beam_tfrec.pipelines.folder import add_layout_flags
 from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
 from beam_tfrec.pipelines.run import Command
@@ -123,10 +123,10 @@ def expand_braces(uri: str) -> list[str]:
     return [name for number in numbers for name in expand_braces(f"{before}{number}{after}")]
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     shards = "tar files per split: names with {000..146}, folders or quoted globs, one or more"
-    add_sources(parser, "sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
+    parser.add_sources("sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
     group = add_layout_flags(parser, None)
     group.several(
         "--fields",
@@ -142,7 +142,7 @@ def add_flags(parser: FlagParser) -> None:
     parts = f"with --format, parts of objects: {', '.join(sidecar.FEATURES)} (default boxes)"
     group.text("--features", parts, "NAME,NAME", rare=True)
     add_size_flag(group)
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def layout_of(flags: argparse.Namespace) -> Layout:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from beam_tfrec.pipelines.cli import FlagParser, config_of, main
-from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, parse_splits
+from beam_tfrec.pipelines.cli import config_of, main
+from beam_tfrec.pipelines.flags import SourceParser, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -249,16 +249,16 @@ def _found(folder: str, text: str, access: Access) -> str:
     return path if any(True for _ in listed) else join_below(folder, text.removeprefix("../"))
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
-    group = add_source_file(parser, "data", "data.yaml of the data set")
+    group = parser.add_sources(file=("--data", "data.yaml of the data set"))
     folder = "folder of the data set (default: path in data.yaml, else the folder of data.yaml)"
     group.text("--folder", folder, "DIR")
     features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes, keypoints)"
     parser.group("records (docs/layouts.md)").text("--features", features, "NAME,NAME")
     classes = parser.group("classes", rare=True)
     classes.number("--first_label", "number of the first class (default 1)")
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
