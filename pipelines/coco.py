@@ -8,11 +8,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import (
-    DataSetConfig,
-    check_same_splits,
-    check_splits_named,
-)
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
 from beam_tfrec.pipelines.flags import (
     SourceParser,
     add_size_flag,

@@ -91,9 +91,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
         "limits": config_of(
-            GateLimits,
-            flags,
-            bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
+            GateLimits, flags, bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight)
         ),
         "access": config_of(Access, flags),
         "since": Since(tuple(flags.since), date),

@@ -14,13 +14,7 @@ from beam_tfrec.transforms.report import Report
 from beam_tfrec.transforms.report.gather import make_report
 from beam_tfrec.transforms.report.gather_files import report_of_files
 from beam_tfrec.transforms.report.page import render_page
-from beam_tfrec.transforms.storage import (
-    Access,
-    Storage,
-    join_uri,
-    open_storage,
-    split_uri,
-)
+from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage, split_uri
 
 
 def parser() -> cli.FlagParser:

@@ -41,6 +41,7 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     read_manifest,
 )
+from beam_tfrec.transforms import storage
 from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
@@ -49,14 +50,6 @@ from beam_tfrec.transforms.output_files import is_own_document, refuse_others, r
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
-from beam_tfrec.transforms.storage import (
-    Storage,
-    find_uri,
-    is_beams,
-    is_local,
-    join_uri,
-    open_storage,
-)
 from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
@@ -152,10 +145,10 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
     options = start(config, beam_args)
-    if is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
+    if storage.is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
         raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
     if config.report is None:  # if it needs no remote request
-        reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
+        reports = engines.runner_of(options) == "FnApiRunner" and storage.is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
         if engines.is_dry_run(options) and not config.plan:  # sends no request to a store
@@ -175,14 +168,16 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
                 names = printable(", ".join(config.since.names))
                 _LOG.info("no earlier data set matches %s: nothing is left out", names)
             config = replace(config, earlier=earlier)
-        output = open_storage(config.output, config.access)
+        output = storage.open_storage(config.output, config.access)
         if config.plan:
             _plan(config, output, options)
         else:
             _run_unless_complete(config, output, options)
 
 
-def _run_unless_complete(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
+def _run_unless_complete(
+    config: DataSetConfig, output: storage.Storage, options: PipelineOptions
+) -> None:
     """Check sources and output, and run the graph unless the output is complete."""
     started_s = time.monotonic()
     output.probe()
@@ -202,7 +197,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
 
                 has_report = is_own_document(output, REPORT_NAME)
                 if not has_report and write_report(config.output, config.access):
-                    say(f"report: {join_uri(config.output, REPORT_NAME)}")
+                    say(f"report: {storage.join_uri(config.output, REPORT_NAME)}")
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
@@ -267,7 +262,7 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
         and not config.keeps_on_disk
         and not config.access.max_reads_per_second
         and type(config.layout).__module__.startswith("beam_tfrec.schemas.")
-        and not any(map(is_beams, [*config.roots.values(), config.output]))
+        and not any(map(storage.is_beams, [*config.roots.values(), config.output]))
     )
 
 
@@ -281,7 +276,7 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
+def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptions) -> None:
     """Print what a run would make, and end as that run would before its first shard."""
     from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from beam_tfrec.transforms.forecast import take_plan
@@ -306,18 +301,18 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
 
 
 def _say_complete(config: DataSetConfig) -> None:
-    say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
+    say(f"already complete: {storage.join_uri(config.output, MANIFEST_NAME)}")
 
 
-def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
+def _say_what_was_made(config: DataSetConfig, output: storage.Storage, seconds: float) -> None:
     uri = config.output
-    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
+    manifest = read_manifest(output.read(MANIFEST_NAME), storage.join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
         say(line)
     documents = {"read it by other tools": CARD_NAME, "report": config.report and REPORT_NAME}
     for what, name in documents.items():
         if name and is_own_document(output, name):
-            say(f"  {what}: {join_uri(uri, name)}")
+            say(f"  {what}: {storage.join_uri(uri, name)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
@@ -342,9 +337,9 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     for pair in manifest.duplicates or ():  # a test on training images proves nothing
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
         same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
-        yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"
-    yield f"  rejects: {join_uri(output, REJECTED_NAME)}"
-    yield f"  all counts: {join_uri(output, MANIFEST_NAME)}"
+        yield f"  warning: {same}, such as {names}: {storage.join_uri(output, DUPLICATES_NAME)}"
+    yield f"  rejects: {storage.join_uri(output, REJECTED_NAME)}"
+    yield f"  all counts: {storage.join_uri(output, MANIFEST_NAME)}"
     if manifest.shards:
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
@@ -390,9 +385,9 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 def check_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *config.option_files):
-        find_uri(uri, config.access)
+        storage.find_uri(uri, config.access)
     for uri in sorted({*config.listed_roots.values()}):
-        open_storage(uri, config.access).require_folder()
+        storage.open_storage(uri, config.access).require_folder()
 
 
 def _show_progress(ended: threading.Event, stream: TextIO) -> None:

@@ -12,12 +12,7 @@ from beam_tfrec.schemas.example_rules import InferredSchema, aligned
 from beam_tfrec.schemas.faults import counted, fault_line, printable, require_at_least
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest, read_manifest
 from beam_tfrec.schemas.parse_example import parse_record
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 from beam_tfrec.transforms.verify.show_record import (
     pictures_of,
     record_lines,
