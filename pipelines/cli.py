@@ -59,6 +59,7 @@ OURS = logging.getLogger("beam_tfrec")
 A_SET = "a data set (a folder or URI with a manifest.json)"
 SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
 
+Choices = type[enum.Enum] | Sequence[str]
 T = TypeVar("T", bound="DataclassInstance")
 
 _LOG = logging.getLogger(__name__)
@@ -167,22 +168,14 @@ class FlagGroup:
         """Add a flag without a value."""
         self.add(name, help, action="store_true", **options)
 
-    def text(
-        self, name: str, help: str, metavar: str, default: str | None = None, **options: Any
-    ) -> None:
+    def text(self, name: str, help: str, metavar: str, **options: Any) -> None:
         """Add a flag of a text that is not empty."""
-        self.add(name, help, type=not_empty, metavar=metavar, default=default, **options)
+        self.add(name, help, type=not_empty, metavar=metavar, **options)
 
-    def number(
-        self,
-        name: str,
-        help: str,
-        default: float | None = None,
-        type: type[float] = int,
-        **options: Any,
-    ) -> None:
-        """Add a flag of a number."""
-        self.add(name, help, type=type, metavar="N", default=default, **options)
+    def number(self, name: str, help: str, default: float | None = None, **options: Any) -> None:
+        """Add a flag of a number, a whole one unless `type` is float."""
+        options.setdefault("type", int)
+        self.add(name, help, metavar="N", default=default, **options)
 
     def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
         """Add a flag of several texts that are not empty; it may be repeated."""
@@ -190,20 +183,14 @@ class FlagGroup:
         self.add(name, help, type=not_empty, metavar=metavar, **options)
 
     def choice(
-        self,
-        name: str,
-        help: str,
-        choices: type[enum.Enum] | Sequence[str],
-        default: Any = None,
-        **options: Any,
+        self, name: str, help: str, choices: Choices, default: Any = None, **options: Any
     ) -> None:
         """Add a flag of one of several texts, or of the values of an enum."""
-        options["choices"] = choices
         if isinstance(choices, type):
+            options |= {"action": _ToMember, "const": choices}
             default = default and choices(default)
-            values = [choice.value for choice in choices]
-            options |= {"choices": values, "action": _ToMember, "const": choices}
-        self.add(name, help, default=default, **options)
+            choices = [choice.value for choice in choices]
+        self.add(name, help, choices=choices, default=default, **options)
 
 
 class _ToMember(argparse.Action):
@@ -249,15 +236,11 @@ def config_of(kind: type[T], flags: argparse.Namespace, **others: Any) -> T:
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
     """Add the flags for reading from stores, and return their group."""
     group = parser.group("Google Cloud Storage", rare=True)
-    group.switch(
-        "--anonymous",
-        "send no credentials, for public buckets (default: Application Default Credentials)",
-    )
-    group.text(
-        "--billing_project",
-        "project that pays for requests to requester-pays buckets (default: the bucket's)",
-        "PROJECT",
-    )
+    credentials = "send no credentials, for public buckets"
+    unset = "default: Application Default Credentials"
+    group.switch("--anonymous", f"{credentials} ({unset})")
+    payer = "project that pays for requests to requester-pays buckets (default: the bucket's)"
+    group.text("--billing_project", payer, "PROJECT")
     return group
 
 

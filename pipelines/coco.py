@@ -131,26 +131,14 @@ def add_flags(parser: SourceParser) -> None:
     group.number("--min_box_px", smallest, 0, type=float)
     group.switch("--skip_unannotated", "leave out images that have no object, or none left")
     group = parser.group("records (docs/layouts.md)")
-    group.choice(
-        "--layout",
-        "detection: an Example per image, for Model Garden; keras: an Example per annotation;"
-        " tfds: an Example per image, as in TFDS's coco/2017",
-        list(LAYOUTS),
-        "detection",
-    )
-    features = ", ".join(g.name for g in GROUPS)
-    group.text(
-        "--features",
-        f"annotations to write: {features} (default: all that the files hold, except"
-        f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
-        "NAME,NAME",
-    )
-    group.choice(
-        "--category_ids",
-        "original: class ids of the files; contiguous: from 1 (default original; with --layout"
-        " tfds contiguous from 0)",
-        ["original", "contiguous"],
-    )
+    layouts = "detection, for Model Garden; keras, an Example per annotation; tfds, as coco/2017"
+    group.choice("--layout", layouts, list(LAYOUTS), "detection")
+    groups = ", ".join(g.name for g in GROUPS)
+    not_usual = ", ".join(g.name for g in GROUPS if not g.by_default)
+    unset = f"default: all that the files hold, except {not_usual}"
+    group.text("--features", f"annotations to write: {groups} ({unset})", "NAME,NAME")
+    ids = "ids of the files, or contiguous from 1 (default original; contiguous from 0 for tfds)"
+    group.choice("--category_ids", ids, ["original", "contiguous"])
     parser.add_drop_flag()
 
 

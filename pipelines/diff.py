@@ -26,10 +26,8 @@ def parser() -> FlagParser:
     for name in ("a", "b"):
         found.path(name, A_SET, name.upper())
     group = found.group("output")
-    group.switch(
-        "--keys",
-        "print a line for each record that differs, such as `changed image train 139`, sorted",
-    )
+    keys = "print a line for each record that differs, such as `changed image train 139`, sorted"
+    group.switch("--keys", keys)
     group.choice("--format", "print text, or one JSON object", ("text", "json"), "text")
     add_reading_flags(found)
     return found

@@ -218,7 +218,7 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 def _add_split_flags(group: FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; stratified: equal shares"
-    group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", GIVEN)
+    group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", default=GIVEN)
     usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
     usual = f"shares of the samples, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
@@ -226,7 +226,7 @@ def _add_split_flags(group: FlagGroup) -> None:
     together = f"keep samples with the same value of this field, or of {table}, in one split"
     group.text("--group_by", together, "FIELD|FILE", rare=True)
     by = "field whose values have equal shares with --split_by stratified (default class: classes)"
-    group.text("--stratify_by", by, "FIELD", CLASS, rare=True)
+    group.text("--stratify_by", by, "FIELD", default=CLASS, rare=True)
     group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 
 
@@ -280,7 +280,7 @@ def _add_shard_flags(parser: FlagParser) -> None:
 
 def _add_reject_flags(group: FlagGroup) -> None:
     rejected = "number or percentage of samples that may be rejected; with more, exit code 4"
-    group.text("--max_rejected", rejected, "K|P%", "0")
+    group.text("--max_rejected", rejected, "K|P%", default="0")
     exclude = "leave out the samples that this file of an earlier run lists"
     group.text("--exclude", exclude, "REJECTED.jsonl", rare=True)
     group.switch("--allow_empty", "accept a split without samples", rare=True)
@@ -316,7 +316,7 @@ def _add_limit_flags(group: FlagGroup) -> None:
     at_once = limits.shards_in_flight
     group.number("--shards_in_flight", "shards to build, or to upload, at once", at_once)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
-    group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
+    group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", default=held)
     readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"
     group.number("--readers", f"images to read at once (default: {readers})")
     group.number("--workers", "images to check and encode at once (default: all cores)")

@@ -77,19 +77,13 @@ def add_flags(parser: SourceParser) -> None:
 def add_layout_flags(parser: SourceParser, default: str | None = "classification") -> FlagGroup:
     """Add the flags of layouts of an image and its class; return their group."""
     group = parser.group("records (docs/layouts.md)")
-    group.choice(
-        "--layout",
-        "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
-        " tutorial; pixels as a serialized tensor, with the class's name (tensor) or with size and"
-        " label (raw)",
-        list(LAYOUTS),
-        default,
+    layouts = (
+        "keys of Model Garden (classification), TPU scripts (imagenet) or TensorFlow tutorial;"
     )
-    group.choice(
-        "--dtype",
-        "type of the pixels of --layout tensor (default float32) or raw (default uint8)",
-        list(PIXEL_DTYPES),
-    )
+    layouts += " pixels as a tensor with the class's name (tensor), or with size and label (raw)"
+    group.choice("--layout", layouts, list(LAYOUTS), default)
+    dtype = "type of the pixels of --layout tensor (default float32) or raw (default uint8)"
+    group.choice("--dtype", dtype, list(PIXEL_DTYPES))
     parser.add_class_flags("default 0; with --layout imagenet 1")
     return group
 

@@ -25,12 +25,9 @@ def parser() -> cli.FlagParser:
         " pictures with boxes, masks and keypoints. It is one file without external assets.",
     )
     found.path("paths", f"{cli.SETS_OR_FILES}; files are read as a whole", nargs="+")
-    found.group("output").text(
-        "--output",
-        "file to write; an earlier report is replaced, any other file is kept"
-        f" (default: {REPORT_NAME} in each data set; required for other files)",
-        "FILE",
-    )
+    output = "file to write, or report to replace; needed for TFRecord and ArrayRecord files"
+    unset = f"default: {REPORT_NAME} in each data set"
+    found.group("output").text("--output", f"{output} ({unset})", "FILE")
     cli.add_reading_flags(found)
     return found
 

@@ -33,11 +33,8 @@ def parser() -> FlagParser:
     which.number("--limit", "show the first N records", 3)
     group = found.group("what is shown")
     group.text("--split", "split of a data set (default: its first; for --key all)", "S")
-    group.text(
-        "--images",
-        "folder to save pictures of the records in, tensors as PNG; existing files are kept",
-        "DIR",
-    )
+    images = "folder to save pictures of the records in, tensors as PNG; existing files are kept"
+    group.text("--images", images, "DIR")
     add_reading_flags(found)
     return found
 

@@ -228,20 +228,18 @@ def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     features = f"{', '.join(FEATURES)} (default boxes)"
     group, records = add_side_flags(parser, "JSON", features)
-    group.choice(
-        "--format",
-        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)",
-        [AUTO, *(known.value for known in SideFormat)],
-    )
+    formats = "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)"
+    group.choice("--format", formats, [AUTO, *(known.value for known in SideFormat)])
     add_object_flags(group)
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
-    records.several(
-        "--fields",
-        "fields to write as features instead of objects, such as a.b=int64: int64, float or bytes;"
-        " add [] for lists (default: write objects)",
-        "PATH=TYPE,...",
-    )
+    add_fields_flag(records, "fields to write as features, such as a.b=int64", "objects")
+
+
+def add_fields_flag(group: FlagGroup, fields: str, otherwise: str) -> None:
+    """Add the flag of fields to write; `fields` says of what, `otherwise` what is the default."""
+    types = "int64, float or bytes; add [] for lists"
+    group.several("--fields", f"{fields}: {types} (default: write {otherwise})", "PATH=TYPE,...")
 
 
 def add_object_flags(group: FlagGroup) -> None:

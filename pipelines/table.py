@@ -21,6 +21,7 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap
 from beam_tfrec.schemas.columns import FORMATS, PARQUET, format_of, is_table_file, root_and_pattern
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
@@ -95,10 +96,7 @@ class TableConfig(StagingConfig):
             layout = replace(layout, with_image=bool(self.image_column))
         object.__setattr__(self, "layout", layout)
         check_splits_named("image_root", self.image_root, "--table", self.given)
-        if self.max_cell_bytes < 1:
-            raise ValueError(
-                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
-            )
+        require_at_least(1, max_cell_bytes=self.max_cell_bytes)
         super().__post_init__()
         if not self._may_be_parquet:
             self.refuse_unused()
@@ -142,9 +140,7 @@ class TableConfig(StagingConfig):
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
         folders |= {name.rpartition("/")[0]: uri for name, (uri, _) in self.table_folders.items()}
         for_all = self.image_root.get("", "")
-        return {
-            split: self.image_root.get(split, for_all) or folders[split] for split in self.given
-        }
+        return {s: self.image_root.get(s, for_all) or folders[s] for s in self.given}
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -234,35 +230,33 @@ class TableConfig(StagingConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
         piece_bytes = _PIECE_BYTES if self.stores_images else 0
-        plan = PlanTables(
-            self.table_files, self.table_folders, self.access, self.in_order, piece_bytes
-        )
-        pieces, tallies = root | "PlanTables" >> plan
-        layout = self.layout
+        of_tables = self.table_files, self.table_folders, self.access, self.in_order, piece_bytes
+        pieces, tallies = root | "PlanTables" >> PlanTables(*of_tables)
+        layout = self.layout if isinstance(self.layout, TableLayout) else TableLayout()
         reader = TableReader(
             self.splitting,
             self.access,
             self.image_column,
             self.roots,
-            layout.label_columns if isinstance(layout, TableLayout) else (),
+            layout.label_columns,
             self.key_column,
-            layout.sequence_columns if isinstance(layout, TableLayout) else (),
+            layout.sequence_columns,
             self.max_cell_bytes,
             ObjectMap(self.objects_column, box_format=self.box_format),
             self.stores_images,
             None if self.plan else self.staging,
             bool(self.label_file),
         )
-        listing = None
         read = pieces | "ReadTable" >> self.samples_step(reader)
         if self.image_column and not self.stores_images:
             listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
-        return read._replace(listing=listing, tallies=tallies)
+            read = read._replace(listing=listing)
+        return read._replace(tallies=tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        options = super().options()
-        options |= {"image_column": self.image_column, "key_column": self.key_column}
+        columns = {"image_column": self.image_column, "key_column": self.key_column}
+        options = super().options() | columns
         if self.stores_images:
             options |= {"images": "in cells", "objects_column": self.objects_column}
         if self.box_format is not BoxFormat.XYWH:
@@ -319,7 +313,8 @@ def add_flags(parser: SourceParser) -> None:
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
     largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
+    largest += ", or ends a CSV run"
+    group.text("--max_cell_bytes", largest, "SIZE", default=default, rare=True)
     objects = "column of boxes and classes; makes records of the layout detection (default: by the"
     group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
     numbers = "numbers of a box in px, or with rel_ as fractions (default xywh)"

@@ -27,26 +27,14 @@ def parser() -> cli.FlagParser:
     )
     found.path("paths", cli.SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
-    group.switch(
-        "--deep",
-        "read every byte of remote data sets, instead of the sizes and checksums that the store"
-        " lists; compare the SHA-256 of shards and images, too; decode images in other files"
-        " (default: off)",
-    )
-    group.several(
-        "--sources",
-        "folder of images, for each split or for all: compare hashes of these source files with"
-        " the index (default: do not)",
-        "[SPLIT=]DIR",
-    )
+    deep = "read every byte of remote data sets too, and compare the SHA-256 of shards and images;"
+    group.switch("--deep", f"{deep} decode images in other files")
+    sources = "folder of images, for each split or for all: compare their hashes with the index"
+    group.several("--sources", sources, "[SPLIT=]DIR")
     group.number("--workers", "shards or files to read at once (default: one per core)")
-    group.text(
-        "--runner",
-        "run as a job of this Beam runner, such as DataflowRunner, FlinkRunner or PrismRunner,"
-        " with Beam's own flags; remote workers leave the result in --temp_location (default:"
-        " run in this process, without Beam)",
-        "NAME",
-    )
+    runner = "run on this Beam runner, with Beam's own flags; workers leave the result in"
+    unset = "default: run in this process, without Beam"
+    group.text("--runner", f"{runner} --temp_location ({unset})", "NAME")
     cli.add_reading_flags(found)
     return found
 

@@ -128,12 +128,8 @@ def add_flags(parser: SourceParser) -> None:
     shards = "tar files per split: names with {000..146}, folders or quoted globs, one or more"
     parser.add_sources("sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
     group = add_layout_flags(parser, None)
-    group.several(
-        "--fields",
-        "members and fields of .json to write as features instead of classes, such as"
-        " txt=bytes,a.b=int64: int64, float or bytes; add [] for lists (default: write .cls)",
-        "PATH=TYPE,...",
-    )
+    fields = "members and fields of .json to write as features, such as txt=bytes,a.b=int64"
+    sidecar.add_fields_flag(group, fields, ".cls")
     objects = "write the objects of .json: LabelMe's, SA-1B's, or auto to look at each"
     group.choice(
         "--format", objects, [sidecar.AUTO, *(known.value for known in SideFormat)], rare=True
