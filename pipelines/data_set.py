@@ -15,7 +15,7 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split
+from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split, nearest_way
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -240,10 +240,12 @@ class DataSetConfig(DataSetJob):
             )
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
-                there = " or ".join(sorted(known)) or "none"
-                raise ValueError(
-                    f"{option} must name a field ({there}), got {name!r}: leave it out"
-                )
+                what = f"name a field ({' or '.join(sorted(known)) or 'none'}), got {name!r}"
+                remedy = "leave it out"
+                if option == "split_by":
+                    what = f"be given, hash or stratified, or {what}"
+                    remedy = nearest_way(name, remedy)
+                raise ValueError(f"{option} must {what}: {remedy}")
 
     def _sharding_of_buckets(self) -> Sharding:
         """Return the sharding, where options of a split are those of its size buckets too."""

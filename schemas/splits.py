@@ -6,6 +6,7 @@ Every function here decides which split holds a sample: changing one is a breaki
 """
 
 import bisect
+import difflib
 import functools
 import hashlib
 import itertools
@@ -34,6 +35,17 @@ GROUP_TABLES = (".csv", ".parquet")
 """Suffixes by which `group_by` is the URI of a table; any other text is the name of a field."""
 
 _NO_FIELDS: Mapping[str, str] = {}
+
+
+def nearest_way(by: str, otherwise: str) -> str:
+    """Return the remedy for a value of `split_by` that is no field: the way that may be meant.
+
+    >>> nearest_way("stratifed", "name a field"), nearest_way("scene", "name a field")
+    ('did you mean stratified?', 'name a field')
+    """
+    ways = [way for way in (GIVEN, HASH, STRATIFIED) if way != by]
+    close = difflib.get_close_matches(by, ways, n=1, cutoff=0.7)
+    return f"did you mean {close[0]}?" if close else otherwise
 
 
 def fold_names(k: int) -> list[str]:
@@ -130,12 +142,12 @@ class Splitting:
             raise ValueError(
                 "split_by must not be empty, got '': give given, hash, stratified or a field"
             )
-        if self.is_drawn != bool(self.shares):
-            raise ValueError(
-                "splits must have shares if split_by is hash or stratified, and only then, got"
-                f" split_by {self.by!r} and shares of {[*self.shares] or 'none'}: give for example"
-                " --split_by hash --splits train=90,val=10"
-            )
+        if self.is_drawn and not self.shares:
+            what = "splits must have shares with split_by hash or stratified, got none"
+            raise ValueError(f"{what}: give such as --splits train=90,val=10")
+        if self.shares and not self.is_drawn:
+            what = f"splits with shares need split_by hash or stratified, got {self.by!r}"
+            raise ValueError(f"{what}: {nearest_way(self.by, 'add --split_by hash')}")
         for split, share in self.shares.items():
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
@@ -310,7 +322,8 @@ class Splitting:
         value = fields.get(name, "")
         if not value.strip():
             what = f"{name} decides its split and has no value"
-            remedy = "give every sample one, or split without it"
+            otherwise = "give every sample one, or split without it"
+            remedy = nearest_way(name, otherwise) if name == self.by else otherwise
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
 
