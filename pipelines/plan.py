@@ -8,7 +8,9 @@ import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
 from beam_tfrec.pipelines import data_set
+from beam_tfrec.schemas.documents.tensorflow_files import label_files
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, publish_plan
@@ -17,7 +19,7 @@ from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
-_OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
+_OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 _ROW_BYTES = 46  # of both indexes: key and numbers
@@ -94,6 +96,8 @@ def plan_run(
     images = sum(n for outline in outlines for n, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
+    written_files = _FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records)
+    written_files += _metadata_files(config.layout.resolved(job_plan.found), bool(job_plan.labels))
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
@@ -106,12 +110,22 @@ def plan_run(
         sampled=sampled,
         read_files=read_files,
         read_bytes=read_bytes,
-        written_files=_FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records),
+        written_files=written_files,
         written_bytes=written_bytes,
         notes=notes,
         refused="" if fault is None else str(fault),
     )
     return plan, fault
+
+
+def _metadata_files(layout: Layout, has_labels: bool) -> int:
+    """Return the number of files that `metadata_files` makes."""
+    if layout.spec.is_opaque:
+        return 0
+    if layout.spec.is_sequence:
+        return 2
+    names_classes = has_labels and layout.first_label_id == 0
+    return 4 + (len(label_files(layout.spec, [])) if names_classes else 0)
 
 
 def _look(

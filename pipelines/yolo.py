@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from beam_tfrec.pipelines.cli import config_of, main
 from beam_tfrec.pipelines.flags import SourceParser, parse_splits
@@ -187,6 +187,19 @@ class YoloConfig(SideConfig):
         parse = functools.partial(parse_yolo, labels=self.labels, point_values=self.point_values)
         segmentations = self.layout.reads_segmentations
         return functools.partial(_read_labels, parse=parse, segmentations=segmentations)
+
+    def completed(self) -> Self:
+        """Return a copy with what the sources show.
+
+        Raises:
+            RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
+        """
+        for split, images in self.sources.items():
+            if is_local(images.root) and not (self.trust_manifest or os.path.isdir(images.root)):
+                what = f"{split} leads to {images.root}, which is not there"
+                remedy = f"correct {split} or path in it, or give --folder in place of path"
+                raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
+        return super().completed()
 
     def samples_step(self, reader: Callable) -> ReadSamples:
         """Return the step that reads samples, with the classes of the data.yaml."""
