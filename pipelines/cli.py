@@ -5,7 +5,6 @@ This module imports no Beam.
 
 import argparse
 import contextlib
-import difflib
 import enum
 import importlib
 import logging
@@ -298,9 +297,8 @@ def run_command(argv: Sequence[str]) -> None:
         print(f"beam-tfrec {__version__}")
         return
     if command not in names:
-        close = difflib.get_close_matches(command, [*names, "--help", "--version"], n=1, cutoff=0.7)
         others = f"give one of {', '.join(names)}; see --help"
-        remedy = f"did you mean {close[0]}?" if close else others
+        remedy = faults.did_you_mean(command, [*names, "--help", "--version"], others)
         raise ValueError(f"unknown command {command!r}: {remedy}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
     end = [*arguments, "--"].index("--")  # paths may follow

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
+from beam_tfrec.schemas.faults import did_you_mean
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split, nearest_way
+from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, Splitting, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -155,7 +156,8 @@ class DataSetConfig(DataSetJob):
     @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
-        raise NotImplementedError
+        images: Mapping[str, str] = getattr(self, self.images_field)
+        return images
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -244,7 +246,7 @@ class DataSetConfig(DataSetJob):
                 remedy = "leave it out"
                 if option == "split_by":
                     what = f"be given, hash or stratified, or {what}"
-                    remedy = nearest_way(name, remedy)
+                    remedy = did_you_mean(name, (GIVEN, HASH, STRATIFIED), remedy)
                 raise ValueError(f"{option} must {what}: {remedy}")
 
     def _sharding_of_buckets(self) -> Sharding:
@@ -313,6 +315,16 @@ class DataSetConfig(DataSetJob):
             classes_of=self.layout.classes_of if self.splitting.by == STRATIFIED else None,
             earlier=[earlier.uri for earlier in self.earlier.sets],
         )
+
+    @property
+    def record_bytes(self) -> Callable[[Sample], int]:
+        """Function that estimates a record's bytes, to choose the number of shards."""
+        return functools.partial(record_bytes, layout=self.layout, conversion=self.conversion)
+
+    def shard_job(self, spool: RunSpool | None = None) -> ShardJob:
+        """Return the settings that all shards of a run share."""
+        names = {part.name for part in fields(ShardJob)} - {"spool"}
+        return ShardJob(**{name: getattr(self, name) for name in names}, spool=spool)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -387,11 +399,6 @@ Root = beam.Pipeline | beam.PCollection
 """Input of a graph: the pipeline itself, or a program's Examples."""
 
 
-def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
-    """Return the function that estimates a record's bytes, to choose the number of shards."""
-    return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
-
-
 def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
     """Build the graph from the sources to pinned samples; return them, and the payloads' spool."""
     read = config.read_sources(root)
@@ -447,15 +454,9 @@ def plan_data_set(
         )
         read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitSources())
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding, estimated_bytes(config), read.tallies, config.budget, spool
+        config.sharding, config.record_bytes, read.tallies, config.budget, spool
     )
     return planned, read, spool
-
-
-def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
-    """Return the settings that all shards of a run share."""
-    names = {part.name for part in fields(ShardJob)} - {"spool"}
-    return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
 
 
 def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
@@ -463,7 +464,7 @@ def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
     (shards, table), read, spool = plan_data_set(root, config)
     sources, rejected = read.sources, read.rejected
     plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
-    job = shard_job_of(config, spool)
+    job = config.shard_job(spool)
     infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:

@@ -24,7 +24,6 @@ from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
 
 _LOG = logging.getLogger(__name__)
-_CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a name that is cut off
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
@@ -84,7 +83,7 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
     names = [flag.lstrip("-") for flag in known]
-    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=_CLOSE)
+    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=0.7)
     remedy = f"did you mean --{close[0]}?" if close else "see --help_all"
     return ValueError(f"unknown argument {argument!r}: {remedy}")
 

@@ -55,11 +55,6 @@ class FolderConfig(DataSetConfig):
                     f"layout imagenet holds JPEGs of RGB, got {option} {value.value}: omit it"
                 )
 
-    @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
-        return self.images
-
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)

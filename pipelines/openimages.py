@@ -59,10 +59,9 @@ class OpenImagesConfig(DataSetConfig):
             )
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
-        check_splits_named("image_labels", self.image_labels, "--images", self.images)
-        check_splits_named("rotation", self.rotation, "--images", self.images)
+        for name in ("image_labels", "rotation", "masks"):
+            check_splits_named(name, getattr(self, name), "--images", self.images)
         if self.masks or self.mask_images:
-            check_splits_named("masks", self.masks, "--images", self.images)
             check_same_splits(masks=self.masks, mask_images=self.mask_images)
         if self.rotation and not self.conversion.turns:
             raise ValueError(

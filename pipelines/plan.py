@@ -7,7 +7,7 @@ import apache_beam as beam
 import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
-from beam_tfrec.pipelines import data_set
+from beam_tfrec.pipelines.data_set import DataSetConfig, plan_data_set
 from beam_tfrec.schemas.documents.tensorflow_files import label_files
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.layouts import Layout
@@ -34,11 +34,11 @@ _STATES = {
 }
 
 
-def build_plan(root: beam.Pipeline, config: data_set.DataSetConfig) -> beam.PCollection[None]:
+def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
-    (shards, table), read, spool = data_set.plan_data_set(root, config)
+    (shards, table), read, spool = plan_data_set(root, config)
     outlines = shards | "OutlineShards" >> beam.Map(
-        forecast.outline_shard, AsSingleton(table), data_set.estimated_bytes(config), spool
+        forecast.outline_shard, AsSingleton(table), config.record_bytes, spool
     )
     return table | "GatherPlan" >> beam.Map(
         forecast.gather_plan,
@@ -50,7 +50,7 @@ def build_plan(root: beam.Pipeline, config: data_set.DataSetConfig) -> beam.PCol
 
 
 def plan_run(
-    config: data_set.DataSetConfig,
+    config: DataSetConfig,
     gathered: forecast.GatheredPlan,
     *,
     complete: bool = False,
@@ -79,11 +79,7 @@ def plan_run(
     except RuntimeError as error:
         state, there, fault = publish_plan.REFUSED, 0, error
     sampled, scale = forecast.try_records(
-        gathered,
-        data_set.shard_job_of(config, None),
-        job_plan,
-        config.limits,
-        data_set.estimated_bytes(config),
+        gathered, config.shard_job(), job_plan, config.limits, config.record_bytes
     )
     sources = sorted(gathered.sources, key=lambda source: source.split)
     splits = {source.split: forecast.forecast_split(source, gathered, scale) for source in sources}
@@ -128,9 +124,7 @@ def _metadata_files(layout: Layout, has_labels: bool) -> int:
     return 4 + (len(label_files(layout.spec, [])) if names_classes else 0)
 
 
-def _look(
-    config: data_set.DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan
-) -> tuple[str, int]:
+def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan) -> tuple[str, int]:
     """Return the output's state and its number of finished shards.
 
     Raises:
@@ -148,7 +142,7 @@ def _look(
 
 
 def _notes(
-    config: data_set.DataSetConfig, gathered: forecast.GatheredPlan, needed_bytes: int
+    config: DataSetConfig, gathered: forecast.GatheredPlan, needed_bytes: int
 ) -> Iterator[str]:
     room = publish_plan.free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed_bytes:

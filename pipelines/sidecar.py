@@ -82,11 +82,6 @@ class SideConfig(DataSetConfig):
         return {}
 
     @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
-        return self.images
-
-    @property
     def annotation_roots(self) -> dict[str, str]:
         """URI per name of the roots of annotation files."""
         return {

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from apache_beam.pvalue import AsList
 
 from beam_tfrec.pipelines import cli, engines
-from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
+from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set
 from beam_tfrec.pipelines.run import check_sources, showing_progress, start, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
@@ -104,7 +104,7 @@ def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
     """Build the graph: samples from the source, hashes from their photos, one table."""
     source = config.source
     read, _ = read_data_set(root, source)
-    hashed = read.samples | "HashImages" >> HashImages(shard_job_of(source, None), source.limits)
+    hashed = read.samples | "HashImages" >> HashImages(source.shard_job(), source.limits)
     configs = root | "Config" >> beam.Create([config], reshuffle=False)
     write = beam.Map(write_similar, AsList(hashed), AsList(read.rejected)).with_output_types(Any)
     written: beam.PCollection[Any] = configs | "WriteSimilar" >> write

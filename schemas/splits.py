@@ -6,7 +6,6 @@ Every function here decides which split holds a sample: changing one is a breaki
 """
 
 import bisect
-import difflib
 import functools
 import hashlib
 import itertools
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import did_you_mean, fault_line
 
 if TYPE_CHECKING:  # only runs with tables need numpy
     from numpy.typing import NDArray
@@ -35,17 +34,6 @@ GROUP_TABLES = (".csv", ".parquet")
 """Suffixes by which `group_by` is the URI of a table; any other text is the name of a field."""
 
 _NO_FIELDS: Mapping[str, str] = {}
-
-
-def nearest_way(by: str, otherwise: str) -> str:
-    """Return the remedy for a value of `split_by` that is no field: the way that may be meant.
-
-    >>> nearest_way("stratifed", "name a field"), nearest_way("scene", "name a field")
-    ('did you mean stratified?', 'name a field')
-    """
-    ways = [way for way in (GIVEN, HASH, STRATIFIED) if way != by]
-    close = difflib.get_close_matches(by, ways, n=1, cutoff=0.7)
-    return f"did you mean {close[0]}?" if close else otherwise
 
 
 def fold_names(k: int) -> list[str]:
@@ -147,7 +135,8 @@ class Splitting:
             raise ValueError(f"{what}: give such as --splits train=90,val=10")
         if self.shares and not self.is_drawn:
             what = f"splits with shares need split_by hash or stratified, got {self.by!r}"
-            raise ValueError(f"{what}: {nearest_way(self.by, 'add --split_by hash')}")
+            remedy = did_you_mean(self.by, (HASH, STRATIFIED), "add --split_by hash")
+            raise ValueError(f"{what}: {remedy}")
         for split, share in self.shares.items():
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
@@ -322,8 +311,8 @@ class Splitting:
         value = fields.get(name, "")
         if not value.strip():
             what = f"{name} decides its split and has no value"
-            otherwise = "give every sample one, or split without it"
-            remedy = nearest_way(name, otherwise) if name == self.by else otherwise
+            ways = (HASH, STRATIFIED) if name == self.by else ()
+            remedy = did_you_mean(name, ways, "give every sample one, or split without it")
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
 
