@@ -60,22 +60,16 @@ class ArraysConfig(DataSetConfig):
         for name in (*self.feature_arrays, *self.tensor_arrays):
             if name in FEATURE_KEYS or not _FEATURE_NAME.fullmatch(name):
                 option = "feature_arrays" if name in self.feature_arrays else "tensor_arrays"
-                raise ValueError(
-                    f"{option} must be letters, digits and _, and none of"
-                    f" {', '.join(sorted(FEATURE_KEYS))}, got {name!r}: rename it"
-                )
+                what = f"be letters, digits and _, and none of {', '.join(sorted(FEATURE_KEYS))}"
+                raise ValueError(f"{option} must {what}, got {name!r}: rename it")
         for source in self.sources.values():
             if source.image and source.uri.endswith(NPY):
                 option = "tensor_arrays" if source.tensors else "image_array"
-                raise ValueError(
-                    f"{option} must come with a folder or"
-                    f" an .npz file, got {source.image!r} with {source.uri!r}: leave it out"
-                )
+                what = f"a folder or an .npz file, got {source.image!r} with {source.uri!r}"
+                raise ValueError(f"{option} must come with {what}: leave it out")
             if len(set(source.sides)) < len(source.sides) or source.image in source.sides:
-                raise ValueError(
-                    f"arrays must be named once, got {[*filter(None, [source.image])]} and"
-                    f" {[*source.sides]}: name each as image, label or feature"
-                )
+                names = f"{[*filter(None, [source.image])]} and {[*source.sides]}"
+                raise ValueError(f"arrays must be named once, got {names}: name each for one use")
 
     def _check_tensors(self) -> None:
         """Refuse tensors together with options of a single image array."""

@@ -267,10 +267,8 @@ def parse_several_per_split(
     for value in values:
         split, equals, rest = value.partition("=")
         if equals and not is_split_name(split) and is_split_name(split.lower()):
-            raise ValueError(
-                f"{name}: splits are lower case, got {value!r}: write {split.lower()}=, or put"
-                " ./ before a path"
-            )
+            remedy = f"write {split.lower()}=, or put ./ before a path"
+            raise ValueError(f"{name}: splits are lower case, got {value!r}: {remedy}")
         if not equals or not is_split_name(split):
             split, rest = bare, value
         if not rest:

@@ -60,15 +60,14 @@ class CocoConfig(DataSetConfig):
         super().__post_init__()
         fields = self.splitting.fields
         if len({*fields.values()}) > 1:
+            what = f"{' and '.join(fields)} must name one field of images at most"
             raise ValueError(
-                f"{' and '.join(fields)} must name one field of images at most, got"
-                f" {' and '.join(fields.values())}: give --group_by a table"
+                f"{what}, got {' and '.join(fields.values())}: give --group_by a table"
             )
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
-            raise ValueError(
-                f"string_ids needs layout detection, got {self.layout.name}: number the ids"
-            )
+            name = self.layout.name
+            raise ValueError(f"string_ids needs layout detection, got {name}: number the ids")
 
     @property
     def roots(self) -> dict[str, str]:

@@ -111,9 +111,8 @@ class DataSetConfig(DataSetJob):
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
-            raise ValueError(
-                f"drop_similar needs an image a record, got layout {self.layout.name}: leave it out"
-            )
+            name = self.layout.name
+            raise ValueError(f"drop_similar needs an image a record, got layout {name}: omit it")
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
@@ -236,10 +235,8 @@ class DataSetConfig(DataSetJob):
         known, splitting = self.split_fields, self.splitting
         by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
         if by_class and type(self.layout).classes_of is Layout.classes_of:
-            raise ValueError(
-                f"split_by stratified needs classes, layout {self.layout.name} has none: give"
-                " --stratify_by FIELD, or --split_by hash"
-            )
+            what = f"split_by stratified needs classes, layout {self.layout.name} has none"
+            raise ValueError(f"{what}: give --stratify_by FIELD, or --split_by hash")
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
                 what = f"name a field ({' or '.join(sorted(known)) or 'none'}), got {name!r}"
@@ -251,11 +248,8 @@ class DataSetConfig(DataSetJob):
 
     def _sharding_of_buckets(self) -> Sharding:
         """Return the sharding, where options of a split are those of its size buckets too."""
-        repeats = {split for split in self.splits if self.splits.count(split) > 1}
-        if repeats:
-            raise ValueError(
-                f"a split must not be named as a bucket, got {sorted(repeats)}: rename it"
-            )
+        if twice := sorted({split for split in self.splits if self.splits.count(split) > 1}):
+            raise ValueError(f"a split must not be named as a bucket, got {twice}: rename it")
         names = {
             bucket_split(split, box): split
             for split in self.source_splits
@@ -291,9 +285,9 @@ class DataSetConfig(DataSetJob):
             below = name_below(source, self.output)
             lies_in = below == "" or (below and source in folders)
             if lies_in or (source in kept_apart and name_below(self.output, source)):
+                what = f"output must lie apart from all sources, got {self.output!r} and {source!r}"
                 raise ValueError(
-                    f"output must lie apart from all sources, got {self.output!r} and {source!r}:"
-                    " give a folder that neither holds a source nor lies in one"
+                    f"{what}: give a folder that neither holds a source nor lies in one"
                 )
 
     @property
@@ -347,10 +341,11 @@ def check_split_names(splits: Iterable[str]) -> None:
     """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
     for split in splits:
         if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
-            raise ValueError(
-                f"a split must be lower-case letters, digits and _, a letter first, at most"
-                f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}: rename it"
+            what = (
+                "a split must be lower-case letters, digits and _, a letter first, and not 'all',"
             )
+            what += f" at most {_MAX_SPLIT_CHARS} characters"
+            raise ValueError(f"{what}; got {split!r}: rename it")
 
 
 def check_splits_named(
@@ -361,19 +356,17 @@ def check_splits_named(
         left = getattr(named[""], "value", named[""])
         raise ValueError(f"{option} must be of a split, got {left} for none: leave it out")
     if unknown := sorted({*named} - {"", *splits}):
-        raise ValueError(
-            f"{option} must name splits of {source_flag}, got {unknown}: give {sorted(splits)}"
-        )
+        what = f"{option} must name splits of {source_flag}, got {unknown}"
+        raise ValueError(f"{what}: give {sorted(splits)}")
 
 
 def check_same_splits(**sources: Mapping[str, object]) -> None:
     """Refuse two sources, given by their flags' names, with different splits."""
     (one, first), (other, second) = sources.items()
     if not first or set(first) != set(second):
-        raise ValueError(
-            f"{one} and {other} must name the same splits, got {one} {sorted(first)} and {other}"
-            f" {sorted(second)}: give both as SPLIT=PATH"
-        )
+        got = f"{one} {sorted(first)} and {other} {sorted(second)}"
+        what = f"{one} and {other} must name the same splits, got {got}"
+        raise ValueError(f"{what}: give both as SPLIT=PATH")
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:

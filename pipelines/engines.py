@@ -148,10 +148,8 @@ def _check_dataflow(given: Mapping[str, Any], uris: Iterable[str]) -> None:
     for uri in filter(is_local, uris):
         raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
     if not any(given[name] for name in _PACKAGES):
-        raise ValueError(
-            "Dataflow's workers need this package, got no flag for it: add --setup_file ./setup.py,"
-            " or --sdk_container_image with an image that holds it"
-        )
+        remedy = "add --setup_file ./setup.py, or --sdk_container_image with an image that holds it"
+        raise ValueError(f"Dataflow's workers need this package, got no flag for it: {remedy}")
 
 
 def _require(name: str, given: str | None, runner: str) -> None:

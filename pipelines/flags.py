@@ -177,10 +177,8 @@ def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
     try:
         return {split.strip(): Fraction(share.strip()) for split, _, share in parts}, ()
     except (ValueError, ZeroDivisionError):
-        raise ValueError(
-            f"splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
-            f" {text!r}: give such as train=90,val=10"
-        ) from None
+        what = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between"
+        raise ValueError(f"{what}, got {text!r}: give such as train=90,val=10") from None
 
 
 def parse_size(name: str, text: str) -> int:
@@ -211,9 +209,8 @@ def budget_of(name: str, text: str) -> RejectBudget:
             return RejectBudget(percent=float(text[:-1]))
         return RejectBudget(count=int(text))
     except ValueError:
-        raise ValueError(
-            f"{name} must be a count such as 5 or a percentage such as 1%, got {text!r}"
-        ) from None
+        what = "a count such as 5 or a percentage such as 1%"
+        raise ValueError(f"{name} must be {what}, got {text!r}") from None
 
 
 def _add_split_flags(group: FlagGroup) -> None:
@@ -422,8 +419,7 @@ def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
     for part in (part for text in given for part in text.split(",")):
         name, _, text = part.strip().rpartition("=")
         if not name or name in types:
-            raise ValueError(
-                f"types must be COLUMN=TYPE, each column once, got {part!r}: give such as age=int64"
-            )
+            what = f"types must be COLUMN=TYPE, each column once, got {part!r}"
+            raise ValueError(f"{what}: give such as age=int64")
         types[name] = parse_type(name, text, may_nest=True)
     return types

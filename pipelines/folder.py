@@ -46,14 +46,11 @@ class FolderConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse a conversion if the layout would reject every image."""
         super().__post_init__()
-        unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
-        for option, value in (
-            unfit.items() if isinstance(self.layout, classification.ImagenetLayout) else ()
-        ):
-            if getattr(self.conversion, option) is value:
-                raise ValueError(
-                    f"layout imagenet holds JPEGs of RGB, got {option} {value.value}: omit it"
-                )
+        of_imagenet = isinstance(self.layout, classification.ImagenetLayout)
+        for option, value in (("reencode", Encoding.PNG), ("color", Color.GRAY)):
+            if of_imagenet and getattr(self.conversion, option) is value:
+                got = f"{option} {value.value}"
+                raise ValueError(f"layout imagenet holds JPEGs of RGB, got {got}: omit it")
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""

@@ -53,10 +53,8 @@ class OpenImagesConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         if not self.label_file.lower().endswith(".csv"):
-            raise ValueError(
-                f"classes must be a .csv file, got {self.label_file!r}: give one, with a class and"
-                " its display name a line"
-            )
+            what = f"classes must be a .csv file, got {self.label_file!r}"
+            raise ValueError(f"{what}: give one, with a class and its display name a line")
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
         for name in ("image_labels", "rotation", "masks"):
@@ -64,9 +62,8 @@ class OpenImagesConfig(DataSetConfig):
         if self.masks or self.mask_images:
             check_same_splits(masks=self.masks, mask_images=self.mask_images)
         if self.rotation and not self.conversion.turns:
-            raise ValueError(
-                "rotation must come with orientation upright, got keep: add --orientation upright"
-            )
+            what = "rotation must come with orientation upright, got keep"
+            raise ValueError(f"{what}: add --orientation upright")
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -76,10 +76,8 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
             what, remedy = "is not complete", "run its command again"
             raise RuntimeError(fault_line("E-ARG", flags.path, what, remedy))
         if flags.key is not None or flags.split:
-            raise ValueError(
-                f"key and split must come with a data set, got {flags.key or flags.split!r} for a"
-                " file, which has no index: give --record"
-            )
+            what = f"a data set, got {flags.key or flags.split!r} for a file, which has no index"
+            raise ValueError(f"key and split must come with {what}: give --record")
         yield from _schema_lines(flags.path, access)
         found = [records_of_file(flags.path, access, first)]
     shown = 0

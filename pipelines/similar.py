@@ -54,9 +54,8 @@ class SimilarConfig:
         """Refuse options that do not fit together."""
         output, layout = self.source.output, self.source.layout
         if not 0 <= self.distance <= MAX_DISTANCE:
-            raise ValueError(
-                f"distance must be 0 to {MAX_DISTANCE}, got {self.distance}: correct it"
-            )
+            what = f"0 to {MAX_DISTANCE}, got {self.distance}"
+            raise ValueError(f"distance must be {what}: correct it")
         if self.max_cluster < 2:
             raise ValueError(f"max_cluster must be 2 or more, got {self.max_cluster}: correct it")
         if not output.endswith(_END):

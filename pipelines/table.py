@@ -87,10 +87,9 @@ class TableConfig(StagingConfig):
         layout = self.layout
         if isinstance(layout, TableLayout) and self.objects_column:
             if named := (*layout.label_columns, *layout.types, *layout.sequence_columns):
-                raise ValueError(
-                    "objects_column must come without label_column, types and sequence, got"
-                    f" {self.objects_column!r} and {named[0]!r}: leave one of them out"
-                )
+                what = "objects_column must come without label_column, types and sequence"
+                got = f"{self.objects_column!r} and {named[0]!r}"
+                raise ValueError(f"{what}, got {got}: leave one of them out")
             layout = self.detection
         elif isinstance(layout, TableLayout):
             layout = replace(layout, with_image=bool(self.image_column))
@@ -161,10 +160,8 @@ class TableConfig(StagingConfig):
     def check_since(self) -> None:
         """Refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
-            raise ValueError(
-                "since must come with key_column where tables are given as files:"
-                " name the column, or give from the first day on a folder or glob"
-            )
+            what = "since must come with key_column where tables are given as files"
+            raise ValueError(f"{what}: name the column, or a folder or glob from the first day on")
 
     def completed(self) -> Self:
         """Return a copy with the columns of images, classes and objects that a schema names.
@@ -282,21 +279,17 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         raise ValueError(f"tables of {split} must be a list of paths, got {uris!r}: give one")
     others = [uri for uri in uris if not is_table_file(uri)]
     if odd := [uri for uri in others if uri.lower().endswith(_OTHER_FILES)]:
-        raise ValueError(
-            f"tables of {split} must be files that end in {', '.join(FORMATS)}, got {odd[0]!r}:"
-            " write it as one of these, or end the path of a folder with a slash"
-        )
+        what = f"files that end in {', '.join(FORMATS)}, got {odd[0]!r}"
+        remedy = "write it as one of these, or end the path of a folder with a slash"
+        raise ValueError(f"tables of {split} must be {what}: {remedy}")
     if others and len(uris) > 1:
-        raise ValueError(
-            f"tables of {split} must be {', '.join(FORMATS)} files, or one folder or glob, got"
-            f" {others[0]!r} among {len(uris)}: give a glob that matches all, in quotes"
-        )
+        what = f"{', '.join(FORMATS)} files, or one folder or glob"
+        got = f"{others[0]!r} among {len(uris)}: give a glob that matches all, in quotes"
+        raise ValueError(f"tables of {split} must be {what}, got {got}")
     names = [split_uri(uri)[1] for uri in uris]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(
-            f"tables of {split} must have different names, since keys of rows begin with them,"
-            f" got {repeated[0]!r} twice: rename one, or give the folder above them"
-        )
+        what = f"different names, since keys of rows begin with them, got {repeated[0]!r} twice"
+        raise ValueError(f"tables of {split} must have {what}: rename one, or give their folder")
 
 
 def add_flags(parser: SourceParser) -> None:

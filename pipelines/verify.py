@@ -110,10 +110,8 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     if given and is_local(given):
         open_storage(given).require_folder()
     if not given and not engines.runs_workers_here(options):
-        raise ValueError(
-            f"temp_location must be given for {engines.runner_of(options)}, since its workers"
-            " write the result there, got none: add a folder or URI that they and this machine see"
-        )
+        what = f"temp_location must be given for {engines.runner_of(options)}, got none"
+        raise ValueError(f"{what}: add a place for the result that workers and this machine see")
     find_sets_and_files(config, Report())
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:
         result = join_uri(given or spare, name)

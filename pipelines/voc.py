@@ -43,10 +43,9 @@ class VocConfig(SideConfig):
         if self.segmentation:
             check_same_splits(images=self.images, segmentation=self.segmentation)
         if {*map(len, self.segmentation.values())} not in (set(), {1}, {2}):
-            raise ValueError(
-                "segmentation must be one or two folders, and as many for each split, got"
-                f" {dict(self.segmentation)}: give that of classes, then that of objects"
-            )
+            what = "segmentation must be one or two folders, and as many for each split"
+            remedy = "give that of classes, then that of objects"
+            raise ValueError(f"{what}, got {dict(self.segmentation)}: {remedy}")
         super().__post_init__()
 
     @property
@@ -119,11 +118,9 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     folders = [*fields["images"], *fields["annotations"], *pngs]
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     if not splits or shares or {*folders} != {flags.split}:
-        raise ValueError(
-            f"image_sets must come with splits, and with folders without SPLIT=, got splits"
-            f" {flags.splits!r} and folders of {' and '.join(folders)}: give such as --splits"
-            " train,val"
-        )
+        what = "image_sets must come with splits, and with folders without SPLIT="
+        got = f"splits {flags.splits!r} and folders of {' and '.join(folders)}"
+        raise ValueError(f"{what}, got {got}: give such as --splits train,val")
     flags.splits = None  # they are given by the lists, not by a field of samples
     for name in ("images", "annotations", "segmentation"):
         fields[name] = {split: uri for uri in fields[name].values() for split in splits}
