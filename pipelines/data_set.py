@@ -341,11 +341,9 @@ def check_split_names(splits: Iterable[str]) -> None:
     """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
     for split in splits:
         if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
-            what = (
-                "a split must be lower-case letters, digits and _, a letter first, and not 'all',"
-            )
-            what += f" at most {_MAX_SPLIT_CHARS} characters"
-            raise ValueError(f"{what}; got {split!r}: rename it")
+            what = "a split must be lower-case letters, digits and _, a letter first, at most"
+            what += f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}"
+            raise ValueError(f"{what}: rename it")
 
 
 def check_splits_named(
