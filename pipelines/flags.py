@@ -8,13 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from beam_tfrec.pipelines.cli import (
-    FlagGroup,
-    FlagParser,
-    add_reading_flags,
-    config_of,
-    parse_several_per_split,
-)
+from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.columns import ColumnType, parse_type
 from beam_tfrec.schemas.faults import RejectBudget, require_at_least
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, parse_buckets
@@ -37,21 +31,6 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def add_data_set_flags(parser: FlagParser, *, images: bool = True, since: bool = True) -> None:
-    """Add the flags of every source, image flags if it has image files, and show `--since`."""
-    _add_split_flags(parser.group("splits (docs/splits.md)"))
-    if images:
-        _add_image_flags(parser.group("images (docs/images.md)"))
-    _add_shard_flags(parser)
-    _add_reject_flags(parser.group("rejects"))
-    _add_daily_flags(parser.group("daily runs (docs/scheduled-runs.md)"), since=since)
-    limits = "limits of each worker; a local run shares them among its processes"
-    _add_limit_flags(parser.group(limits, rare=True))
-    add_reading_flags(parser).text(
-        "--kms_key", "Cloud KMS key that encrypts the output (default: the bucket's)", "NAME"
-    )
-
-
 def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any]:
     """Return the fields of a `DataSetConfig` from the flags of every source.
 
@@ -65,7 +44,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     fields: dict[str, Any] = {}
     date = _run_date_of(flags)
     if images:
-        fields["conversion"] = config_of(
+        fields["conversion"] = cli.config_of(
             Conversion,
             flags,
             resize=flags.resize and Resize.parse(flags.resize),
@@ -85,15 +64,15 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "sharding": _sharding_of(flags),
         "names": ShardNames(full_template(names, array_record=is_array)),
         "array_record_options": (flags.array_record_options or DEFAULT_OPTIONS) * is_array,
-        "splitting": config_of(
+        "splitting": cli.config_of(
             Splitting, flags, by=flags.split_by, shares=shares, seed=flags.split_seed, names=splits
         ),
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
-        "limits": config_of(
+        "limits": cli.config_of(
             GateLimits, flags, bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight)
         ),
-        "access": config_of(Access, flags),
+        "access": cli.config_of(Access, flags),
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
     }
@@ -106,7 +85,7 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
     for text in orders.values():
         if text not in known:
             raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
-    return config_of(
+    return cli.config_of(
         Sharding,
         flags,
         num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
@@ -142,7 +121,7 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
     Raises:
         ValueError: when a split comes twice.
     """
-    per_split = parse_several_per_split(name, values, bare)
+    per_split = cli.parse_several_per_split(name, values, bare)
     for given in per_split.values():
         if len(given) > 1:
             raise ValueError(f"{name} must come once per split, got {', '.join(given)}: remove one")
@@ -213,7 +192,7 @@ def budget_of(name: str, text: str) -> RejectBudget:
         raise ValueError(f"{name} must be {what}, got {text!r}") from None
 
 
-def _add_split_flags(group: FlagGroup) -> None:
+def _add_split_flags(group: cli.FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; stratified: equal shares"
     group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", default=GIVEN)
     usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
@@ -227,7 +206,7 @@ def _add_split_flags(group: FlagGroup) -> None:
     group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 
 
-def _add_image_flags(group: FlagGroup) -> None:
+def _add_image_flags(group: cli.FlagGroup) -> None:
     group.choice("--check", "check each file's header, or decode its pixels too", Check, "header")
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
@@ -243,13 +222,12 @@ def _add_image_flags(group: FlagGroup) -> None:
     group.choice("--reencode", reencode, Encoding, rare=True)
     quality = f"quality of encoded JPEGs, on libjpeg's scale (default {DEFAULT_QUALITY})"
     group.number("--quality", quality, rare=True)
-    color = "channels of images (default keep; rgb for plain pixels)"
-    group.choice("--color", color, Color, rare=True)
+    group.choice("--color", "channels (default keep; rgb for plain pixels)", Color, rare=True)
     similar = "of each cluster in this file of beam-tfrec similar, write only the image to keep"
     group.text("--drop_similar", similar, "FILE.parquet", rare=True)
 
 
-def _add_shard_flags(parser: FlagParser) -> None:
+def _add_shard_flags(parser: cli.FlagParser) -> None:
     group = parser.group("number of shards: give one of these", exclusive=True)
     size = "size of a shard (default 150MB, and at least 16 shards of 64 records)"
     group.text("--shard_size", size, "SIZE")
@@ -258,14 +236,13 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
     group = parser.group("shards", rare=True)
     group.number("--hosts", "hosts that read files[h::N]; num_shards becomes a multiple of it", 1)
-    group.text(
-        "--shard_names",
-        "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+    names = "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+    names += (
         " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
-        " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
-        " folder for each split (default counted; plain with --layout tfds)",
-        "NAMES",
     )
+    names += " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
+    names += " folder for each split (default counted; plain with --layout tfds)"
+    group.text("--shard_names", names, "NAMES")
     file_format = "tfrecord, or array_record for random access by Grain and TFDS"
     group.choice("--record_format", file_format, ["tfrecord", "array_record"], "tfrecord")
     writer = f"options of the ArrayRecord writer (default {DEFAULT_OPTIONS})"
@@ -275,15 +252,15 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.number("--seed", "seed of the shuffle", 0)
 
 
-def _add_reject_flags(group: FlagGroup) -> None:
+def _add_reject_flags(group: cli.FlagGroup) -> None:
     rejected = "number or percentage of samples that may be rejected; with more, exit code 4"
     group.text("--max_rejected", rejected, "K|P%", default="0")
-    exclude = "leave out the samples that this file of an earlier run lists"
+    exclude = "leave out the samples in this file of an earlier run"
     group.text("--exclude", exclude, "REJECTED.jsonl", rare=True)
     group.switch("--allow_empty", "accept a split without samples", rare=True)
 
 
-def _add_output_flags(parser: FlagParser) -> None:
+def _add_output_flags(parser: cli.FlagParser) -> None:
     group = parser.group("output")
     group.text("--output", "folder or URI of the data set", "DIR", required=True)
     plan = "only print what the run would make, as text or json"
@@ -301,14 +278,14 @@ def _add_output_flags(parser: FlagParser) -> None:
     group.add("--no_report", none, action="store_false", dest="report")
 
 
-def _add_daily_flags(group: FlagGroup, *, since: bool) -> None:
+def _add_daily_flags(group: cli.FlagGroup, *, since: bool) -> None:
     leave_out = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
     group.several("--since", leave_out if since else argparse.SUPPRESS, "DIR")
     date = f"day that replaces {DATE} in names of data sets (default: today in UTC)"
     group.text("--date", date, "YYYY-MM-DD")
 
 
-def _add_limit_flags(group: FlagGroup) -> None:
+def _add_limit_flags(group: cli.FlagGroup) -> None:
     limits = GateLimits()
     at_once = limits.shards_in_flight
     group.number("--shards_in_flight", "shards to build, or to upload, at once", at_once)
@@ -317,18 +294,17 @@ def _add_limit_flags(group: FlagGroup) -> None:
     readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"
     group.number("--readers", f"images to read at once (default: {readers})")
     group.number("--workers", "images to check and encode at once (default: all cores)")
-    spool = "folder for temporary files (default: the system's temporary folder)"
-    group.text("--spool_dir", spool, "DIR")
+    group.text("--spool_dir", "folder for temporary files (default: the system's)", "DIR")
     rate = "read and list requests a second to a bucket (default 0: no limit)"
     group.number("--max_reads_per_second", rate, 0, type=float)
 
 
-class SourceParser(FlagParser):
+class SourceParser(cli.FlagParser):
     """A parser of a source's command, with the flags that several sources share."""
 
     def add_sources(
         self, title: str = "sources", file: tuple[str, str] | None = None, **flags: tuple[str, str]
-    ) -> FlagGroup:
+    ) -> cli.FlagGroup:
         """Add the flags that name the sources, then those of the output, as the help prints them.
 
         Args:
@@ -351,6 +327,19 @@ class SourceParser(FlagParser):
         _add_output_flags(self)
         return group
 
+    def add_data_set_flags(self, *, images: bool, since: bool) -> None:
+        """Add the flags of every source, image flags if it has image files, and show `--since`."""
+        _add_split_flags(self.group("splits (docs/splits.md)"))
+        if images:
+            _add_image_flags(self.group("images (docs/images.md)"))
+        _add_shard_flags(self)
+        _add_reject_flags(self.group("rejects"))
+        _add_daily_flags(self.group("daily runs (docs/scheduled-runs.md)"), since=since)
+        limits = "limits of each worker; a local run shares them among its processes"
+        _add_limit_flags(self.group(limits, rare=True))
+        key = "Cloud KMS key that encrypts the output (default: the bucket's)"
+        cli.add_reading_flags(self).text("--kms_key", key, "NAME")
+
     def add_drop_flag(self, *, rare: bool = False) -> None:
         """Add the flag for sources with annotations."""
         dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
@@ -366,7 +355,7 @@ class SourceParser(FlagParser):
         group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
-def add_size_flag(group: FlagGroup) -> None:
+def add_size_flag(group: cli.FlagGroup) -> None:
     """Add the flag for images of another size than their annotations say."""
     how = "if an image has another size than its annotations say, auto rescales boxes where the"
     how += " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
@@ -380,7 +369,7 @@ def split_of_bare(flags: argparse.Namespace) -> str:
     Raises:
         ValueError: when --split is given, but every path names its split.
     """
-    paths = [parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
+    paths = [cli.parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
     if flags.split and not any("" in per_split for per_split in paths):
         what = f"split must come with a path without SPLIT= before it, got {flags.split!r}"
         raise ValueError(f"{what}: leave it out, and give only the paths to read")

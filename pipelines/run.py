@@ -24,12 +24,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from beam_tfrec.pipelines import engines
 from beam_tfrec.pipelines.cli import OURS, PIPELINES, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.pipelines.flags import (
-    SourceParser,
-    add_data_set_flags,
-    data_set_fields,
-    split_of_bare,
-)
+from beam_tfrec.pipelines.flags import SourceParser, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
 from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
@@ -99,7 +94,7 @@ class Command:
             add_help=False,
         )
         self.add_flags(parser)
-        add_data_set_flags(parser, images=self.images, since=self.config.takes_since)
+        parser.add_data_set_flags(images=self.images, since=self.config.takes_since)
         helps = parser.add_argument_group("help")
         helps.add_argument("-h", "--help", action="help", help="show the flags that most runs need")
         helps.add_argument("--help_all", action="help", help="show all flags")

@@ -95,13 +95,14 @@ class SideConfig(DataSetConfig):
         return {**self.roots, **self.annotation_roots}
 
     @property
+    def patterns(self) -> dict[str, str]:
+        """Globs of annotation files by split; empty for all files of a folder."""
+        return {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
+
+    @property
     def globs(self) -> dict[str, str]:
         """Globs of the sources, by root name."""
-        return {
-            f"{s}/annotations": glob
-            for s, uri in self.annotations.items()
-            if (glob := root_and_pattern(uri)[1])
-        }
+        return {f"{split}/annotations": glob for split, glob in self.patterns.items() if glob}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
@@ -155,8 +156,7 @@ class SidecarConfig(SideConfig):
     @property
     def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with JSON files."""
-        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
-        return read_sidecar.SideNames(globs, whole=bool(self.join_by))
+        return read_sidecar.SideNames(self.patterns, whole=bool(self.join_by))
 
     @property
     def name_field(self) -> str:

@@ -13,7 +13,6 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
-from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.sources.join_files import NameList
@@ -71,12 +70,11 @@ class VocConfig(SideConfig):
     @property
     def side_names(self) -> SideNames:
         """The rule that pairs images with XML files."""
-        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
         lists = {
             split: NameList(uri, parse_image_set, self.access)
             for split, uri in self.image_sets.items()
         }
-        return SideNames(globs, suffix=".xml", lists=lists, masks=self.masks)
+        return SideNames(self.patterns, suffix=".xml", lists=lists, masks=self.masks)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:
