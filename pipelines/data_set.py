@@ -55,8 +55,7 @@ class DataSetConfig(DataSetJob):
         check: how closely images are checked.
         conversion: changes to pixels.
         limits: limits of every worker process.
-        report: write `report.html` after the manifest; None to do so if that needs no remote
-            request.
+        report: write `report.html` at the end; None to do so if that needs no remote request.
         overwrite: delete an earlier data set first.
         since: earlier data sets that this one adds to.
         waits: wait for the job's end, and print the summary.
@@ -93,7 +92,11 @@ class DataSetConfig(DataSetJob):
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         if self.overwrite and self.trust_manifest:
             raise ValueError("overwrite and trust_manifest exclude each other, got both: give one")
-        check_split_names(self.splits)
+        for split in self.splits:  # `all` is TFDS's word for every split
+            if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
+                what = "a split must be lower-case letters, digits and _, a letter first, at most"
+                what += f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}"
+                raise ValueError(f"{what}: rename it")
         self._check_splitting()
         # The layout says whether images become plain pixels. `Conversion` checks its options again.
         conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
@@ -111,8 +114,7 @@ class DataSetConfig(DataSetJob):
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
-            name = self.layout.name
-            raise ValueError(f"drop_similar needs an image a record, got layout {name}: omit it")
+            raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
@@ -250,11 +252,8 @@ class DataSetConfig(DataSetJob):
         """Return the sharding, where options of a split are those of its size buckets too."""
         if twice := sorted({split for split in self.splits if self.splits.count(split) > 1}):
             raise ValueError(f"a split must not be named as a bucket, got {twice}: rename it")
-        names = {
-            bucket_split(split, box): split
-            for split in self.source_splits
-            for box in self.conversion.buckets
-        }
+        buckets = self.conversion.buckets
+        names = {bucket_split(split, box): split for split in self.source_splits for box in buckets}
         shards, order = self.sharding.num_shards, self.sharding.order
         return replace(
             self.sharding,
@@ -264,16 +263,13 @@ class DataSetConfig(DataSetJob):
 
     def _check_since(self) -> None:
         """Refuse options that must see the samples of earlier data sets too."""
-        splitting = self.splitting
-        for option, is_given in (
-            ("buckets", bool(self.conversion.buckets)),
-            ("drop_similar", bool(self.drop_similar)),
-            (
-                "group_by and split_by stratified",
-                splitting.by == STRATIFIED and bool(splitting.group_by),
-            ),
+        stratified = self.splitting.by == STRATIFIED
+        for option, value in (
+            ("buckets", self.conversion.buckets),
+            ("drop_similar", self.drop_similar),
+            ("group_by and split_by stratified", stratified and self.splitting.group_by),
         ):
-            if is_given:
+            if value:
                 got = " ".join(self.since.names)
                 raise ValueError(f"since must come without {option}, got {got}: leave one out")
 
@@ -337,15 +333,6 @@ class DataSetConfig(DataSetJob):
         }
 
 
-def check_split_names(splits: Iterable[str]) -> None:
-    """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
-    for split in splits:
-        if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
-            what = "a split must be lower-case letters, digits and _, a letter first, at most"
-            what += f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}"
-            raise ValueError(f"{what}: rename it")
-
-
 def check_splits_named(
     option: str, named: Mapping[str, Any], source_flag: str, splits: Iterable[str]
 ) -> None:
@@ -375,8 +362,6 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     Args:
         made_of: parts of the keys, per split of the sources; empty for the row's number alone.
 
-    >>> keys_option({"train": "file:row"}), keys_option({"train": ""})
-    ({'keys': 'file:row'}, {})
     >>> keys_option({"train": "file:row", "val": ""})
     {'keys': 'train=file:row val=row'}
     """
@@ -386,12 +371,11 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": keys} if keys else {}
 
 
-Root = beam.Pipeline | beam.PCollection
-"""Input of a graph: the pipeline itself, or a program's Examples."""
+def read_data_set(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+    """Build the graph from the sources to pinned samples; return them, and the payloads' spool.
 
-
-def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
-    """Build the graph from the sources to pinned samples; return them, and the payloads' spool."""
+    The root of a graph is the pipeline, or for `WriteExamples` a program's Examples.
+    """
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -403,9 +387,8 @@ def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, Run
 
         splits = config.source_splits if config.splitting.is_given else ()
         drop = DropSimilar(config.drop_similar, splits, config.access)
-        dropped = samples | "DropSimilar" >> drop
-        samples = dropped.samples
-        rejected = (rejected, dropped.rejected) | "RejectedSimilar" >> beam.Flatten()
+        samples, dropped = samples | "DropSimilar" >> drop
+        rejected = (rejected, dropped) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
@@ -413,26 +396,21 @@ def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, Run
     if config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 
-        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
-            config.earlier.sets,
-            config.splits,
-            rejected,
-            sources,
-            config.access,
-            "" if config.splitting.is_given else next(iter(config.given)),
-            spool,
+        divided = "" if config.splitting.is_given else next(iter(config.given))
+        leave_out = LeaveOutEarlier(
+            config.earlier.sets, config.splits, rejected, sources, config.access, divided, spool
         )
+        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> leave_out
     if read.listing is not None:  # otherwise the reader has pinned its samples
         panoptic = any(map(is_panoptic_root, config.roots))
         pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
-        pinned = samples | "PinBlobs" >> pin
-        samples, tallies = pinned.samples, pinned.tallies
-        rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+        samples, unpinned, tallies = samples | "PinBlobs" >> pin
+        rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 
 def plan_data_set(
-    root: Root, config: DataSetConfig
+    root: Any, config: DataSetConfig
 ) -> tuple[PlannedShards, SourceSamples, RunSpool | None]:
     """Build the graph from the sources to the planned shards. It publishes nothing."""
     read, spool = read_data_set(root, config)
@@ -450,7 +428,7 @@ def plan_data_set(
     return planned, read, spool
 
 
-def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
+def build(root: Any, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
     (shards, table), read, spool = plan_data_set(root, config)
     sources, rejected = read.sources, read.rejected
