@@ -20,7 +20,7 @@ from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, Splitting,
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
-from beam_tfrec.transforms.earlier import NO_SINCE, Since
+from beam_tfrec.transforms.earlier import Since
 from beam_tfrec.transforms.find_duplicates import FindDuplicates
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.images.check_images import Check
@@ -73,7 +73,7 @@ class DataSetConfig(DataSetJob):
     limits: GateLimits = field(default_factory=GateLimits)
     report: bool | None = None
     overwrite: bool = False
-    since: Since = NO_SINCE
+    since: Since = field(default_factory=Since)
     waits: bool = True
     plan: str = ""
     quiet: bool = False

@@ -127,9 +127,7 @@ class Splitting:
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
         if not self.by:
-            raise ValueError(
-                "split_by must not be empty, got '': give given, hash, stratified or a field"
-            )
+            raise ValueError("split_by must not be empty, got '': give hash, stratified or a field")
         if self.is_drawn and not self.shares:
             what = "splits must have shares with split_by hash or stratified, got none"
             raise ValueError(f"{what}: give such as --splits train=90,val=10")
@@ -143,14 +141,10 @@ class Splitting:
         if self.names and (self.is_given or self.is_drawn):
             raise ValueError(f"splits without shares need split_by FIELD, got {self.by!r}: name it")
         if not self.is_drawn and (self.group_by or self.seed):
-            raise ValueError(
-                f"group_by and split_seed need split_by hash or stratified, got {self.by!r}: leave"
-                " them out"
-            )
+            what = f"group_by and split_seed need split_by hash or stratified, got {self.by!r}"
+            raise ValueError(f"{what}: leave them out")
         if self.by != STRATIFIED and self.stratify_by != CLASS:
-            raise ValueError(
-                f"stratify_by needs split_by stratified, got {self.by!r}: leave it out"
-            )
+            raise ValueError(f"stratify_by needs split_by stratified, got {self.by!r}: omit it")
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 

@@ -120,7 +120,7 @@ def test_a_field_that_names_no_split_stops_the_run(
 
 ONE = {"a": Fraction(1)}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"by": ""}, "split_by must not be empty, got '': give given, hash, stratified or a field"),
+    ({"by": ""}, "split_by must not be empty, got '': give hash, stratified or a field"),
     ({"by": HASH}, "splits must have shares with split_by hash or stratified, got none: give such"),
     ({"by": "part", "shares": ONE}, f"{DRAWN_NEEDED} 'part': add --split_by hash"),
     ({"by": "stratifed", "shares": ONE}, f"{DRAWN_NEEDED} 'stratifed': did you mean stratified?"),
@@ -128,7 +128,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
     ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
     ({"seed": 3}, "group_by and split_seed need split_by hash or stratified, got 'given': leave"),
-    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': leave it out"),
+    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': omit it"),
     (
         {"by": HASH, "shares": ONE, "seed": 10**64},
         "split_seed must have at most 64 digits, got 1000",

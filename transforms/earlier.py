@@ -65,9 +65,6 @@ class Since:
                 raise ValueError(f"since needs {DATE} after the bucket, got {name!r}: give names")
 
 
-NO_SINCE = Since()
-
-
 class EarlierSet(msgspec.Struct, frozen=True, order=True):
     """A committed data set.
 
