@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_splits_named, keys_option
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import SourceParser, parse_per_split, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
@@ -61,22 +60,16 @@ class ArraysConfig(DataSetConfig):
         for name in (*self.feature_arrays, *self.tensor_arrays):
             if name in FEATURE_KEYS or not _FEATURE_NAME.fullmatch(name):
                 option = "feature_arrays" if name in self.feature_arrays else "tensor_arrays"
-                raise ValueError(
-                    f"{option} must be letters, digits and _, and none of"
-                    f" {', '.join(sorted(FEATURE_KEYS))}, got {name!r}: rename it"
-                )
+                what = f"be letters, digits and _, and none of {', '.join(sorted(FEATURE_KEYS))}"
+                raise ValueError(f"{option} must {what}, got {name!r}: rename it")
         for source in self.sources.values():
             if source.image and source.uri.endswith(NPY):
                 option = "tensor_arrays" if source.tensors else "image_array"
-                raise ValueError(
-                    f"{option} must come with a folder or"
-                    f" an .npz file, got {source.image!r} with {source.uri!r}: leave it out"
-                )
+                what = f"a folder or an .npz file, got {source.image!r} with {source.uri!r}"
+                raise ValueError(f"{option} must come with {what}: leave it out")
             if len(set(source.sides)) < len(source.sides) or source.image in source.sides:
-                raise ValueError(
-                    f"arrays must be named once, got {[*filter(None, [source.image])]} and"
-                    f" {[*source.sides]}: name each as image, label or feature"
-                )
+                names = f"{[*filter(None, [source.image])]} and {[*source.sides]}"
+                raise ValueError(f"arrays must be named once, got {names}: name each for one use")
 
     def _check_tensors(self) -> None:
         """Refuse tensors together with options of a single image array."""
@@ -176,10 +169,10 @@ def _keys_of(source: ArraySource) -> str:
     return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     paths = ".npy or .npz file per split, or a folder of these; the first axis counts samples"
-    group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
+    group = parser.add_sources("sources (docs/sources.md)", arrays=("PATH", paths))
     images = "images: an array of the .npz file, or a .npy file of the folder"
     default = "(default: the only array, else x, images or image)"
     group.several("--image_array", f"{images} {default}", "[SPLIT=]NAME")
@@ -202,14 +195,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     tensors = tuple(flags.tensor_arrays.split(",")) if flags.tensor_arrays else ()
     return {
-        "arrays": parse_per_split("arrays", flags.arrays, bare=flags.split),
+        **paths_of(flags, "arrays"),
         "image_array": parse_per_split("image_array", flags.image_array),
         "label_array": parse_per_split("label_array", flags.label_array),
         "feature_arrays": tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
         "tensor_arrays": tensors,
-        "key_array": flags.key_array or "",
-        "dtype": flags.dtype,
-        "one_sample_per_file": flags.one_sample_per_file,
         "layout": ArraysLayout(flags.encoding, tensors=tensors),
     }
 

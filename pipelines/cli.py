@@ -5,7 +5,6 @@ This module imports no Beam.
 
 import argparse
 import contextlib
-import difflib
 import enum
 import importlib
 import logging
@@ -15,26 +14,21 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from tqdm import tqdm
 
 from beam_tfrec import __version__
-from beam_tfrec.schemas.faults import (
-    EXIT_BUG,
-    EXIT_USAGE,
-    FAULTS,
-    bytes_text,
-    fault_line,
-    find_fault,
-    printable,
-)
+from beam_tfrec.schemas import faults
 from beam_tfrec.schemas.shards import is_split_name
 from beam_tfrec.transforms.progress import PROGRESS
-from beam_tfrec.transforms.storage import Access, retries
+from beam_tfrec.transforms.storage import Access, check_uri, retries
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PIPELINES = {
     "coco": "Convert COCO photos and annotations to sharded .tfrec files.",
@@ -59,11 +53,13 @@ COMMANDS = {
     "diff": "Compare two data sets record by record.",
     "report": "Write an HTML page with counts, histograms and pictures of data sets or files.",
 }
-REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
-"""Commands of earlier checkouts, and what replaces them."""
-OUR_LOGGERS = ("beam_tfrec",)
+OURS = logging.getLogger("beam_tfrec")
+"""The logger above those of our modules."""
 A_SET = "a data set (a folder or URI with a manifest.json)"
 SETS_OR_FILES = f"{A_SET}, a TFRecord or ArrayRecord file of any origin, or a folder of such"
+
+Choices = type[enum.Enum] | Sequence[str]
+T = TypeVar("T", bound="DataclassInstance")
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
@@ -160,8 +156,9 @@ class FlagGroup:
         if options.get("required"):
             help = f"{help} (required)"
         elif "default" not in help and help != argparse.SUPPRESS:
-            otherwise = "off" if options.get("action") == "store_true" else "none"
-            help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
+            unset = "off" if options.get("action") == "store_true" else "none"
+            text = unset if default in (None, []) else getattr(default, "value", default)
+            help = f"{help} (default {text})"
         if self.parser.short and (rare or self.rare):
             help = argparse.SUPPRESS
         self.parser.flags.append(self.add_argument(name, help=help, **options))
@@ -170,22 +167,14 @@ class FlagGroup:
         """Add a flag without a value."""
         self.add(name, help, action="store_true", **options)
 
-    def text(
-        self, name: str, help: str, metavar: str, default: str | None = None, **options: Any
-    ) -> None:
+    def text(self, name: str, help: str, metavar: str, **options: Any) -> None:
         """Add a flag of a text that is not empty."""
-        self.add(name, help, type=not_empty, metavar=metavar, default=default, **options)
+        self.add(name, help, type=not_empty, metavar=metavar, **options)
 
-    def number(
-        self,
-        name: str,
-        help: str,
-        default: float | None = None,
-        type: type[float] = int,
-        **options: Any,
-    ) -> None:
-        """Add a flag of a number."""
-        self.add(name, help, type=type, metavar="N", default=default, **options)
+    def number(self, name: str, help: str, default: float | None = None, **options: Any) -> None:
+        """Add a flag of a number, a whole one unless `type` is float."""
+        options.setdefault("type", int)
+        self.add(name, help, metavar="N", default=default, **options)
 
     def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
         """Add a flag of several texts that are not empty; it may be repeated."""
@@ -193,20 +182,14 @@ class FlagGroup:
         self.add(name, help, type=not_empty, metavar=metavar, **options)
 
     def choice(
-        self,
-        name: str,
-        help: str,
-        choices: type[enum.Enum] | Sequence[str],
-        default: Any = None,
-        **options: Any,
+        self, name: str, help: str, choices: Choices, default: Any = None, **options: Any
     ) -> None:
         """Add a flag of one of several texts, or of the values of an enum."""
-        options["choices"] = choices
         if isinstance(choices, type):
+            options |= {"action": _ToMember, "const": choices}
             default = default and choices(default)
-            values = [choice.value for choice in choices]
-            options |= {"choices": values, "action": _ToMember, "const": choices}
-        self.add(name, help, default=default, **options)
+            choices = [choice.value for choice in choices]
+        self.add(name, help, choices=choices, default=default, **options)
 
 
 class _ToMember(argparse.Action):
@@ -236,24 +219,35 @@ def not_empty(text: str) -> str:
     return text
 
 
+def config_of(kind: type[T], flags: argparse.Namespace, **others: Any) -> T:
+    """Return a configuration whose fields have the values of the flags of the same names.
+
+    Args:
+        kind: class of the configuration.
+        flags: as parsed; a flag that was not given leaves the field's default.
+        **others: values of other fields, or other values.
+    """
+    names = {part.name for part in fields(kind)}
+    given = {name: value for name, value in vars(flags).items() if value is not None}
+    return kind(**{name: given[name] for name in names & given.keys()} | others)
+
+
 def add_reading_flags(parser: FlagParser) -> FlagGroup:
     """Add the flags for reading from stores, and return their group."""
     group = parser.group("Google Cloud Storage", rare=True)
-    group.switch(
-        "--anonymous",
-        "send no credentials, for public buckets (default: Application Default Credentials)",
-    )
-    group.text(
-        "--billing_project",
-        "project that pays for requests to requester-pays buckets (default: the bucket's)",
-        "PROJECT",
-    )
+    credentials = "send no credentials, for public buckets"
+    unset = "default: Application Default Credentials"
+    group.switch("--anonymous", f"{credentials} ({unset})")
+    payer = "project that pays for requests to requester-pays buckets (default: the bucket's)"
+    group.text("--billing_project", payer, "PROJECT")
     return group
 
 
 def reading_access(flags: argparse.Namespace, uris: Sequence[str]) -> Access:
-    """Return the access that the flags of `add_reading_flags` ask for, to read these URIs."""
-    access = Access(flags.anonymous, flags.billing_project or "")
+    """Check URIs to read, and return the access that the flags of `add_reading_flags` ask for."""
+    for uri in uris:
+        check_uri(uri)
+    access = config_of(Access, flags)
     access.check_needed((), uris, "")
     return access
 
@@ -273,10 +267,8 @@ def parse_several_per_split(
     for value in values:
         split, equals, rest = value.partition("=")
         if equals and not is_split_name(split) and is_split_name(split.lower()):
-            raise ValueError(
-                f"{name}: splits are lower case, got {value!r}: write {split.lower()}=, or put"
-                " ./ before a path"
-            )
+            remedy = f"write {split.lower()}=, or put ./ before a path"
+            raise ValueError(f"{name}: splits are lower case, got {value!r}: {remedy}")
         if not equals or not is_split_name(split):
             split, rest = bare, value
         if not rest:
@@ -296,19 +288,15 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help", ""):
         lines = [f"  {name:10} {does}" for name, does in names.items()]
         more = "Flags of a command: beam-tfrec COMMAND --help"
-        text = "\n".join([f"usage: {usage}", "", *lines, "", more])
-        print(text, file=sys.stdout if command else sys.stderr)
-        sys.exit(0 if command else EXIT_USAGE)
+        stream = sys.stdout if command else sys.stderr
+        print(f"usage: {usage}", "", *lines, "", more, sep="\n", file=stream)
+        sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
         print(f"beam-tfrec {__version__}")
         return
-    if command in REMOVED:
-        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
-        close = difflib.get_close_matches(command, [*names, "--help", "--version"], n=1, cutoff=0.7)
-        remedy = (
-            f"did you mean {close[0]}?" if close else f"give one of {', '.join(names)}; see --help"
-        )
+        others = f"give one of {', '.join(names)}; see --help"
+        remedy = faults.did_you_mean(command, [*names, "--help", "--version"], others)
         raise ValueError(f"unknown command {command!r}: {remedy}")
     module = importlib.import_module(f"beam_tfrec.pipelines.{command}")
     end = [*arguments, "--"].index("--")  # paths may follow
@@ -345,7 +333,7 @@ def say(line: str, stream: TextIO | None = None) -> None:
     """Print a line, escaped. A closed stream does not end the run."""
     stream = stream or sys.stdout
     try:  # in one piece: other threads are logging
-        print(f"{printable(line)}\n", end="", file=stream, flush=True)
+        print(f"{faults.printable(line)}\n", end="", file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -353,27 +341,26 @@ def say(line: str, stream: TextIO | None = None) -> None:
 def _report(error: BaseException) -> int:
     text = "".join(traceback.format_exception(error))
     _LOG.debug("%s", text)
-    for name in OUR_LOGGERS:  # other threads log nothing after the fault
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    fault = find_fault(str(error)) or find_fault(text)
+    OURS.setLevel(logging.CRITICAL)  # other threads log nothing after the fault
+    fault = faults.find_fault(str(error)) or faults.find_fault(text)
     if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
         what, _, remedy = str(error).rpartition(": ")
         line = (what, remedy) if what else (remedy, "see --help")
-        fault = "E-ARG", fault_line("E-ARG", "command line", *line)
+        fault = "E-ARG", faults.fault_line("E-ARG", "command line", *line)
     for said, spent in _SPENT.items():
         if fault is None and said in text:
-            fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+            fault = "E-IO-LIMIT", faults.fault_line("E-IO-LIMIT", *spent)
     if fault is None:
         for line_of_text in text.splitlines():
             say(line_of_text, sys.stderr)
-        return EXIT_BUG
+        return faults.EXIT_BUG
     code, message = fault
     left = PROGRESS.planned - PROGRESS.done
     if message.endswith(_TO_RESUME) and PROGRESS.done and left > 0:
-        needed = bytes_text(PROGRESS.bytes / PROGRESS.done * left)
+        needed = faults.bytes_text(PROGRESS.bytes / PROGRESS.done * left)
         message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
-    return FAULTS[code].exit_code
+    return faults.FAULTS[code].exit_code
 
 
 def _interrupted(number: int, _: FrameType | None) -> NoReturn:
@@ -397,8 +384,7 @@ def _how_far() -> str:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
-    done = f"at least {PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"
-    return f"{done}; run again to resume"
+    return f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done; run again to resume"
 
 
 def _end(code: int) -> NoReturn:
@@ -425,29 +411,23 @@ class _Handler(logging.StreamHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record without control and bidi characters of names."""
-        return "\n".join(map(printable, super().format(record).splitlines()))
+        return "\n".join(map(faults.printable, super().format(record).splitlines()))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record: the stream is closed."""
 
 
-def _log_thread_error(error: threading.ExceptHookArgs) -> None:
-    _LOG.debug("a thread ended", exc_info=error.exc_value)
-
-
 def _log_to_stderr() -> None:
-    threading.excepthook = _log_thread_error  # Beam's threads fail when their engine has gone
+    # Beam's threads fail when their engine has gone.
+    threading.excepthook = lambda error: _LOG.debug("a thread ended", exc_info=error.exc_value)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     logging.getLogger().handlers = [logging.NullHandler()]  # job services log their errors there
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")
     if level not in logging.getLevelNamesMapping():
         raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")
-    handler = _Handler(sys.stderr)
-    for name in OUR_LOGGERS:
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(level)
-        logger.propagate = False
+    OURS.handlers = [_Handler(sys.stderr)]
+    OURS.setLevel(level)
+    OURS.propagate = False
 
 
 if __name__ == "__main__":

@@ -7,21 +7,14 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import (
-    DataSetConfig,
-    check_same_splits,
-    check_splits_named,
-)
-from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
+from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
 from beam_tfrec.pipelines.flags import (
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     feature_names,
     parse_int,
-    parse_per_split,
-    same_fields,
+    paths_of,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
@@ -67,15 +60,14 @@ class CocoConfig(DataSetConfig):
         super().__post_init__()
         fields = self.splitting.fields
         if len({*fields.values()}) > 1:
+            what = f"{' and '.join(fields)} must name one field of images at most"
             raise ValueError(
-                f"{' and '.join(fields)} must name one field of images at most, got"
-                f" {' and '.join(fields.values())}: give --group_by a table"
+                f"{what}, got {' and '.join(fields.values())}: give --group_by a table"
             )
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
-            raise ValueError(
-                f"string_ids needs layout detection, got {self.layout.name}: number the ids"
-            )
+            name = self.layout.name
+            raise ValueError(f"string_ids needs layout detection, got {name}: number the ids")
 
     @property
     def roots(self) -> dict[str, str]:
@@ -118,11 +110,10 @@ class CocoConfig(DataSetConfig):
         }
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     annotations = "COCO annotation files per split, in any order: their content says their kind"
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         images=("DIR", "folder of images or data set per split; file_name is relative to it"),
         annotations=("FILE", annotations),
     )
@@ -139,48 +130,36 @@ def add_flags(parser: FlagParser) -> None:
     group.number("--min_box_px", smallest, 0, type=float)
     group.switch("--skip_unannotated", "leave out images that have no object, or none left")
     group = parser.group("records (docs/layouts.md)")
-    group.choice(
-        "--layout",
-        "detection: an Example per image, for Model Garden; keras: an Example per annotation;"
-        " tfds: an Example per image, as in TFDS's coco/2017",
-        list(LAYOUTS),
-        "detection",
-    )
-    features = ", ".join(g.name for g in GROUPS)
-    group.text(
-        "--features",
-        f"annotations to write: {features} (default: all that the files hold, except"
-        f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
-        "NAME,NAME",
-    )
-    group.choice(
-        "--category_ids",
-        "original: class ids of the files; contiguous: from 1 (default original; with --layout"
-        " tfds contiguous from 0)",
-        ["original", "contiguous"],
-    )
-    add_drop_flag(parser)
+    layouts = "detection, for Model Garden; keras, an Example per annotation; tfds, as coco/2017"
+    group.choice("--layout", layouts, list(LAYOUTS), "detection")
+    groups = ", ".join(g.name for g in GROUPS)
+    not_usual = ", ".join(g.name for g in GROUPS if not g.by_default)
+    unset = f"default: all that the files hold, except {not_usual}"
+    group.text("--features", f"annotations to write: {groups} ({unset})", "NAME,NAME")
+    ids = "ids of the files, or contiguous from 1 (default original; contiguous from 0 for tfds)"
+    group.choice("--category_ids", ids, ["original", "contiguous"])
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     if flags.layout == TfdsLayout.name and flags.category_ids == "original":  # with gaps
         raise ValueError("category_ids of layout tfds must be contiguous, got original: omit it")
-    bare = flags.split
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
-        "images": parse_per_split("images", flags.images, bare),
-        "annotations": parse_several_per_split("annotations", flags.annotations, bare),
-        "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
-        "layout": LAYOUTS[flags.layout](
-            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
+        **paths_of(flags, "images", "panoptic_images"),
+        "annotations": parse_several_per_split("annotations", flags.annotations, flags.split),
+        "layout": config_of(
+            LAYOUTS[flags.layout],
+            flags,
             features=feature_names(flags.features),
             first_label=1 if flags.category_ids == "contiguous" else None,
         ),
-        "rules": CocoRules(
+        "rules": config_of(
+            CocoRules,
+            flags,
             drop_orphans=flags.orphans == "drop",
             licenses=tuple(parse_int("licenses", part) for part in licenses),
-            **same_fields(flags, "string_ids", "skip_crowd", "min_box_px", "skip_unannotated"),
         ),
     }
 

@@ -7,16 +7,16 @@ A pipeline adds its reader (which samples there are) and its layout (what an Exa
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import did_you_mean
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
-from beam_tfrec.schemas.samples import Order, Sample, is_id_root, is_panoptic_root
+from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, STRATIFIED, Splitting, bucket_split
+from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, Splitting, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -31,22 +31,15 @@ from beam_tfrec.transforms.publish_plan import PublishPlan
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import PinTally
 from beam_tfrec.transforms.sources.read_samples import (
     AddSplitSources,
     Item,
     ReadSamples,
     SourceSamples,
-    SplitSource,
     is_there,
     uri_identity,
 )
-from beam_tfrec.transforms.storage import (
-    array_record,
-    check_uri,
-    name_below,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import array_record, check_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
 
 _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
@@ -62,10 +55,9 @@ class DataSetConfig(DataSetJob):
         check: how closely images are checked.
         conversion: changes to pixels.
         limits: limits of every worker process.
-        report: write `report.html` after the manifest; None to do so if that needs no remote
-            request.
+        report: write `report.html` at the end; None to do so if that needs no remote request.
         overwrite: delete an earlier data set first.
-        since: earlier data sets that this one adds to; None for none.
+        since: earlier data sets that this one adds to.
         waits: wait for the job's end, and print the summary.
         plan: `text` or `json` to print what the run would make, instead of running; empty to run.
         quiet: print no progress and no notes.
@@ -81,7 +73,7 @@ class DataSetConfig(DataSetJob):
     limits: GateLimits = field(default_factory=GateLimits)
     report: bool | None = None
     overwrite: bool = False
-    since: Since | None = None
+    since: Since = field(default_factory=Since)
     waits: bool = True
     plan: str = ""
     quiet: bool = False
@@ -100,7 +92,11 @@ class DataSetConfig(DataSetJob):
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         if self.overwrite and self.trust_manifest:
             raise ValueError("overwrite and trust_manifest exclude each other, got both: give one")
-        check_split_names(self.splits)
+        for split in self.splits:  # `all` is TFDS's word for every split
+            if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
+                what = "a split must be lower-case letters, digits and _, a letter first, at most"
+                what += f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}"
+                raise ValueError(f"{what}: rename it")
         self._check_splitting()
         # The layout says whether images become plain pixels. `Conversion` checks its options again.
         conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
@@ -118,13 +114,11 @@ class DataSetConfig(DataSetJob):
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
-            raise ValueError(
-                f"drop_similar needs an image a record, got layout {self.layout.name}: leave it out"
-            )
+            raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
         self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
-        if self.since and self.since.names:
+        if self.since.names:
             self.check_since()
             self._check_since()
 
@@ -142,7 +136,7 @@ class DataSetConfig(DataSetJob):
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
-        return tuple(root for root in self.roots if not is_id_root(root))
+        return tuple(getattr(self, self.source_flag.removeprefix("--")))
 
     @property
     def source_splits(self) -> tuple[str, ...]:
@@ -163,7 +157,8 @@ class DataSetConfig(DataSetJob):
     @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
-        raise NotImplementedError
+        images: Mapping[str, str] = getattr(self, self.images_field)
+        return images
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -193,8 +188,7 @@ class DataSetConfig(DataSetJob):
     def _other_uris(self) -> list[str]:
         """Return the URIs of everything else that is read."""
         listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
-        since = self.since.names if self.since else ()
-        return [*self.all_files, *listed, *self.option_files, *since]
+        return [*self.all_files, *listed, *self.option_files, *self.since.names]
 
     @property
     def option_files(self) -> list[str]:
@@ -243,29 +237,23 @@ class DataSetConfig(DataSetJob):
         known, splitting = self.split_fields, self.splitting
         by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
         if by_class and type(self.layout).classes_of is Layout.classes_of:
-            raise ValueError(
-                f"split_by stratified needs classes, layout {self.layout.name} has none: give"
-                " --stratify_by FIELD, or --split_by hash"
-            )
+            what = f"split_by stratified needs classes, layout {self.layout.name} has none"
+            raise ValueError(f"{what}: give --stratify_by FIELD, or --split_by hash")
         for option, name in self.splitting.fields.items():
             if known is not None and name not in known:
-                there = " or ".join(sorted(known)) or "none"
-                raise ValueError(
-                    f"{option} must name a field ({there}), got {name!r}: leave it out"
-                )
+                what = f"name a field ({' or '.join(sorted(known)) or 'none'}), got {name!r}"
+                remedy = "leave it out"
+                if option == "split_by":
+                    what = f"be given, hash or stratified, or {what}"
+                    remedy = did_you_mean(name, (GIVEN, HASH, STRATIFIED), remedy)
+                raise ValueError(f"{option} must {what}: {remedy}")
 
     def _sharding_of_buckets(self) -> Sharding:
         """Return the sharding, where options of a split are those of its size buckets too."""
-        repeats = {split for split in self.splits if self.splits.count(split) > 1}
-        if repeats:
-            raise ValueError(
-                f"a split must not be named as a bucket, got {sorted(repeats)}: rename it"
-            )
-        names = {
-            bucket_split(split, box): split
-            for split in self.source_splits
-            for box in self.conversion.buckets
-        }
+        if twice := sorted({split for split in self.splits if self.splits.count(split) > 1}):
+            raise ValueError(f"a split must not be named as a bucket, got {twice}: rename it")
+        buckets = self.conversion.buckets
+        names = {bucket_split(split, box): split for split in self.source_splits for box in buckets}
         shards, order = self.sharding.num_shards, self.sharding.order
         return replace(
             self.sharding,
@@ -275,17 +263,15 @@ class DataSetConfig(DataSetJob):
 
     def _check_since(self) -> None:
         """Refuse options that must see the samples of earlier data sets too."""
-        splitting = self.splitting
-        for option, is_given in (
-            ("buckets", bool(self.conversion.buckets)),
-            ("drop_similar", bool(self.drop_similar)),
-            ("group_by", splitting.by == STRATIFIED and bool(splitting.group_by)),
+        stratified = self.splitting.by == STRATIFIED
+        for option, value in (
+            ("buckets", self.conversion.buckets),
+            ("drop_similar", self.drop_similar),
+            ("group_by and split_by stratified", stratified and self.splitting.group_by),
         ):
-            if is_given:
-                stratified = " and split_by stratified" * (option == "group_by")
-                got = " ".join(self.since.names if self.since else ())
-                what = f"since must come without {option}{stratified}, got {got}"
-                raise ValueError(f"{what}: leave one out")
+            if value:
+                got = " ".join(self.since.names)
+                raise ValueError(f"since must come without {option}, got {got}: leave one out")
 
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in a source, or contains one."""
@@ -295,9 +281,9 @@ class DataSetConfig(DataSetJob):
             below = name_below(source, self.output)
             lies_in = below == "" or (below and source in folders)
             if lies_in or (source in kept_apart and name_below(self.output, source)):
+                what = f"output must lie apart from all sources, got {self.output!r} and {source!r}"
                 raise ValueError(
-                    f"output must lie apart from all sources, got {self.output!r} and {source!r}:"
-                    " give a folder that neither holds a source nor lies in one"
+                    f"{what}: give a folder that neither holds a source nor lies in one"
                 )
 
     @property
@@ -320,6 +306,16 @@ class DataSetConfig(DataSetJob):
             earlier=[earlier.uri for earlier in self.earlier.sets],
         )
 
+    @property
+    def record_bytes(self) -> Callable[[Sample], int]:
+        """Function that estimates a record's bytes, to choose the number of shards."""
+        return functools.partial(record_bytes, layout=self.layout, conversion=self.conversion)
+
+    def shard_job(self, spool: RunSpool | None = None) -> ShardJob:
+        """Return the settings that all shards of a run share."""
+        names = {part.name for part in fields(ShardJob)} - {"spool"}
+        return ShardJob(**{name: getattr(self, name) for name in names}, spool=spool)
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         similar = {"drop_similar": self.similar_identity} if self.drop_similar else {}
@@ -337,16 +333,6 @@ class DataSetConfig(DataSetJob):
         }
 
 
-def check_split_names(splits: Iterable[str]) -> None:
-    """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
-    for split in splits:
-        if not is_split_name(split) or split == "all" or len(split) > _MAX_SPLIT_CHARS:
-            raise ValueError(
-                f"a split must be lower-case letters, digits and _, a letter first, at most"
-                f" {_MAX_SPLIT_CHARS} characters, and not 'all'; got {split!r}: rename it"
-            )
-
-
 def check_splits_named(
     option: str, named: Mapping[str, Any], source_flag: str, splits: Iterable[str]
 ) -> None:
@@ -355,19 +341,17 @@ def check_splits_named(
         left = getattr(named[""], "value", named[""])
         raise ValueError(f"{option} must be of a split, got {left} for none: leave it out")
     if unknown := sorted({*named} - {"", *splits}):
-        raise ValueError(
-            f"{option} must name splits of {source_flag}, got {unknown}: give {sorted(splits)}"
-        )
+        what = f"{option} must name splits of {source_flag}, got {unknown}"
+        raise ValueError(f"{what}: give {sorted(splits)}")
 
 
 def check_same_splits(**sources: Mapping[str, object]) -> None:
     """Refuse two sources, given by their flags' names, with different splits."""
     (one, first), (other, second) = sources.items()
     if not first or set(first) != set(second):
-        raise ValueError(
-            f"{one} and {other} must name the same splits, got {one} {sorted(first)} and {other}"
-            f" {sorted(second)}: give both as SPLIT=PATH"
-        )
+        got = f"{one} {sorted(first)} and {other} {sorted(second)}"
+        what = f"{one} and {other} must name the same splits, got {got}"
+        raise ValueError(f"{what}: give both as SPLIT=PATH")
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
@@ -378,8 +362,6 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     Args:
         made_of: parts of the keys, per split of the sources; empty for the row's number alone.
 
-    >>> keys_option({"train": "file:row"}), keys_option({"train": ""})
-    ({'keys': 'file:row'}, {})
     >>> keys_option({"train": "file:row", "val": ""})
     {'keys': 'train=file:row val=row'}
     """
@@ -389,36 +371,11 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": keys} if keys else {}
 
 
-Tallies = beam.PCollection[tuple[str, PinTally]]
-Root = beam.Pipeline | beam.PCollection
-"""Input of a graph: the pipeline itself, or a program's Examples."""
+def read_data_set(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+    """Build the graph from the sources to pinned samples; return them, and the payloads' spool.
 
-
-class PlannedDataSet(NamedTuple):
-    """State of a data set before its first shard is written.
-
-    Attributes:
-        shards: output of `PlanShards`, with its table.
-        sources: contents of the sources, one element per split.
-        rejected: samples and annotations rejected so far.
-        tallies: counts of each root's files; None if there are no files to pin.
-        spool: place of payloads; None if samples carry them.
+    The root of a graph is the pipeline, or for `WriteExamples` a program's Examples.
     """
-
-    shards: PlannedShards
-    sources: beam.PCollection[SplitSource]
-    rejected: beam.PCollection[Rejected]
-    tallies: Tallies | None
-    spool: RunSpool | None
-
-
-def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
-    """Return the function that estimates a record's bytes, to choose the number of shards."""
-    return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
-
-
-def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
-    """Build the graph from the sources to pinned samples, and return the spool of payloads."""
     read = config.read_sources(root)
     spool = spool_for(read.sources.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -439,60 +396,50 @@ def read_data_set(root: Root, config: DataSetConfig) -> tuple[SourceSamples, Run
     if config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 
-        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
-            config.earlier.sets,
-            config.splits,
-            rejected,
-            sources,
-            config.access,
-            "" if config.splitting.is_given else next(iter(config.given)),
-            spool,
+        divided = "" if config.splitting.is_given else next(iter(config.given))
+        leave_out = LeaveOutEarlier(
+            config.earlier.sets, config.splits, rejected, sources, config.access, divided, spool
         )
+        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> leave_out
     if read.listing is not None:  # otherwise the reader has pinned its samples
         panoptic = any(map(is_panoptic_root, config.roots))
         pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
-        pinned = samples | "PinBlobs" >> pin
-        samples, tallies = pinned.samples, pinned.tallies
-        rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+        samples, unpinned, tallies = samples | "PinBlobs" >> pin
+        rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 
-def plan_data_set(root: Root, config: DataSetConfig) -> PlannedDataSet:
+def plan_data_set(
+    root: Any, config: DataSetConfig
+) -> tuple[PlannedShards, SourceSamples, RunSpool | None]:
     """Build the graph from the sources to the planned shards. It publishes nothing."""
     read, spool = read_data_set(root, config)
-    samples, sources = read.samples, read.sources
+    samples = read.samples
     if config.conversion.buckets:
         from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
 
-        sort = SortIntoBuckets(shard_job_of(config, spool), config.limits)
+        sort = SortIntoBuckets(config.shard_job(spool), config.limits)
         samples, moved = samples | "SortIntoBuckets" >> sort
-        sources = (sources, moved) | "CountMoved" >> AddSplitSources()
+        read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitSources())
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding,
-        estimated_bytes(config),
-        read.tallies,
-        config.budget,
-        spool,
+        config.sharding, config.record_bytes, read.tallies, config.budget, spool
     )
-    return PlannedDataSet(planned, sources, read.rejected, read.tallies, spool)
+    return planned, read, spool
 
 
-def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
-    """Return the settings that all shards of a run share."""
-    names = {part.name for part in fields(ShardJob)} - {"spool"}
-    return ShardJob(**{name: getattr(config, name) for name in names}, spool=spool)
-
-
-def build(root: Root, config: DataSetConfig) -> beam.PCollection[Manifest]:
+def build(root: Any, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
-    (shards, table), sources, rejected, tallies, spool = plan_data_set(root, config)
+    (shards, table), read, spool = plan_data_set(root, config)
+    sources, rejected = read.sources, read.rejected
     plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
-    job = shard_job_of(config, spool)
+    job = config.shard_job(spool)
     infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    manifests = infos | "Commit" >> Commit(config, plan, sources, rejected, tallies, duplicates)
+    manifests = infos | "Commit" >> Commit(
+        config, plan, sources, rejected, read.tallies, duplicates
+    )
     if config.report:
         from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
 

@@ -13,7 +13,6 @@ import msgspec
 from beam_tfrec.pipelines.cli import A_SET, FlagParser, add_reading_flags, main, reading_access, say
 from beam_tfrec.schemas.example_rules import aligned
 from beam_tfrec.schemas.faults import EXIT_DIFFERENT
-from beam_tfrec.transforms.storage import check_uri
 from beam_tfrec.transforms.verify.compare import COUNTS, Difference, compare, open_data_set
 
 
@@ -27,10 +26,8 @@ def parser() -> FlagParser:
     for name in ("a", "b"):
         found.path(name, A_SET, name.upper())
     group = found.group("output")
-    group.switch(
-        "--keys",
-        "print a line for each record that differs, such as `changed image train 139`, sorted",
-    )
+    keys = "print a line for each record that differs, such as `changed image train 139`, sorted"
+    group.switch("--keys", keys)
     group.choice("--format", "print text, or one JSON object", ("text", "json"), "text")
     add_reading_flags(found)
     return found
@@ -44,8 +41,6 @@ def run(argv: Sequence[str]) -> None:
     """
     flags = parser().parse_args(argv)
     gc.set_threshold(100_000, 20, 20)  # rows have no cycles, and looking for them takes long
-    for uri in (flags.a, flags.b):
-        check_uri(uri)
     access = reading_access(flags, [flags.a, flags.b])
     found = compare(open_data_set(flags.a, access), open_data_set(flags.b, access))
     if not flags.keys:

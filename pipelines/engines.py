@@ -13,14 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    PortableOptions,
-    SetupOptions,
-    StandardOptions,
-    TestOptions,
-)
+from apache_beam.options import pipeline_options
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineState
 
 from beam_tfrec.pipelines.cli import JOB_ELSEWHERE, FlagParser, say
@@ -30,7 +24,6 @@ from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
 
 _LOG = logging.getLogger(__name__)
-_CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a name that is cut off
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
@@ -90,7 +83,7 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
     names = [flag.lstrip("-") for flag in known]
-    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=_CLOSE)
+    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=0.7)
     remedy = f"did you mean --{close[0]}?" if close else "see --help_all"
     return ValueError(f"unknown argument {argument!r}: {remedy}")
 
@@ -100,24 +93,24 @@ def runner_of(options: PipelineOptions) -> str:
 
     Beam's `DirectRunner` would first look for a Prism executable, and download one.
     """
-    name = options.view_as(StandardOptions).runner or ""
+    name = options.view_as(pipeline_options.StandardOptions).runner or ""
     last = name.lower().rpartition(".")[2]  # Beam takes a whole path, too
     return "FnApiRunner" if last.removesuffix("runner") in _IN_PROCESS else name
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
     """Return whether Beam only checks the job, without submitting it."""
-    return bool(options.view_as(TestOptions).dry_run)
+    return bool(options.view_as(pipeline_options.TestOptions).dry_run)
 
 
 def makes_template(options: PipelineOptions) -> bool:
     """Return whether Beam only describes the job, for a Flex Template's launcher."""
-    return bool(options.view_as(GoogleCloudOptions).template_location)
+    return bool(options.view_as(pipeline_options.GoogleCloudOptions).template_location)
 
 
 def runs_workers_here(options: PipelineOptions) -> bool:
     """Return whether workers are threads of this process, so that it knows their progress."""
-    environment = options.view_as(PortableOptions).environment_type
+    environment = options.view_as(pipeline_options.PortableOptions).environment_type
     is_prism = runner_of(options).lower().startswith("prism") and not environment
     return is_prism or environment == "LOOPBACK" or runner_of(options) == "FnApiRunner"
 
@@ -137,7 +130,7 @@ def checked_options(
         RuntimeError: `E-JOB` when the job service does not answer.
     """
     options = PipelineOptions(list(beam_args))
-    setup = options.view_as(SetupOptions)
+    setup = options.view_as(pipeline_options.SetupOptions)
     setup.save_main_session = bool(setup.save_main_session)  # workers have this package
     runner, given = runner_of(options), options.get_all_options()
     if runner.lower().removesuffix("runner") == "dataflow":
@@ -155,10 +148,8 @@ def _check_dataflow(given: Mapping[str, Any], uris: Iterable[str]) -> None:
     for uri in filter(is_local, uris):
         raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
     if not any(given[name] for name in _PACKAGES):
-        raise ValueError(
-            "Dataflow's workers need this package, got no flag for it: add --setup_file ./setup.py,"
-            " or --sdk_container_image with an image that holds it"
-        )
+        remedy = "add --setup_file ./setup.py, or --sdk_container_image with an image that holds it"
+        raise ValueError(f"Dataflow's workers need this package, got no flag for it: {remedy}")
 
 
 def _require(name: str, given: str | None, runner: str) -> None:
@@ -229,7 +220,7 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
         if makes_template(options):
             return
         if getattr(result, "has_job", False):
-            cloud, job = options.view_as(GoogleCloudOptions), result.job_id()
+            cloud, job = options.view_as(pipeline_options.GoogleCloudOptions), result.job_id()
             JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
             JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
             say(f"submitted: {JOB_ELSEWHERE.page}")

@@ -22,12 +22,7 @@ from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitSource
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    open_storage,
-    read_data_set,
-)
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage, read_data_set
 
 _RESTORE = "restore the data set, or run its command again"
 _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"

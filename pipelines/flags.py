@@ -8,12 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from beam_tfrec.pipelines.cli import (
-    FlagGroup,
-    FlagParser,
-    add_reading_flags,
-    parse_several_per_split,
-)
+from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.columns import ColumnType, parse_type
 from beam_tfrec.schemas.faults import RejectBudget, require_at_least
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, parse_buckets
@@ -36,21 +31,6 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def add_data_set_flags(parser: FlagParser, *, images: bool = True, since: bool = True) -> None:
-    """Add the flags of every source, image flags if it has image files, and show `--since`."""
-    _add_split_flags(parser.group("splits (docs/splits.md)"))
-    if images:
-        _add_image_flags(parser.group("images (docs/images.md)"))
-    _add_shard_flags(parser)
-    _add_reject_flags(parser.group("rejects"))
-    _add_daily_flags(parser.group("daily runs (docs/scheduled-runs.md)"), since=since)
-    limits = "limits of each worker; a local run shares them among its processes"
-    _add_limit_flags(parser.group(limits, rare=True))
-    add_reading_flags(parser).text(
-        "--kms_key", "Cloud KMS key that encrypts the output (default: the bucket's)", "NAME"
-    )
-
-
 def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any]:
     """Return the fields of a `DataSetConfig` from the flags of every source.
 
@@ -64,15 +44,14 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
     fields: dict[str, Any] = {}
     date = _run_date_of(flags)
     if images:
-        conversion = Conversion(
-            resize=None if flags.resize is None else Resize.parse(flags.resize),
+        fields["conversion"] = cli.config_of(
+            Conversion,
+            flags,
+            resize=flags.resize and Resize.parse(flags.resize),
             buckets=parse_buckets(flags.buckets) if flags.buckets else (),
             min_bucket_px=flags.min_bucket,
             turns=flags.orientation == "upright",
-            **same_fields(flags, "resize_mode", "reencode", "quality", "color"),
         )
-        fields = {"check": flags.check, "conversion": conversion}
-        fields["drop_similar"] = flags.drop_similar or ""
     dropped = getattr(flags, "max_dropped", None)
     is_array = flags.record_format == "array_record"
     if flags.array_record_options is not None and not is_array:
@@ -85,39 +64,18 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
         "sharding": _sharding_of(flags),
         "names": ShardNames(full_template(names, array_record=is_array)),
         "array_record_options": (flags.array_record_options or DEFAULT_OPTIONS) * is_array,
-        "splitting": Splitting(
-            by=flags.split_by,
-            shares=shares,
-            group_by=flags.group_by or "",
-            seed=flags.split_seed,
-            stratify_by=flags.stratify_by,
-            names=splits,
+        "splitting": cli.config_of(
+            Splitting, flags, by=flags.split_by, shares=shares, seed=flags.split_seed, names=splits
         ),
-        "label_file": getattr(flags, "label_file", None) or "",
         "budget": budget_of("max_rejected", flags.max_rejected),
         "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
-        "exclude": flags.exclude or "",
-        "limits": GateLimits(
-            bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-            **same_fields(flags, "shards_in_flight", "readers", "workers"),
+        "limits": cli.config_of(
+            GateLimits, flags, bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight)
         ),
-        "access": Access(
-            flags.anonymous,
-            flags.billing_project or "",
-            flags.kms_key or "",
-            flags.spool_dir or "",
-            flags.max_reads_per_second,
-        ),
+        "access": cli.config_of(Access, flags),
         "since": Since(tuple(flags.since), date),
         "waits": not flags.no_wait,
-        "plan": flags.plan or "",
-        **same_fields(flags, "allow_empty", "report", "overwrite", "trust_manifest", "quiet"),
     }
-
-
-def same_fields(flags: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the values of flags that are fields of the same names."""
-    return {name: getattr(flags, name) for name in names}
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:
@@ -127,11 +85,12 @@ def _sharding_of(flags: argparse.Namespace) -> Sharding:
     for text in orders.values():
         if text not in known:
             raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
-    return Sharding(
+    return cli.config_of(
+        Sharding,
+        flags,
         num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
         shard_bytes=flags.shard_size and parse_size("shard_size", flags.shard_size),
         order={split: Order(text) for split, text in orders.items()},
-        **same_fields(flags, "records_per_shard", "hosts", "seed"),
     )
 
 
@@ -162,11 +121,16 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
     Raises:
         ValueError: when a split comes twice.
     """
-    per_split = parse_several_per_split(name, values, bare)
+    per_split = cli.parse_several_per_split(name, values, bare)
     for given in per_split.values():
         if len(given) > 1:
             raise ValueError(f"{name} must come once per split, got {', '.join(given)}: remove one")
     return {split: given[0] for split, given in per_split.items()}
+
+
+def paths_of(flags: argparse.Namespace, *names: str) -> dict[str, dict[str, str]]:
+    """Return the path per split of flags that name sources, by the flags' names."""
+    return {name: parse_per_split(name, getattr(flags, name), flags.split) for name in names}
 
 
 def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
@@ -192,10 +156,8 @@ def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
     try:
         return {split.strip(): Fraction(share.strip()) for split, _, share in parts}, ()
     except (ValueError, ZeroDivisionError):
-        raise ValueError(
-            f"splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
-            f" {text!r}: give such as train=90,val=10"
-        ) from None
+        what = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between"
+        raise ValueError(f"{what}, got {text!r}: give such as train=90,val=10") from None
 
 
 def parse_size(name: str, text: str) -> int:
@@ -226,14 +188,13 @@ def budget_of(name: str, text: str) -> RejectBudget:
             return RejectBudget(percent=float(text[:-1]))
         return RejectBudget(count=int(text))
     except ValueError:
-        raise ValueError(
-            f"{name} must be a count such as 5 or a percentage such as 1%, got {text!r}"
-        ) from None
+        what = "a count such as 5 or a percentage such as 1%"
+        raise ValueError(f"{name} must be {what}, got {text!r}") from None
 
 
-def _add_split_flags(group: FlagGroup) -> None:
+def _add_split_flags(group: cli.FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; stratified: equal shares"
-    group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", GIVEN)
+    group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", default=GIVEN)
     usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
     usual = f"shares of the samples, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
@@ -241,36 +202,32 @@ def _add_split_flags(group: FlagGroup) -> None:
     together = f"keep samples with the same value of this field, or of {table}, in one split"
     group.text("--group_by", together, "FIELD|FILE", rare=True)
     by = "field whose values have equal shares with --split_by stratified (default class: classes)"
-    group.text("--stratify_by", by, "FIELD", CLASS, rare=True)
-    seed = "seed of splits by hash or stratified (default 0)"
-    group.number("--split_seed", seed, 0, rare=True)
+    group.text("--stratify_by", by, "FIELD", default=CLASS, rare=True)
+    group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 
 
-def _add_image_flags(group: FlagGroup) -> None:
-    check = "header: check each file's structure; decode: decode its pixels too"
-    group.choice("--check", check, Check, "header")
+def _add_image_flags(group: cli.FlagGroup) -> None:
+    group.choice("--check", "check each file's header, or decode its pixels too", Check, "header")
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
-    size = "size in px: N for a square, WxH for a box, max:N for the longest side"
-    group.text("--resize", size, "N|WxH|max:N")
+    group.text("--resize", "size in px: a square, a box, or the longest side", "N|WxH|max:N")
     sizes = "sizes of which each image gets the nearest in shape; auto:1024:64 makes them"
     group.text("--buckets", f"{sizes} (docs/images.md)", "WxH,WxH", rare=True)
-    small = "with --buckets, leave out images with a shorter side below this, in px (default 0)"
+    small = "with --buckets, leave out images with a shorter side below this, in px"
     group.number("--min_bucket", small, 0, rare=True)
-    mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels,"
-    mode += " fill for --buckets)"
-    group.choice("--resize_mode", mode, ResizeMode, rare=True)
+    mode = "fit into the box, fill it and crop, or stretch"
+    unset = "default fit; stretch for plain pixels, fill for --buckets"
+    group.choice("--resize_mode", f"{mode} ({unset})", ResizeMode, rare=True)
     reencode = "encode every image in this format (default: only changed images)"
     group.choice("--reencode", reencode, Encoding, rare=True)
     quality = f"quality of encoded JPEGs, on libjpeg's scale (default {DEFAULT_QUALITY})"
     group.number("--quality", quality, rare=True)
-    color = "channels of images (default keep; rgb for plain pixels)"
-    group.choice("--color", color, Color, rare=True)
+    group.choice("--color", "channels (default keep; rgb for plain pixels)", Color, rare=True)
     similar = "of each cluster in this file of beam-tfrec similar, write only the image to keep"
     group.text("--drop_similar", similar, "FILE.parquet", rare=True)
 
 
-def _add_shard_flags(parser: FlagParser) -> None:
+def _add_shard_flags(parser: cli.FlagParser) -> None:
     group = parser.group("number of shards: give one of these", exclusive=True)
     size = "size of a shard (default 150MB, and at least 16 shards of 64 records)"
     group.text("--shard_size", size, "SIZE")
@@ -278,37 +235,34 @@ def _add_shard_flags(parser: FlagParser) -> None:
     group.several("--num_shards", number, "[SPLIT=]N")
     group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
     group = parser.group("shards", rare=True)
-    hosts = "hosts that read files[h::N]; the number of shards becomes a multiple of it"
-    group.number("--hosts", hosts, 1)
-    group.text(
-        "--shard_names",
-        "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+    group.number("--hosts", "hosts that read files[h::N]; num_shards becomes a multiple of it", 1)
+    names = "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+    names += (
         " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
-        " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
-        " folder for each split (default counted; plain with --layout tfds)",
-        "NAMES",
     )
+    names += " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
+    names += " folder for each split (default counted; plain with --layout tfds)"
+    group.text("--shard_names", names, "NAMES")
     file_format = "tfrecord, or array_record for random access by Grain and TFDS"
     group.choice("--record_format", file_format, ["tfrecord", "array_record"], "tfrecord")
     writer = f"options of the ArrayRecord writer (default {DEFAULT_OPTIONS})"
     group.text("--array_record_options", writer, "OPTIONS")
     order = "order of records, shuffled or input, for each split or for all (default shuffled)"
     group.several("--order", order, "[SPLIT=]ORDER")
-    group.number("--seed", "seed of the shuffle (default 0)", 0)
+    group.number("--seed", "seed of the shuffle", 0)
 
 
-def _add_reject_flags(group: FlagGroup) -> None:
+def _add_reject_flags(group: cli.FlagGroup) -> None:
     rejected = "number or percentage of samples that may be rejected; with more, exit code 4"
-    group.text("--max_rejected", rejected, "K|P%", "0")
-    exclude = "leave out the samples that this file of an earlier run lists"
+    group.text("--max_rejected", rejected, "K|P%", default="0")
+    exclude = "leave out the samples in this file of an earlier run"
     group.text("--exclude", exclude, "REJECTED.jsonl", rare=True)
     group.switch("--allow_empty", "accept a split without samples", rare=True)
 
 
-def _add_output_flags(parser: FlagParser) -> None:
+def _add_output_flags(parser: cli.FlagParser) -> None:
     group = parser.group("output")
-    output = "folder or URI of the data set"
-    group.text("--output", output, "DIR", required=True)
+    group.text("--output", "folder or URI of the data set", "DIR", required=True)
     plan = "only print what the run would make, as text or json"
     group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
     overwrite = "delete an earlier data set first (default: resume it, or stop at another)"
@@ -324,58 +278,89 @@ def _add_output_flags(parser: FlagParser) -> None:
     group.add("--no_report", none, action="store_false", dest="report")
 
 
-def _add_daily_flags(group: FlagGroup, *, since: bool) -> None:
+def _add_daily_flags(group: cli.FlagGroup, *, since: bool) -> None:
     leave_out = f"leave out the samples of these data sets; {DATE} stands for all earlier days"
     group.several("--since", leave_out if since else argparse.SUPPRESS, "DIR")
     date = f"day that replaces {DATE} in names of data sets (default: today in UTC)"
     group.text("--date", date, "YYYY-MM-DD")
 
 
-def _add_limit_flags(group: FlagGroup) -> None:
+def _add_limit_flags(group: cli.FlagGroup) -> None:
     limits = GateLimits()
-    shards = "shards to build, or to upload, at once"
-    group.number("--shards_in_flight", shards, limits.shards_in_flight)
+    at_once = limits.shards_in_flight
+    group.number("--shards_in_flight", "shards to build, or to upload, at once", at_once)
     held = f"{limits.bytes_in_flight // 2**20}MiB"
-    group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", held)
+    group.text("--bytes_in_flight", "bytes of images in memory at once", "SIZE", default=held)
     readers = f"{DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} if remote; at least --workers"
     group.number("--readers", f"images to read at once (default: {readers})")
     group.number("--workers", "images to check and encode at once (default: all cores)")
-    spool = "folder for temporary files (default: the system's temporary folder)"
-    group.text("--spool_dir", spool, "DIR")
+    group.text("--spool_dir", "folder for temporary files (default: the system's)", "DIR")
     rate = "read and list requests a second to a bucket (default 0: no limit)"
     group.number("--max_reads_per_second", rate, 0, type=float)
 
 
-def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> FlagGroup:
-    """Add the flags that name sources per split, then those of the output.
+class SourceParser(cli.FlagParser):
+    """A parser of a source's command, with the flags that several sources share."""
 
-    The help prints groups in this order. Returns the group of the sources, for more flags.
+    def add_sources(
+        self, title: str = "sources", file: tuple[str, str] | None = None, **flags: tuple[str, str]
+    ) -> cli.FlagGroup:
+        """Add the flags that name the sources, then those of the output, as the help prints them.
 
-    Args:
-        parser: the command's parser.
-        title: the group's title.
-        **flags: metavar and help of each flag, by its name.
-    """
-    group = parser.group(title)
-    parser.set_defaults(sources=[*flags])
-    for name, (value, help) in flags.items():
-        group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
-    split = "split of paths that have no SPLIT= before them (default train)"
-    group.text("--split", split, "SPLIT", rare=True)
-    _add_output_flags(parser)
-    return group
+        Args:
+            title: the group's title.
+            file: name and help of the flag of one file that names all sources, instead of `flags`.
+            **flags: metavar and help of each flag with a path per split, by its name.
+
+        Returns:
+            The group of the sources, for more flags.
+        """
+        group = self.group(title)
+        self.set_defaults(sources=[*flags], split=None)
+        if file:
+            group.text(*file, "FILE", required=True)
+        for name, (value, help) in flags.items():
+            group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
+        if flags:
+            split = "split of paths that have no SPLIT= before them (default train)"
+            group.text("--split", split, "SPLIT", rare=True)
+        _add_output_flags(self)
+        return group
+
+    def add_data_set_flags(self, *, images: bool, since: bool) -> None:
+        """Add the flags of every source, image flags if it has image files, and show `--since`."""
+        _add_split_flags(self.group("splits (docs/splits.md)"))
+        if images:
+            _add_image_flags(self.group("images (docs/images.md)"))
+        _add_shard_flags(self)
+        _add_reject_flags(self.group("rejects"))
+        _add_daily_flags(self.group("daily runs (docs/scheduled-runs.md)"), since=since)
+        limits = "limits of each worker; a local run shares them among its processes"
+        _add_limit_flags(self.group(limits, rare=True))
+        key = "Cloud KMS key that encrypts the output (default: the bucket's)"
+        cli.add_reading_flags(self).text("--kms_key", key, "NAME")
+
+    def add_drop_flag(self, *, rare: bool = False) -> None:
+        """Add the flag for sources with annotations."""
+        dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
+        self.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
+
+    def add_class_flags(self, default: str = "default 0") -> None:
+        """Add the flags that number classes; `default` is the help's text for the first number."""
+        group = self.group("classes")
+        classes = "text file with a class a line, in the order of their numbers; a display name may"
+        classes += " follow after a tab, in a .csv after a comma"
+        unset = "default: the sources' classes, sorted by name"
+        group.text("--label_file", f"{classes} ({unset})", "FILE")
+        group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
-def add_source_file(parser: FlagParser, name: str, help: str) -> FlagGroup:
-    """Add the flag of one file that names all sources, then those of the output.
-
-    Returns the group of the sources, for more flags.
-    """
-    group = parser.group("sources")
-    parser.set_defaults(sources=[], split=None)
-    group.text(f"--{name}", help, "FILE", required=True)
-    _add_output_flags(parser)
-    return group
+def add_size_flag(group: cli.FlagGroup) -> None:
+    """Add the flag for images of another size than their annotations say."""
+    how = "if an image has another size than its annotations say, auto rescales boxes where the"
+    how += " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
+    how += " pixels of that size (default auto)"
+    group.choice("--on_size_mismatch", how, SizeMismatch, rare=True)
 
 
 def split_of_bare(flags: argparse.Namespace) -> str:
@@ -384,41 +369,11 @@ def split_of_bare(flags: argparse.Namespace) -> str:
     Raises:
         ValueError: when --split is given, but every path names its split.
     """
-    paths = [parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
+    paths = [cli.parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
     if flags.split and not any("" in per_split for per_split in paths):
         what = f"split must come with a path without SPLIT= before it, got {flags.split!r}"
         raise ValueError(f"{what}: leave it out, and give only the paths to read")
     return flags.split or "train"
-
-
-def add_drop_flag(parser: FlagParser, *, rare: bool = False) -> None:
-    """Add the flag for sources with annotations."""
-    dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
-    parser.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
-
-
-def add_size_flag(group: FlagGroup) -> None:
-    """Add the flag for images of another size than their annotations say."""
-    group.choice(
-        "--on_size_mismatch",
-        "if an image has another size than its annotations say, auto rescales boxes where the"
-        " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
-        " pixels of that size (default auto)",
-        SizeMismatch,
-        rare=True,
-    )
-
-
-def add_class_flags(parser: FlagParser, default: str = "default 0") -> None:
-    """Add the flags that number classes; `default` is the help's text for the first number."""
-    group = parser.group("classes")
-    group.text(
-        "--label_file",
-        "text file with a class a line, in the order of their numbers; a display name may follow"
-        " after a tab, in a .csv after a comma (default: the sources' classes, sorted by name)",
-        "FILE",
-    )
-    group.number("--first_label", f"number of the first class ({default})", rare=True)
 
 
 def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
@@ -453,8 +408,7 @@ def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
     for part in (part for text in given for part in text.split(",")):
         name, _, text = part.strip().rpartition("=")
         if not name or name in types:
-            raise ValueError(
-                f"types must be COLUMN=TYPE, each column once, got {part!r}: give such as age=int64"
-            )
+            what = f"types must be COLUMN=TYPE, each column once, got {part!r}"
+            raise ValueError(f"{what}: give such as age=int64")
         types[name] = parse_type(name, text, may_nest=True)
     return types

@@ -71,10 +71,8 @@ def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
     Raises:
         ValueError: for an unknown pipeline, a wrong value, or another pipeline's parameter.
     """
-    pipeline = _DEFAULT_PIPELINE
-    for argument in arguments:
-        if argument.startswith("--pipeline="):
-            pipeline = argument.partition("=")[2] or pipeline
+    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    pipeline = values.get("--pipeline") or _DEFAULT_PIPELINE
     if pipeline not in PIPELINES:
         raise ValueError(f"no pipeline is called {pipeline!r}: give one of {', '.join(PIPELINES)}")
     flags = _flags(pipeline)

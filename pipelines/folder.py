@@ -7,33 +7,24 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, main
 from beam_tfrec.pipelines.data_set import DataSetConfig
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
+from beam_tfrec.pipelines.flags import SourceParser, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout
-from beam_tfrec.schemas.layouts.classification import (
-    ClassificationLayout,
-    ClassifiedLayout,
-    ImagenetLayout,
-    RawLayout,
-    TensorLayout,
-    TutorialLayout,
-)
+from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
 from beam_tfrec.transforms.images.conversion import Color, Encoding
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
 from beam_tfrec.transforms.sources.read_folder import FOLDER, FolderReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
-LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
+LAYOUTS: Mapping[str, type[classification.ClassifiedLayout]] = {
     layout.name: layout
     for layout in (
-        ClassificationLayout,
-        ImagenetLayout,
-        TutorialLayout,
-        TensorLayout,
-        RawLayout,
+        classification.ClassificationLayout,
+        classification.ImagenetLayout,
+        classification.TutorialLayout,
+        classification.TensorLayout,
+        classification.RawLayout,
     )
 }
 
@@ -47,7 +38,7 @@ class FolderConfig(DataSetConfig):
     """
 
     images: Mapping[str, str]
-    layout: Layout = field(default_factory=ClassificationLayout, kw_only=True)
+    layout: Layout = field(default_factory=classification.ClassificationLayout, kw_only=True)
 
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
     images_field: ClassVar[str] = "images"
@@ -55,17 +46,11 @@ class FolderConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse a conversion if the layout would reject every image."""
         super().__post_init__()
-        unfit = {"reencode": Encoding.PNG, "color": Color.GRAY}
-        for option, value in unfit.items() if isinstance(self.layout, ImagenetLayout) else ():
-            if getattr(self.conversion, option) is value:
-                raise ValueError(
-                    f"layout imagenet holds JPEGs of RGB, got {option} {value.value}: omit it"
-                )
-
-    @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
-        return self.images
+        of_imagenet = isinstance(self.layout, classification.ImagenetLayout)
+        for option, value in (("reencode", Encoding.PNG), ("color", Color.GRAY)):
+            if of_imagenet and getattr(self.conversion, option) is value:
+                got = f"{option} {value.value}"
+                raise ValueError(f"layout imagenet holds JPEGs of RGB, got {got}: omit it")
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""
@@ -74,34 +59,28 @@ class FolderConfig(DataSetConfig):
         return read._replace(tallies=listed.tallies)
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     folders = "folder per split with a folder of images for each class, or data set"
-    add_sources(parser, images=("DIR", folders))
+    parser.add_sources(images=("DIR", folders))
     add_layout_flags(parser)
 
 
-def add_layout_flags(parser: FlagParser, default: str | None = "classification") -> FlagGroup:
+def add_layout_flags(parser: SourceParser, default: str | None = "classification") -> FlagGroup:
     """Add the flags of layouts of an image and its class; return their group."""
     group = parser.group("records (docs/layouts.md)")
-    group.choice(
-        "--layout",
-        "keys as in Model Garden (classification), the TPU scripts for ImageNet, or TensorFlow's"
-        " tutorial; pixels as a serialized tensor, with the class's name (tensor) or with size and"
-        " label (raw)",
-        list(LAYOUTS),
-        default,
+    layouts = (
+        "keys of Model Garden (classification), TPU scripts (imagenet) or TensorFlow tutorial;"
     )
-    group.choice(
-        "--dtype",
-        "type of the pixels of --layout tensor (default float32) or raw (default uint8)",
-        list(PIXEL_DTYPES),
-    )
-    add_class_flags(parser, "default 0; with --layout imagenet 1")
+    layouts += " pixels as a tensor with the class's name (tensor), or with size and label (raw)"
+    group.choice("--layout", layouts, list(LAYOUTS), default)
+    dtype = "type of the pixels of --layout tensor (default float32) or raw (default uint8)"
+    group.choice("--dtype", dtype, list(PIXEL_DTYPES))
+    parser.add_class_flags("default 0; with --layout imagenet 1")
     return group
 
 
-def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
+def layout_of(flags: argparse.Namespace) -> classification.ClassifiedLayout:
     """Return the layout that the flags ask for.
 
     Raises:
@@ -109,7 +88,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     """
     layout = LAYOUTS[flags.layout or "classification"]
     first_label = first_label_of(flags, layout.first_label)
-    if issubclass(layout, TensorLayout):
+    if issubclass(layout, classification.TensorLayout):
         return layout(first_label, flags.dtype or layout.dtype)
     if flags.dtype is not None:
         what = f"come with layout tensor or raw, got {flags.layout}"
@@ -119,8 +98,7 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    images = parse_per_split("images", flags.images, bare=flags.split)
-    return {"images": images, "layout": layout_of(flags)}
+    return {**paths_of(flags, "images"), "layout": layout_of(flags)}
 
 
 COMMAND = Command(

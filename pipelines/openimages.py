@@ -8,27 +8,18 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_drop_flag, add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import SourceParser, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.shuffle.elements import spread
+from beam_tfrec.transforms.sources import read_openimages
 from beam_tfrec.transforms.sources.join_files import JoinFiles
 from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
-from beam_tfrec.transforms.sources.read_openimages import (
-    BOXES,
-    LABELS,
-    MASKS,
-    ROTATION,
-    OpenImagesReader,
-    name_by_id,
-    read_rows,
-)
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 
@@ -64,21 +55,17 @@ class OpenImagesConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         if not self.label_file.lower().endswith(".csv"):
-            raise ValueError(
-                f"classes must be a .csv file, got {self.label_file!r}: give one, with a class and"
-                " its display name a line"
-            )
+            what = f"classes must be a .csv file, got {self.label_file!r}"
+            raise ValueError(f"{what}: give one, with a class and its display name a line")
         check_same_splits(images=self.images, boxes=self.boxes)
         super().__post_init__()
-        check_splits_named("image_labels", self.image_labels, "--images", self.images)
-        check_splits_named("rotation", self.rotation, "--images", self.images)
+        for name in ("image_labels", "rotation", "masks"):
+            check_splits_named(name, getattr(self, name), "--images", self.images)
         if self.masks or self.mask_images:
-            check_splits_named("masks", self.masks, "--images", self.images)
             check_same_splits(masks=self.masks, mask_images=self.mask_images)
         if self.rotation and not self.conversion.turns:
-            raise ValueError(
-                "rotation must come with orientation upright, got keep: add --orientation upright"
-            )
+            what = "rotation must come with orientation upright, got keep"
+            raise ValueError(f"{what}: add --orientation upright")
 
     @property
     def roots(self) -> Mapping[str, str]:
@@ -89,8 +76,8 @@ class OpenImagesConfig(DataSetConfig):
     @property
     def tables(self) -> list[tuple[str, str, str]]:
         """Split, kind and URI of each table."""
-        kinds = {BOXES: self.boxes, LABELS: self.image_labels}
-        kinds |= {ROTATION: self.rotation, MASKS: self.masks}
+        kinds = {read_openimages.BOXES: self.boxes, read_openimages.LABELS: self.image_labels}
+        kinds |= {read_openimages.ROTATION: self.rotation, read_openimages.MASKS: self.masks}
         return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
 
     @property
@@ -101,11 +88,11 @@ class OpenImagesConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from images joined with rows."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        images = listed.pieces | "NameFiles" >> beam.FlatMap(name_by_id)
-        tables = root | "Tables" >> beam.Create(self.tables)
-        rows = spread(tables) | "ReadRows" >> beam.FlatMap(read_rows, self.access)
+        images = listed.pieces | "NameFiles" >> beam.FlatMap(read_openimages.name_by_id)
+        tables = spread(root | "Tables" >> beam.Create(self.tables))
+        rows = tables | "ReadRows" >> beam.FlatMap(read_openimages.read_rows, self.access)
         joined = (images, rows) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
-        reader = OpenImagesReader(
+        reader = read_openimages.OpenImagesReader(
             self.splitting,
             self.label_file,
             self.access,
@@ -122,10 +109,9 @@ class OpenImagesConfig(DataSetConfig):
         return super().options() | {"unannotated": unannotated} | masks
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         "sources (docs/openimages.md)",
         images=("DIR", "folder of images or data set per split; a file's name is the image's id"),
         boxes=("CSV", "table of boxes per split, such as train-annotations-bbox.csv"),
@@ -142,14 +128,13 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--mask_images", pngs, "[SPLIT=]DIR", rare=True)
     unannotated = "keep images without a row (default: reject them)"
     group.switch("--allow_unannotated", unannotated, rare=True)
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    sources = ("images", "boxes", "image_labels", "rotation", "masks", "mask_images")
-    per_split = {name: parse_per_split(name, getattr(flags, name), flags.split) for name in sources}
-    return {**per_split, "allow_unannotated": flags.allow_unannotated}
+    sources = "images", "boxes", "image_labels", "rotation", "masks", "mask_images"
+    return paths_of(flags, *sources)
 
 
 COMMAND = Command(

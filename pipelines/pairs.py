@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main
+from beam_tfrec.pipelines.cli import main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources, parse_per_split
+from beam_tfrec.pipelines.flags import SourceParser, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
@@ -50,11 +49,6 @@ class PairsConfig(DataSetConfig):
             raise ValueError(f"pairs take no resize and buckets, got {wrong[0]}: leave it out")
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.high)
-
-    @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
         low = {f"{split}/{LOW}": uri for split, uri in self.low.items()}
@@ -75,11 +69,11 @@ class PairsConfig(DataSetConfig):
         return {**super().options(), "low_suffix": self.low_suffix}
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     text = "images: a folder per split; names of a pair are the same without their extension"
-    group = add_sources(
-        parser, low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
+    group = parser.add_sources(
+        low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
     )
     suffix = "end of the names of low images, as in 0001x4.png (default: x and --scale, if given)"
     group.add("--low_suffix", suffix, metavar="TEXT")
@@ -93,8 +87,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     suffix = "" if flags.scale is None else f"x{flags.scale}"
     return {
-        "low": parse_per_split("low", flags.low, bare=flags.split),
-        "high": parse_per_split("high", flags.high, bare=flags.split),
+        **paths_of(flags, "low", "high"),
         "low_suffix": suffix if flags.low_suffix is None else flags.low_suffix,
         "layout": PairsLayout(flags.scale, flags.tensors),
     }

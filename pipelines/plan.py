@@ -7,41 +7,19 @@ import apache_beam as beam
 import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
-from beam_tfrec.pipelines.data_set import (
-    DataSetConfig,
-    estimated_bytes,
-    plan_data_set,
-    shard_job_of,
-)
+from beam_tfrec.pipelines.data_set import DataSetConfig, plan_data_set
+from beam_tfrec.schemas.documents.tensorflow_files import label_files
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
+from beam_tfrec.transforms import forecast, publish_plan
 from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
-from beam_tfrec.transforms.forecast import (
-    GatheredPlan,
-    Known,
-    RunPlan,
-    SplitForecast,
-    forecast_reads,
-    forecast_split,
-    gather_plan,
-    outline_shard,
-    try_records,
-)
-from beam_tfrec.transforms.publish_plan import (
-    COMPLETE,
-    REFUSED,
-    check_budget_aloud,
-    free_bytes,
-    look_at_output,
-    make_job_plan,
-    warn_of_sources,
-)
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
-_OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
+_OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 _ROW_BYTES = 46  # of both indexes: key and numbers
@@ -58,27 +36,26 @@ _STATES = {
 
 def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
-    planned = plan_data_set(root, config)
-    (shards, table), sources, rejected, tallies, spool = planned
+    (shards, table), read, spool = plan_data_set(root, config)
     outlines = shards | "OutlineShards" >> beam.Map(
-        outline_shard, AsSingleton(table), estimated_bytes(config), spool
+        forecast.outline_shard, AsSingleton(table), config.record_bytes, spool
     )
     return table | "GatherPlan" >> beam.Map(
-        gather_plan,
+        forecast.gather_plan,
         AsList(outlines),
-        AsList(sources),
-        AsList(rejected),
-        [] if tallies is None else AsList(tallies),
+        AsList(read.sources),
+        AsList(read.rejected),
+        [] if read.tallies is None else AsList(read.tallies),
     )
 
 
 def plan_run(
     config: DataSetConfig,
-    gathered: GatheredPlan,
+    gathered: forecast.GatheredPlan,
     *,
     complete: bool = False,
     runner: str = "",
-) -> tuple[RunPlan, RuntimeError | None]:
+) -> tuple[forecast.RunPlan, RuntimeError | None]:
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
@@ -92,32 +69,36 @@ def plan_run(
     """
     label_file = read_uri(config.label_file, config.access) if config.label_file else None
     # Without rejects, since their budgets are checked below.
-    job_plan = make_job_plan(gathered.table, gathered.sources, [], config, label_file)
-    state, there, fault = COMPLETE, len(gathered.outlines), None
+    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config, label_file)
+    state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
-        check_budget_aloud(gathered.rejected, gathered.sources, config)
-        warn_of_sources(gathered.sources, config)
+        publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)
+        publish_plan.warn_of_sources(gathered.sources, config)
         if not complete:
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:
-        state, there, fault = REFUSED, 0, error
-    sampled, scale = try_records(
-        gathered, shard_job_of(config, None), job_plan, config.limits, estimated_bytes(config)
+        state, there, fault = publish_plan.REFUSED, 0, error
+    sampled, scale = forecast.try_records(
+        gathered, config.shard_job(), job_plan, config.limits, config.record_bytes
     )
     sources = sorted(gathered.sources, key=lambda source: source.split)
-    splits = {source.split: forecast_split(source, gathered, scale) for source in sources}
+    splits = {source.split: forecast.forecast_split(source, gathered, scale) for source in sources}
     roots = {**config.listed_roots, **config.roots}
-    read_files, read_bytes = forecast_reads(gathered, roots, config.all_files, config.access)
+    read_files, read_bytes = forecast.forecast_reads(
+        gathered, roots, config.all_files, config.access
+    )
     outlines = gathered.outlines
     shards, records = len(outlines), sum(split.planned for split in splits.values())
     images = sum(n for outline in outlines for n, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
+    written_files = _FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records)
+    written_files += _metadata_files(config.layout.resolved(job_plan.found), bool(job_plan.labels))
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
-    plan = RunPlan(
+    plan = forecast.RunPlan(
         output=config.output,
         state=state,
         shards_there=there,
@@ -125,7 +106,7 @@ def plan_run(
         sampled=sampled,
         read_files=read_files,
         read_bytes=read_bytes,
-        written_files=_FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records),
+        written_files=written_files,
         written_bytes=written_bytes,
         notes=notes,
         refused="" if fault is None else str(fault),
@@ -133,7 +114,17 @@ def plan_run(
     return plan, fault
 
 
-def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple[str, int]:
+def _metadata_files(layout: Layout, has_labels: bool) -> int:
+    """Return the number of files that `metadata_files` makes."""
+    if layout.spec.is_opaque:
+        return 0
+    if layout.spec.is_sequence:
+        return 2
+    names_classes = has_labels and layout.first_label_id == 0
+    return 4 + (len(label_files(layout.spec, [])) if names_classes else 0)
+
+
+def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan) -> tuple[str, int]:
     """Return the output's state and its number of finished shards.
 
     Raises:
@@ -141,15 +132,19 @@ def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple
     """
     output = open_storage(config.output, config.access)
     overwrite = config.overwrite
-    found = look_at_output(plan, output, config.names, config.splits, overwrite=overwrite)
+    found = publish_plan.look_at_output(
+        plan, output, config.names, config.splits, overwrite=overwrite
+    )
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
     refuse_empty(gathered.sources, plan, planned, config)
     return found
 
 
-def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> Iterator[str]:
-    room = free_bytes(open_storage(config.output, config.access))
+def _notes(
+    config: DataSetConfig, gathered: forecast.GatheredPlan, needed_bytes: int
+) -> Iterator[str]:
+    room = publish_plan.free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed_bytes:
         has, needs = bytes_text(room), bytes_text(needed_bytes)
         yield (
@@ -162,7 +157,7 @@ def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> 
             yield f"no record will hold {files} of root {root}, such as {name}"
 
 
-def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
+def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
@@ -190,12 +185,12 @@ def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
     yield "  nothing was written"
 
 
-def plan_json(plan: RunPlan) -> list[str]:
+def plan_json(plan: forecast.RunPlan) -> list[str]:
     """Return a plan for programs: the lines of one JSON object in ASCII."""
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
 
-def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
+def _split_lines(name: str, split: forecast.SplitForecast, noun: str) -> Iterator[str]:
     shards = counted(len(split.shards), "shard")
     planned = f"{split.planned} of {counted(split.listed, noun)}"
     yield f"  {name}: {planned} in {shards}, about {bytes_text(split.bytes)}"
@@ -217,6 +212,6 @@ def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
     yield from _known_lines("annotations dropped already", split.dropped)
 
 
-def _known_lines(what: str, known: Mapping[str, Known]) -> Iterator[str]:
+def _known_lines(what: str, known: Mapping[str, forecast.Known]) -> Iterator[str]:
     for code, found in known.items():
         yield f"    {what}: {found.count} {code}; the first: {found.first}"

@@ -9,28 +9,15 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_sources, feature_names
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
+from beam_tfrec.pipelines.flags import SourceParser, feature_names
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.schemas.splits import STRATIFIED
-from beam_tfrec.transforms.records.choose_records import (
-    EVERY_RECORD,
-    Choice,
-    DropRepeated,
-    OnDuplicate,
-    forget_keys,
-    warn_of_keys,
-)
-from beam_tfrec.transforms.records.read_records import (
-    RecordReader,
-    RecordSource,
-    plan_source,
-)
+from beam_tfrec.transforms.records import choose_records, read_records
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
@@ -54,8 +41,8 @@ class RecordsConfig(StagingConfig):
 
     records: Mapping[str, Sequence[str]]
     key_feature: str = ""
-    choice: Choice = EVERY_RECORD
-    on_duplicate: OnDuplicate = OnDuplicate.STOP
+    choice: choose_records.Choice = choose_records.EVERY_RECORD
+    on_duplicate: choose_records.OnDuplicate = choose_records.OnDuplicate.STOP
     layout: RecordsLayout = field(default_factory=RecordsLayout, kw_only=True)
 
     source_flag: ClassVar[str] = "--records"
@@ -76,15 +63,10 @@ class RecordsConfig(StagingConfig):
         super().__post_init__()
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.records)
-
-    @property
-    def sources(self) -> dict[str, RecordSource]:
+    def sources(self) -> dict[str, read_records.RecordSource]:
         """The sources by root name."""
         return {
-            records_root(split, number): RecordSource(
+            records_root(split, number): read_records.RecordSource(
                 split,
                 number,
                 *_root_and_pattern(uri),
@@ -116,8 +98,8 @@ class RecordsConfig(StagingConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from indexes and files."""
-        forget_keys()  # of an earlier run, since the files may have changed
-        reader = RecordReader(
+        choose_records.forget_keys()  # of an earlier run, since the files may have changed
+        reader = read_records.RecordReader(
             self.splitting,
             self.sources,
             self.access,
@@ -126,19 +108,20 @@ class RecordsConfig(StagingConfig):
             not self.layout.is_opaque,
             None if self.plan else self.staging,
         )
-        plan = functools.partial(plan_source, reader=reader)
+        plan = functools.partial(read_records.plan_source, reader=reader)
         planned = root | "PlanRecords" >> ListFiles(self.listed_roots, self.access, plan=plan)
         read = planned.pieces | "ReadRecords" >> self.samples_step(reader)
         if self.choice.keys:
             sources = (
                 read.sources
                 | "AllSources" >> beam.combiners.ToList()
-                | "WarnOfKeys" >> beam.FlatMap(warn_of_keys, self.choice.keys, self.access)
+                | "WarnOfKeys"
+                >> beam.FlatMap(choose_records.warn_of_keys, self.choice.keys, self.access)
             )
             read = read._replace(sources=sources)
-        if self.on_duplicate is not OnDuplicate.STOP:
+        if self.on_duplicate is not choose_records.OnDuplicate.STOP:
             spool = spool_for(root, self.access.spool_dir)
-            drop = DropRepeated(self.on_duplicate, read.sources, spool)
+            drop = choose_records.DropRepeated(self.on_duplicate, read.sources, spool)
             samples, sources = read.samples | "DropRepeated" >> drop
             read = read._replace(samples=samples, sources=sources)
         return read._replace(tallies=planned.tallies)
@@ -148,7 +131,7 @@ class RecordsConfig(StagingConfig):
         options = super().options() | self.choice.options()
         if self.key_feature:
             options["key_feature"] = self.key_feature
-        if self.on_duplicate is not OnDuplicate.STOP:
+        if self.on_duplicate is not choose_records.OnDuplicate.STOP:
             options["on_duplicate"] = self.on_duplicate.value
         return options
 
@@ -165,16 +148,16 @@ def _root_and_pattern(uri: str) -> tuple[str, str]:
     return folder, pattern
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
     records = "data set, or folder, file or quoted glob of TFRecord files, one or more per split"
-    group = add_sources(parser, "sources (docs/records.md)", records=("DIR|GLOB", records))
+    group = parser.add_sources("sources (docs/records.md)", records=("DIR|GLOB", records))
     kinds = "what records are: an Example or SequenceExample, or bytes that are not parsed"
     group.choice("--record_type", kinds, RecordType, "example")
     keys = "feature with the records' keys (default: keys of the data set, or FILE:NUMBER)"
     group.text("--key_feature", keys, "FEATURE")
     equal = "what to do with equal keys in a split: stop, or copy the first or last one"
-    group.choice("--on_duplicate", equal, OnDuplicate, "stop")
+    group.choice("--on_duplicate", equal, choose_records.OnDuplicate, "stop")
     group = parser.group("subset")
     group.text("--keys", "copy only the keys in this text file, one a line", "FILE")
     group.text("--drop_keys", "leave out the keys in this text file", "FILE")
@@ -187,13 +170,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "records": parse_several_per_split("records", flags.records, bare=flags.split),
         "layout": RecordsLayout(flags.record_type),
-        "key_feature": flags.key_feature or "",
-        "on_duplicate": flags.on_duplicate,
-        "choice": Choice(
-            flags.keys or "",
-            flags.drop_keys or "",
-            feature_names(flags.classes) or (),
-            _share_of(flags.sample or "100%"),
+        "choice": config_of(
+            choose_records.Choice,
+            flags,
+            classes=feature_names(flags.classes) or (),
+            share=_share_of(flags.sample or "100%"),
         ),
     }
 

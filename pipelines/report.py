@@ -5,14 +5,7 @@ This module imports neither Beam nor TensorFlow.
 
 from collections.abc import Sequence
 
-from beam_tfrec.pipelines.cli import (
-    SETS_OR_FILES,
-    FlagParser,
-    add_reading_flags,
-    main,
-    reading_access,
-    say,
-)
+from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.faults import counted, fault_line
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.transforms import verify
@@ -21,31 +14,21 @@ from beam_tfrec.transforms.report import Report
 from beam_tfrec.transforms.report.gather import make_report
 from beam_tfrec.transforms.report.gather_files import report_of_files
 from beam_tfrec.transforms.report.page import render_page
-from beam_tfrec.transforms.storage import (
-    Access,
-    Storage,
-    check_uri,
-    join_uri,
-    open_storage,
-    split_uri,
-)
+from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storage, split_uri
 
 
-def parser() -> FlagParser:
+def parser() -> cli.FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser(
+    found = cli.FlagParser(
         "report",
         "Write an HTML page on data sets or any TFRecord files: counts, rejects, histograms, and"
         " pictures with boxes, masks and keypoints. It is one file without external assets.",
     )
-    found.path("paths", f"{SETS_OR_FILES}; files are read as a whole", nargs="+")
-    found.group("output").text(
-        "--output",
-        "file to write; an earlier report is replaced, any other file is kept"
-        f" (default: {REPORT_NAME} in each data set; required for other files)",
-        "FILE",
-    )
-    add_reading_flags(found)
+    found.path("paths", f"{cli.SETS_OR_FILES}; files are read as a whole", nargs="+")
+    output = "file to write, or report to replace; needed for TFRecord and ArrayRecord files"
+    unset = f"default: {REPORT_NAME} in each data set"
+    found.group("output").text("--output", f"{output} ({unset})", "FILE")
+    cli.add_reading_flags(found)
     return found
 
 
@@ -61,9 +44,7 @@ def run(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     output, found = flags.output, verify.Report()
     uris = [*flags.paths, *filter(None, [output])]
-    for uri in uris:
-        check_uri(uri)
-    access = reading_access(flags, uris)
+    access = cli.reading_access(flags, uris)
     data_sets, files = verify.find_paths(flags.paths, access, found)
     pages = len(data_sets) + bool(files)
     if not pages:  # only data sets that are not complete
@@ -110,8 +91,8 @@ def _put(uri: str, report: Report, access: Access) -> None:
     records = sum(split.summary.records for split in report.splits)
     notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
     pictures = counted(len(report.pictures), "picture")
-    say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
+    cli.say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
 
 
 if __name__ == "__main__":
-    main("report")
+    cli.main("report")

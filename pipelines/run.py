@@ -22,9 +22,9 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, say
+from beam_tfrec.pipelines.cli import OURS, PIPELINES, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
-from beam_tfrec.pipelines.flags import add_data_set_flags, data_set_fields, split_of_bare
+from beam_tfrec.pipelines.flags import SourceParser, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
 from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
 from beam_tfrec.schemas.manifest import (
@@ -36,6 +36,7 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     read_manifest,
 )
+from beam_tfrec.transforms import storage
 from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
@@ -44,14 +45,6 @@ from beam_tfrec.transforms.output_files import is_own_document, refuse_others, r
 from beam_tfrec.transforms.progress import PROGRESS
 from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
-from beam_tfrec.transforms.storage import (
-    Storage,
-    find_uri,
-    is_beams,
-    is_local,
-    join_uri,
-    open_storage,
-)
 from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
@@ -78,21 +71,21 @@ class Command:
         name: name of its module in `pipelines`.
         config: class of its configuration.
         add_flags: adds the flags of the source and its layouts.
-        fields: turns those flags into fields of the configuration.
+        fields: turns those flags into fields of the configuration with other names or values.
         example: flags of its sources, for the help's examples.
         images: whether the source has image files.
     """
 
     name: str
     config: type[DataSetConfig]
-    add_flags: Callable[[FlagParser], None]
+    add_flags: Callable[[SourceParser], None]
     fields: Callable[[argparse.Namespace], dict[str, Any]]
     example: str
     images: bool = True
 
-    def parser(self, *, short: bool = False) -> FlagParser:
+    def parser(self, *, short: bool = False) -> SourceParser:
         """Return the command's flags, and the help of all or of those that most runs need."""
-        parser = FlagParser(
+        parser = SourceParser(
             self.name,
             PIPELINES[self.name],
             short=short,
@@ -101,7 +94,7 @@ class Command:
             add_help=False,
         )
         self.add_flags(parser)
-        add_data_set_flags(parser, images=self.images, since=self.config.takes_since)
+        parser.add_data_set_flags(images=self.images, since=self.config.takes_since)
         helps = parser.add_argument_group("help")
         helps.add_argument("-h", "--help", action="help", help="show the flags that most runs need")
         helps.add_argument("--help_all", action="help", help="show all flags")
@@ -122,11 +115,18 @@ class Command:
         command = _OF_ONE_RUN.sub("", shlex.join(["beam-tfrec", self.name, *argv]))
         if flags.date is None and DATE in command:
             command += f" --date {fields['since'].date}"
-        return self.config(**fields, command=command), beam_args
+        return config_of(self.config, flags, **fields, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Run the command; return once the data set is committed."""
         execute(*self.configure(argv))
+
+
+def start(config: DataSetConfig, beam_args: Sequence[str]) -> PipelineOptions:
+    """Log as the user asks, and return Beam's options, checked."""
+    if config.quiet:
+        OURS.setLevel(logging.ERROR)
+    return engines.checked_options(beam_args, config.uris, waits=config.waits)
 
 
 def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
@@ -139,20 +139,18 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    for name in OUR_LOGGERS if config.quiet else ():
-        logging.getLogger(name).setLevel(logging.ERROR)
-    options = engines.checked_options(beam_args, config.uris, waits=config.waits)
-    if is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
+    options = start(config, beam_args)
+    if storage.is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
         raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
     if config.report is None:  # if it needs no remote request
-        reports = engines.runner_of(options) == "FnApiRunner" and is_local(config.output)
+        reports = engines.runner_of(options) == "FnApiRunner" and storage.is_local(config.output)
         config = replace(config, report=reports)
     with without_new_empty_folders(config.output):
         if engines.is_dry_run(options) and not config.plan:  # sends no request to a store
             engines.run_graph(partial(build, config=config), options, waits=False)
             return
         config = config.completed()
-        if config.since and config.since.names:
+        if config.since.names:
             earlier = find_earlier_sets(
                 config.since,
                 config.output,
@@ -165,14 +163,16 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
                 names = printable(", ".join(config.since.names))
                 _LOG.info("no earlier data set matches %s: nothing is left out", names)
             config = replace(config, earlier=earlier)
-        output = open_storage(config.output, config.access)
+        output = storage.open_storage(config.output, config.access)
         if config.plan:
             _plan(config, output, options)
         else:
             _run_unless_complete(config, output, options)
 
 
-def _run_unless_complete(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
+def _run_unless_complete(
+    config: DataSetConfig, output: storage.Storage, options: PipelineOptions
+) -> None:
     """Check sources and output, and run the graph unless the output is complete."""
     started_s = time.monotonic()
     output.probe()
@@ -192,7 +192,7 @@ def _run_unless_complete(config: DataSetConfig, output: Storage, options: Pipeli
 
                 has_report = is_own_document(output, REPORT_NAME)
                 if not has_report and write_report(config.output, config.access):
-                    say(f"report: {join_uri(config.output, REPORT_NAME)}")
+                    say(f"report: {storage.join_uri(config.output, REPORT_NAME)}")
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
@@ -212,7 +212,7 @@ def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
     with showing_progress(config, options) as around:
         if _can_build_elsewhere(config, options):
             # ShardBuilders (transforms/builders.py) finds these by the output's URI.
-            around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
+            around.enter_context(builder_processes(config.limits, config.output, [OURS.name]))
         engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 
@@ -257,7 +257,7 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
         and not config.keeps_on_disk
         and not config.access.max_reads_per_second
         and type(config.layout).__module__.startswith("beam_tfrec.schemas.")
-        and not any(map(is_beams, [*config.roots.values(), config.output]))
+        and not any(map(storage.is_beams, [*config.roots.values(), config.output]))
     )
 
 
@@ -271,7 +271,7 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> None:
+def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptions) -> None:
     """Print what a run would make, and end as that run would before its first shard."""
     from beam_tfrec.pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from beam_tfrec.transforms.forecast import take_plan
@@ -296,18 +296,18 @@ def _plan(config: DataSetConfig, output: Storage, options: PipelineOptions) -> N
 
 
 def _say_complete(config: DataSetConfig) -> None:
-    say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
+    say(f"already complete: {storage.join_uri(config.output, MANIFEST_NAME)}")
 
 
-def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
+def _say_what_was_made(config: DataSetConfig, output: storage.Storage, seconds: float) -> None:
     uri = config.output
-    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
+    manifest = read_manifest(output.read(MANIFEST_NAME), storage.join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds, config.layout.sample_noun):
         say(line)
     documents = {"read it by other tools": CARD_NAME, "report": config.report and REPORT_NAME}
     for what, name in documents.items():
         if name and is_own_document(output, name):
-            say(f"  {what}: {join_uri(uri, name)}")
+            say(f"  {what}: {storage.join_uri(uri, name)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
@@ -332,9 +332,9 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     for pair in manifest.duplicates or ():  # a test on training images proves nothing
         (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
         same = f"{one} and {other} share {counted(pair.contents, 'source')}, byte for byte"
-        yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"
-    yield f"  rejects: {join_uri(output, REJECTED_NAME)}"
-    yield f"  all counts: {join_uri(output, MANIFEST_NAME)}"
+        yield f"  warning: {same}, such as {names}: {storage.join_uri(output, DUPLICATES_NAME)}"
+    yield f"  rejects: {storage.join_uri(output, REJECTED_NAME)}"
+    yield f"  all counts: {storage.join_uri(output, MANIFEST_NAME)}"
     if manifest.shards:
         where = f"{output!a}, {manifest.shards[0].split!a}"
         yield "  read it:"
@@ -380,27 +380,19 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
 def check_sources(config: DataSetConfig) -> None:
     """Check that all sources exist, before anything is written or deleted."""
     for uri in (*config.all_files, *config.option_files):
-        try:
-            find_uri(uri, config.access)
-        except RuntimeError:
-            root = next(iter(config.roots.values()), "")
-            if is_local(uri) and os.path.isdir(uri) and os.path.isfile(root):
-                what = f"is a folder, and {root} is a file"
-                raise RuntimeError(fault_line("E-ARG", uri, what, "swap the two")) from None
-            raise
+        storage.find_uri(uri, config.access)
     for uri in sorted({*config.listed_roots.values()}):
-        open_storage(uri, config.access).require_folder()
+        storage.open_storage(uri, config.access).require_folder()
 
 
 def _show_progress(ended: threading.Event, stream: TextIO) -> None:
     """Show the progress of this process: a bar on a terminal, else a log line every 10 s."""
     on_terminal, is_last = stream.isatty(), False
-    loggers = [logging.getLogger(name) for name in OUR_LOGGERS if on_terminal]
     # Without a terminal the bar is drawn into a buffer, and its text is logged.
     unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
     where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
     bar = tqdm(total=0, unit=" records", desc="reading sources", **where)
-    with logging_redirect_tqdm(loggers), bar:
+    with logging_redirect_tqdm([OURS] if on_terminal else []), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:

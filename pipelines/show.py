@@ -12,13 +12,7 @@ from beam_tfrec.schemas.example_rules import InferredSchema, aligned
 from beam_tfrec.schemas.faults import counted, fault_line, printable, require_at_least
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest, read_manifest
 from beam_tfrec.schemas.parse_example import parse_record
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    check_uri,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 from beam_tfrec.transforms.verify.show_record import (
     pictures_of,
     record_lines,
@@ -39,11 +33,8 @@ def parser() -> FlagParser:
     which.number("--limit", "show the first N records", 3)
     group = found.group("what is shown")
     group.text("--split", "split of a data set (default: its first; for --key all)", "S")
-    group.text(
-        "--images",
-        "folder to save pictures of the records in, tensors as PNG; existing files are kept",
-        "DIR",
-    )
+    images = "folder to save pictures of the records in, tensors as PNG; existing files are kept"
+    group.text("--images", images, "DIR")
     add_reading_flags(found)
     return found
 
@@ -67,7 +58,6 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
         RuntimeError: `E-ARG` when there is no such record, `E-IO-…` when the store fails.
     """
     require_at_least(0, limit=flags.limit, record=flags.record)
-    check_uri(flags.path)
     is_one = flags.key is not None or flags.record is not None
     limit, first, among = 1 if is_one else flags.limit, flags.record or 0, ""
     storage = open_storage(flags.path, access)
@@ -86,10 +76,8 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
             what, remedy = "is not complete", "run its command again"
             raise RuntimeError(fault_line("E-ARG", flags.path, what, remedy))
         if flags.key is not None or flags.split:
-            raise ValueError(
-                f"key and split must come with a data set, got {flags.key or flags.split!r} for a"
-                " file, which has no index: give --record"
-            )
+            what = f"a data set, got {flags.key or flags.split!r} for a file, which has no index"
+            raise ValueError(f"key and split must come with {what}: give --record")
         yield from _schema_lines(flags.path, access)
         found = [records_of_file(flags.path, access, first)]
     shown = 0

@@ -8,18 +8,15 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagGroup, FlagParser, main
+from beam_tfrec.pipelines.cli import FlagGroup, config_of, main
 from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
-from beam_tfrec.pipelines.data_set import build as build
 from beam_tfrec.pipelines.flags import (
-    add_class_flags,
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     feature_names,
     first_label_of,
-    parse_per_split,
     parse_types,
+    paths_of,
 )
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -28,20 +25,11 @@ from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_fil
 from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
-from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.table import TableLayout
+from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
 from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
-from beam_tfrec.transforms.sources.read_sidecar import (
-    ReadTexts,
-    SideNames,
-    SideReader,
-    SideSample,
-    name_by_field,
-    read_objects,
-    read_values,
-)
 
 AUTO = "auto"
 FEATURES = ("boxes", "masks", "polygons")
@@ -73,12 +61,12 @@ class SideConfig(DataSetConfig):
         super().__post_init__()
 
     @property
-    def side_names(self) -> SideNames:
+    def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with annotation files."""
         raise NotImplementedError
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
         """The parser of an annotation file, or of None for an image without one."""
         raise NotImplementedError
 
@@ -91,11 +79,6 @@ class SideConfig(DataSetConfig):
     def skip_imageless(self) -> Mapping[str, Sequence[str]]:
         """Splits that skip annotation files without an image, with globs of those they reject."""
         return {}
-
-    @property
-    def roots(self) -> Mapping[str, str]:
-        """URI per root name of the samples' blobs."""
-        return self.images
 
     @property
     def annotation_roots(self) -> dict[str, str]:
@@ -111,13 +94,14 @@ class SideConfig(DataSetConfig):
         return {**self.roots, **self.annotation_roots}
 
     @property
+    def patterns(self) -> dict[str, str]:
+        """Globs of annotation files by split; empty for all files of a folder."""
+        return {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
+
+    @property
     def globs(self) -> dict[str, str]:
         """Globs of the sources, by root name."""
-        return {
-            f"{s}/annotations": glob
-            for s, uri in self.annotations.items()
-            if (glob := root_and_pattern(uri)[1])
-        }
+        return {f"{split}/annotations": glob for split, glob in self.patterns.items() if glob}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
@@ -126,14 +110,14 @@ class SideConfig(DataSetConfig):
             self.listed_roots, self.access, self.in_order, names.reads
         )
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(JoinedFiles)
-        texts = ReadTexts(self.annotation_roots, self.access)
+        texts = read_sidecar.ReadTexts(self.annotation_roots, self.access)
         if field:  # read files twice, so that the join holds names only
-            name = beam.Map(name_by_field, field).with_output_types(JoinedFiles)
+            name = beam.Map(read_sidecar.name_by_field, field).with_output_types(JoinedFiles)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
         named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
         joined = (files, named) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
-        reader = SideReader(
+        reader = read_sidecar.SideReader(
             self.splitting,
             self.read,
             self.allow_unannotated,
@@ -167,10 +151,9 @@ class SidecarConfig(SideConfig):
     split_fields: ClassVar[None] = None  # only the JSON files show their fields
 
     @property
-    def side_names(self) -> SideNames:
+    def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with JSON files."""
-        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
-        return SideNames(globs, whole=bool(self.join_by))
+        return read_sidecar.SideNames(self.patterns, whole=bool(self.join_by))
 
     @property
     def name_field(self) -> str:
@@ -178,10 +161,10 @@ class SidecarConfig(SideConfig):
         return self.join_by
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
         """The parser of a JSON file."""
         if isinstance(self.layout, TableLayout):
-            return functools.partial(read_values, types=self.layout.types)
+            return functools.partial(read_sidecar.read_values, types=self.layout.types)
         return reader_of_objects(self.layout, self.format)
 
     def options(self) -> dict[str, str]:
@@ -196,16 +179,18 @@ class SidecarConfig(SideConfig):
 
 def reader_of_objects(
     layout: Layout, format: SideFormat | ObjectMap | None
-) -> Callable[[bytes | None], SideSample | Fault]:
+) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
     """Return the parser of a JSON file's objects; it looks at each file if no format is given."""
     if isinstance(format, ObjectMap):
         parse = functools.partial(parse_mapped, objects=format)
     else:
         parse = functools.partial(parse_side_file, format=format)
-    return functools.partial(read_objects, parse=parse, segmentations=layout.reads_segmentations)
+    return functools.partial(
+        read_sidecar.read_objects, parse=parse, segmentations=layout.reads_segmentations
+    )
 
 
-def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
+def add_side_flags(parser: SourceParser, kind: str, features: str) -> tuple[FlagGroup, FlagGroup]:
     """Add the flags of images with an annotation file each.
 
     Args:
@@ -217,8 +202,7 @@ def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGr
         The groups of sources and of records, for more flags.
     """
     annotations = f"folder of {kind} files per split, or a glob; ** matches any number of folders"
-    group = add_sources(
-        parser,
+    group = parser.add_sources(
         images=("DIR", "folder of images or data set per split"),
         annotations=("DIR|GLOB", annotations),
     )
@@ -227,29 +211,27 @@ def add_side_flags(parser: FlagParser, kind: str, features: str) -> tuple[FlagGr
     add_size_flag(group)
     records = parser.group("records (docs/layouts.md)")
     records.text("--features", f"parts of objects to write: {features}", "NAME,NAME")
-    add_class_flags(parser, "default 1")
-    add_drop_flag(parser)
+    parser.add_class_flags("default 1")
+    parser.add_drop_flag()
     return group, records
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     features = f"{', '.join(FEATURES)} (default boxes)"
     group, records = add_side_flags(parser, "JSON", features)
-    group.choice(
-        "--format",
-        "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)",
-        [AUTO, *(known.value for known in SideFormat)],
-    )
+    formats = "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)"
+    group.choice("--format", formats, [AUTO, *(known.value for known in SideFormat)])
     add_object_flags(group)
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)
-    records.several(
-        "--fields",
-        "fields to write as features instead of objects, such as a.b=int64: int64, float or bytes;"
-        " add [] for lists (default: write objects)",
-        "PATH=TYPE,...",
-    )
+    add_fields_flag(records, "fields to write as features, such as a.b=int64", "objects")
+
+
+def add_fields_flag(group: FlagGroup, fields: str, otherwise: str) -> None:
+    """Add the flag of fields to write; `fields` says of what, `otherwise` what is the default."""
+    types = "int64, float or bytes; add [] for lists"
+    group.several("--fields", f"{fields}: {types} (default: write {otherwise})", "PATH=TYPE,...")
 
 
 def add_object_flags(group: FlagGroup) -> None:
@@ -303,11 +285,8 @@ def detection_of(flags: argparse.Namespace, known: Collection[str]) -> Detection
     features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in known]:
         raise ValueError(f"features must be of {', '.join(known)}, got {unknown[0]!r}: omit it")
-    return DetectionLayout(
-        on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
-        features=features,
-        first_label=first_label_of(flags, 1),
-    )
+    first_label = first_label_of(flags, 1)
+    return config_of(DetectionLayout, flags, features=features, first_label=first_label)
 
 
 def fields_layout_of(flags: argparse.Namespace, unused: Sequence[str]) -> TableLayout:
@@ -337,21 +316,11 @@ def refuse_flags(
             raise ValueError(f"{name} must come {comes}, got {got}: {remedy}")
 
 
-def side_fields(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `SideConfig` but for the layout."""
-    return {
-        "images": parse_per_split("images", flags.images, bare=flags.split),
-        "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
-        "allow_unannotated": flags.allow_unannotated,
-    }
-
-
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
-        **side_fields(flags),
+        **paths_of(flags, "images", "annotations"),
         "format": format_of(flags),
-        "join_by": flags.join_by or "",
         "layout": layout_of(flags),
     }
 

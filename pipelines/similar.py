@@ -3,7 +3,6 @@
 import functools
 import importlib
 import io
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from apache_beam.pvalue import AsList
 
-from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OUR_LOGGERS, PIPELINES, FlagParser, main, say
-from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set, shard_job_of
-from beam_tfrec.pipelines.run import check_sources, showing_progress, warn_of_pillow
+from beam_tfrec.pipelines import cli, engines
+from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set
+from beam_tfrec.pipelines.run import check_sources, showing_progress, start, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
 from beam_tfrec.transforms.output_files import create_or_compare
@@ -57,9 +55,8 @@ class SimilarConfig:
         """Refuse options that do not fit together."""
         output, layout = self.source.output, self.source.layout
         if not 0 <= self.distance <= MAX_DISTANCE:
-            raise ValueError(
-                f"distance must be 0 to {MAX_DISTANCE}, got {self.distance}: correct it"
-            )
+            what = f"0 to {MAX_DISTANCE}, got {self.distance}"
+            raise ValueError(f"distance must be {what}: correct it")
         if self.max_cluster < 2:
             raise ValueError(f"max_cluster must be 2 or more, got {self.max_cluster}: correct it")
         if not output.endswith(_END):
@@ -68,15 +65,15 @@ class SimilarConfig:
             raise ValueError(f"similar compares whole images, got layout {layout.name}: omit it")
 
 
-def parser() -> FlagParser:
+def parser() -> cli.FlagParser:
     """Return the parser of this command's own flags."""
-    found = FlagParser(
+    found = cli.FlagParser(
         "similar",
         "Find images that are near copies of others, at any size, also mirrored, and write a table"
         " of all images with their clusters. Exit code 0, with or without copies.",
         epilog="Flags of a source: beam-tfrec SOURCE --help. Those of shards are refused.",
     )
-    images = [name for name in PIPELINES if name not in ("arrays", "records")]
+    images = [name for name in cli.PIPELINES if name not in ("arrays", "records")]
     found.path("source", f"one of {', '.join(images)}, with its flags", "SOURCE", choices=images)
     group = found.group("near copies (docs/similar.md)")
     group.text("--output", "file to write; it must not exist", "FILE.parquet", required=True)
@@ -107,7 +104,7 @@ def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
     """Build the graph: samples from the source, hashes from their photos, one table."""
     source = config.source
     read, _ = read_data_set(root, source)
-    hashed = read.samples | "HashImages" >> HashImages(shard_job_of(source, None), source.limits)
+    hashed = read.samples | "HashImages" >> HashImages(source.shard_job(), source.limits)
     configs = root | "Config" >> beam.Create([config], reshuffle=False)
     write = beam.Map(write_similar, AsList(hashed), AsList(read.rejected)).with_output_types(Any)
     written: beam.PCollection[Any] = configs | "WriteSimilar" >> write
@@ -159,9 +156,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    for name in OUR_LOGGERS if config.source.quiet else ():
-        logging.getLogger(name).setLevel(logging.ERROR)
-    options = engines.checked_options(beam_args, config.source.uris)
+    options = start(config.source, beam_args)
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("similar must come without dry_run and template_location: omit them")
     source = config.source.completed()
@@ -180,8 +175,8 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
         engines.run_graph(graph, options)
     data = read_uri(source.output, source.access)
     for line in summarize(pq.read_table(pa.BufferReader(data)), source.output):
-        say(line)
-    say(f"  pictures: {join_uri(root, _page_name(name))}")
+        cli.say(line)
+    cli.say(f"  pictures: {join_uri(root, _page_name(name))}")
 
 
 def summarize(table: pa.Table, output: str) -> Iterator[str]:
@@ -212,4 +207,4 @@ def run(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main("similar")
+    cli.main("similar")

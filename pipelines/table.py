@@ -7,14 +7,11 @@ from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
-    add_class_flags,
-    add_drop_flag,
+    SourceParser,
     add_size_flag,
-    add_sources,
     first_label_of,
     parse_per_split,
     parse_size,
@@ -24,6 +21,7 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap
 from beam_tfrec.schemas.columns import FORMATS, PARQUET, format_of, is_table_file, root_and_pattern
+from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
@@ -89,19 +87,15 @@ class TableConfig(StagingConfig):
         layout = self.layout
         if isinstance(layout, TableLayout) and self.objects_column:
             if named := (*layout.label_columns, *layout.types, *layout.sequence_columns):
-                raise ValueError(
-                    "objects_column must come without label_column, types and sequence, got"
-                    f" {self.objects_column!r} and {named[0]!r}: leave one of them out"
-                )
+                what = "objects_column must come without label_column, types and sequence"
+                got = f"{self.objects_column!r} and {named[0]!r}"
+                raise ValueError(f"{what}, got {got}: leave one of them out")
             layout = self.detection
         elif isinstance(layout, TableLayout):
             layout = replace(layout, with_image=bool(self.image_column))
         object.__setattr__(self, "layout", layout)
         check_splits_named("image_root", self.image_root, "--table", self.given)
-        if self.max_cell_bytes < 1:
-            raise ValueError(
-                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
-            )
+        require_at_least(1, max_cell_bytes=self.max_cell_bytes)
         super().__post_init__()
         if not self._may_be_parquet:
             self.refuse_unused()
@@ -145,9 +139,7 @@ class TableConfig(StagingConfig):
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
         folders |= {name.rpartition("/")[0]: uri for name, (uri, _) in self.table_folders.items()}
         for_all = self.image_root.get("", "")
-        return {
-            split: self.image_root.get(split, for_all) or folders[split] for split in self.given
-        }
+        return {s: self.image_root.get(s, for_all) or folders[s] for s in self.given}
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -168,10 +160,8 @@ class TableConfig(StagingConfig):
     def check_since(self) -> None:
         """Refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
-            raise ValueError(
-                "since must come with key_column where tables are given as files:"
-                " name the column, or give from the first day on a folder or glob"
-            )
+            what = "since must come with key_column where tables are given as files"
+            raise ValueError(f"{what}: name the column, or a folder or glob from the first day on")
 
     def completed(self) -> Self:
         """Return a copy with the columns of images, classes and objects that a schema names.
@@ -237,35 +227,33 @@ class TableConfig(StagingConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
         piece_bytes = _PIECE_BYTES if self.stores_images else 0
-        plan = PlanTables(
-            self.table_files, self.table_folders, self.access, self.in_order, piece_bytes
-        )
-        pieces, tallies = root | "PlanTables" >> plan
-        layout = self.layout
+        of_tables = self.table_files, self.table_folders, self.access, self.in_order, piece_bytes
+        pieces, tallies = root | "PlanTables" >> PlanTables(*of_tables)
+        layout = self.layout if isinstance(self.layout, TableLayout) else TableLayout()
         reader = TableReader(
             self.splitting,
             self.access,
             self.image_column,
             self.roots,
-            layout.label_columns if isinstance(layout, TableLayout) else (),
+            layout.label_columns,
             self.key_column,
-            layout.sequence_columns if isinstance(layout, TableLayout) else (),
+            layout.sequence_columns,
             self.max_cell_bytes,
             ObjectMap(self.objects_column, box_format=self.box_format),
             self.stores_images,
             None if self.plan else self.staging,
             bool(self.label_file),
         )
-        listing = None
         read = pieces | "ReadTable" >> self.samples_step(reader)
         if self.image_column and not self.stores_images:
             listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
-        return read._replace(listing=listing, tallies=tallies)
+            read = read._replace(listing=listing)
+        return read._replace(tallies=tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        options = super().options()
-        options |= {"image_column": self.image_column, "key_column": self.key_column}
+        columns = {"image_column": self.image_column, "key_column": self.key_column}
+        options = super().options() | columns
         if self.stores_images:
             options |= {"images": "in cells", "objects_column": self.objects_column}
         if self.box_format is not BoxFormat.XYWH:
@@ -291,27 +279,23 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         raise ValueError(f"tables of {split} must be a list of paths, got {uris!r}: give one")
     others = [uri for uri in uris if not is_table_file(uri)]
     if odd := [uri for uri in others if uri.lower().endswith(_OTHER_FILES)]:
-        raise ValueError(
-            f"tables of {split} must be files that end in {', '.join(FORMATS)}, got {odd[0]!r}:"
-            " write it as one of these, or end the path of a folder with a slash"
-        )
+        what = f"files that end in {', '.join(FORMATS)}, got {odd[0]!r}"
+        remedy = "write it as one of these, or end the path of a folder with a slash"
+        raise ValueError(f"tables of {split} must be {what}: {remedy}")
     if others and len(uris) > 1:
-        raise ValueError(
-            f"tables of {split} must be {', '.join(FORMATS)} files, or one folder or glob, got"
-            f" {others[0]!r} among {len(uris)}: give a glob that matches all, in quotes"
-        )
+        what = f"{', '.join(FORMATS)} files, or one folder or glob"
+        got = f"{others[0]!r} among {len(uris)}: give a glob that matches all, in quotes"
+        raise ValueError(f"tables of {split} must be {what}, got {got}")
     names = [split_uri(uri)[1] for uri in uris]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(
-            f"tables of {split} must have different names, since keys of rows begin with them,"
-            f" got {repeated[0]!r} twice: rename one, or give the folder above them"
-        )
+        what = f"different names, since keys of rows begin with them, got {repeated[0]!r} twice"
+        raise ValueError(f"tables of {split} must have {what}: rename one, or give their folder")
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layout."""
     tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob"
-    group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
+    group = parser.add_sources("sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
     image = "column that names or holds each row's image (default: by the schema of Parquet)"
     group.text("--image_column", image, "COLUMN")
     below = "folder of images or data set, per split or for all (default: the table's folder)"
@@ -322,7 +306,8 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--types", f"{types} (default: from all cells)", "COLUMN=TYPE,...")
     largest = "largest cell of Parquet, or row of other tables; a larger one rejects its row"
     default = f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB"
-    group.text("--max_cell_bytes", f"{largest}, or ends a CSV run", "SIZE", default, rare=True)
+    largest += ", or ends a CSV run"
+    group.text("--max_cell_bytes", largest, "SIZE", default=default, rare=True)
     objects = "column of boxes and classes; makes records of the layout detection (default: by the"
     group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
     numbers = "numbers of a box in px, or with rel_ as fractions (default xywh)"
@@ -332,24 +317,17 @@ def add_flags(parser: FlagParser) -> None:
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"
     group.several("--sequence", steps, "COLUMN,...", rare=True)
-    add_class_flags(parser, "default 0; with objects 1")
-    add_drop_flag(parser, rare=True)
+    parser.add_class_flags("default 0; with objects 1")
+    parser.add_drop_flag(rare=True)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "tables": parse_several_per_split("table", flags.table, bare=flags.split),
-        "image_column": flags.image_column or "",
         "image_root": parse_per_split("image_root", flags.image_root),
-        "key_column": flags.key_column or "",
         "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
-        "objects_column": flags.objects_column or "",
-        "box_format": flags.box_format or BoxFormat.XYWH,
-        "detection": DetectionLayout(
-            on_size_mismatch=flags.on_size_mismatch or SizeMismatch.AUTO,
-            first_label=first_label_of(flags, 1),
-        ),
+        "detection": config_of(DetectionLayout, flags, first_label=first_label_of(flags, 1)),
         "layout": TableLayout(
             types=parse_types(flags.types),
             label_columns=tuple(flags.label_column),

@@ -11,65 +11,45 @@ from collections.abc import Sequence
 
 import msgspec
 
-from beam_tfrec.pipelines.cli import (
-    SETS_OR_FILES,
-    FlagParser,
-    add_reading_flags,
-    main,
-    parse_several_per_split,
-    reading_access,
-    say,
-)
+from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.faults import EXIT_DAMAGE, bytes_text, counted
 from beam_tfrec.transforms.storage import is_local, join_uri, open_storage, read_uri
 from beam_tfrec.transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
 
 
-def parser() -> FlagParser:
+def parser() -> cli.FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser(
+    found = cli.FlagParser(
         "verify",
         "Check data sets of beam-tfrec against their manifests, and any other TFRecord files by"
         " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
         " for each finding that names file, record, key and byte.",
     )
-    found.path("paths", SETS_OR_FILES, nargs="+")
+    found.path("paths", cli.SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
-    group.switch(
-        "--deep",
-        "read every byte of remote data sets, instead of the sizes and checksums that the store"
-        " lists; compare the SHA-256 of shards and images, too; decode images in other files"
-        " (default: off)",
-    )
-    group.several(
-        "--sources",
-        "folder of images, for each split or for all: compare hashes of these source files with"
-        " the index (default: do not)",
-        "[SPLIT=]DIR",
-    )
+    deep = "read every byte of remote data sets too, and compare the SHA-256 of shards and images;"
+    group.switch("--deep", f"{deep} decode images in other files")
+    sources = "folder of images, for each split or for all: compare their hashes with the index"
+    group.several("--sources", sources, "[SPLIT=]DIR")
     group.number("--workers", "shards or files to read at once (default: one per core)")
-    group.text(
-        "--runner",
-        "run as a job of this Beam runner, such as DataflowRunner, FlinkRunner or PrismRunner,"
-        " with Beam's own flags; remote workers leave the result in --temp_location (default:"
-        " run in this process, without Beam)",
-        "NAME",
-    )
-    add_reading_flags(found)
+    runner = "run on this Beam runner, with Beam's own flags; workers leave the result in"
+    unset = "default: run in this process, without Beam"
+    group.text("--runner", f"{runner} --temp_location ({unset})", "NAME")
+    cli.add_reading_flags(found)
     return found
 
 
 def configure(argv: Sequence[str]) -> VerifyConfig:
     """Return the configuration that the flags ask for."""
     flags = parser().parse_args(argv)
-    sources = parse_several_per_split("sources", flags.sources)
+    sources = cli.parse_several_per_split("sources", flags.sources)
     uris = [*flags.paths, *(uri for given in sources.values() for uri in given)]
     return VerifyConfig(
         paths=tuple(flags.paths),
         deep=flags.deep,
         sources=sources,
         workers=flags.workers,
-        access=reading_access(flags, uris),
+        access=cli.reading_access(flags, uris),
     )
 
 
@@ -89,10 +69,10 @@ def verify(config: VerifyConfig) -> bool:
 def say_found(found: Report, seconds: float) -> bool:
     """Print findings, notes and speed; return whether there are findings."""
     for line in (*found.lines(), *found.notes):
-        say(line)
+        cli.say(line)
     wrong = sum(found.counts.values())
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
-    say(
+    cli.say(
         f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
         f" {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}:"
         f" {counted(wrong, 'finding') if wrong else 'all is well'}"
@@ -130,10 +110,8 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     if given and is_local(given):
         open_storage(given).require_folder()
     if not given and not engines.runs_workers_here(options):
-        raise ValueError(
-            f"temp_location must be given for {engines.runner_of(options)}, since its workers"
-            " write the result there, got none: add a folder or URI that they and this machine see"
-        )
+        what = f"temp_location must be given for {engines.runner_of(options)}, got none"
+        raise ValueError(f"{what}: add a place for the result that workers and this machine see")
     find_sets_and_files(config, Report())
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:
         result = join_uri(given or spare, name)
@@ -144,4 +122,4 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
 
 
 if __name__ == "__main__":
-    main("verify")
+    cli.main("verify")

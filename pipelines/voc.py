@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
+from beam_tfrec.pipelines.cli import main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_same_splits
-from beam_tfrec.pipelines.flags import parse_splits
+from beam_tfrec.pipelines.flags import SourceParser, parse_splits, paths_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of, side_fields
+from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
-from beam_tfrec.schemas.columns import root_and_pattern
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.sources.join_files import NameList
@@ -44,10 +42,9 @@ class VocConfig(SideConfig):
         if self.segmentation:
             check_same_splits(images=self.images, segmentation=self.segmentation)
         if {*map(len, self.segmentation.values())} not in (set(), {1}, {2}):
-            raise ValueError(
-                "segmentation must be one or two folders, and as many for each split, got"
-                f" {dict(self.segmentation)}: give that of classes, then that of objects"
-            )
+            what = "segmentation must be one or two folders, and as many for each split"
+            remedy = "give that of classes, then that of objects"
+            raise ValueError(f"{what}, got {dict(self.segmentation)}: {remedy}")
         super().__post_init__()
 
     @property
@@ -73,12 +70,11 @@ class VocConfig(SideConfig):
     @property
     def side_names(self) -> SideNames:
         """The rule that pairs images with XML files."""
-        globs = {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
         lists = {
             split: NameList(uri, parse_image_set, self.access)
             for split, uri in self.image_sets.items()
         }
-        return SideNames(globs, suffix=".xml", lists=lists, masks=self.masks)
+        return SideNames(self.patterns, suffix=".xml", lists=lists, masks=self.masks)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:
@@ -95,7 +91,7 @@ class VocConfig(SideConfig):
         return super().options() | own
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
     group, _ = add_side_flags(parser, "XML", f"{', '.join(_FEATURES)} (default: all there are)")
     lists = "folder of a list of images for each of --splits, as train.txt (default: all images)"
@@ -113,19 +109,16 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
         ValueError: when `image_sets` has no splits, or folders name splits too.
     """
     pngs = parse_several_per_split("segmentation", flags.segmentation, bare=flags.split)
-    layout = detection_of(flags, _FEATURES)
-    fields = {**side_fields(flags), "offset_px": int(flags.voc_offset), "layout": layout}
-    fields["segmentation"] = pngs
+    fields: dict[str, Any] = {**paths_of(flags, "images", "annotations"), "segmentation": pngs}
+    fields |= {"offset_px": int(flags.voc_offset), "layout": detection_of(flags, _FEATURES)}
     if not flags.image_sets:
         return fields
     folders = [*fields["images"], *fields["annotations"], *pngs]
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     if not splits or shares or {*folders} != {flags.split}:
-        raise ValueError(
-            f"image_sets must come with splits, and with folders without SPLIT=, got splits"
-            f" {flags.splits!r} and folders of {' and '.join(folders)}: give such as --splits"
-            " train,val"
-        )
+        what = "image_sets must come with splits, and with folders without SPLIT="
+        got = f"splits {flags.splits!r} and folders of {' and '.join(folders)}"
+        raise ValueError(f"{what}, got {got}: give such as --splits train,val")
     flags.splits = None  # they are given by the lists, not by a field of samples
     for name in ("images", "annotations", "segmentation"):
         fields[name] = {split: uri for uri in fields[name].values() for split in splits}

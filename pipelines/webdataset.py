@@ -9,23 +9,12 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from beam_tfrec.pipelines.cli import FlagParser, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_drop_flag, add_size_flag, add_sources
+from beam_tfrec.pipelines import sidecar
+from beam_tfrec.pipelines.cli import main, parse_several_per_split
+from beam_tfrec.pipelines.flags import SourceParser, add_size_flag
 from beam_tfrec.pipelines.folder import add_layout_flags
 from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.pipelines.sidecar import (
-    AUTO,
-    FEATURES,
-    MAPPED_FEATURES,
-    add_object_flags,
-    detection_of,
-    fields_layout_of,
-    format_of,
-    reader_of_objects,
-    refuse_flags,
-)
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.annotations.object_maps import ObjectMap
 from beam_tfrec.schemas.annotations.side_files import SideFormat
@@ -35,15 +24,9 @@ from beam_tfrec.schemas.layouts.classification import ClassificationLayout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES, TAR
+from beam_tfrec.transforms.sources import read_tar
 from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
-from beam_tfrec.transforms.sources.read_tar import (
-    DECOMPRESSORS,
-    REFUSED,
-    TarReader,
-    TarSource,
-    plan_tars,
-)
 from beam_tfrec.transforms.storage import split_uri
 
 _RANGE = re.compile(r"\{([0-9]{1,6})\.\.([0-9]{1,6})\}")
@@ -68,24 +51,19 @@ class WebdatasetConfig(StagingConfig):
     source_flag: ClassVar[str] = "--shards"
     staged_root: ClassVar[str] = STAGED_IMAGES
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.shards)
-
     @functools.cached_property
-    def sources(self) -> dict[str, TarSource]:
+    def sources(self) -> dict[str, read_tar.TarSource]:
         """The folders of tar files by root name."""
-        found: dict[str, TarSource] = {}
+        found: dict[str, read_tar.TarSource] = {}
         for split, uris in self.shards.items():
             folders: dict[str, set[str]] = {}
             for uri in (each for given in uris for each in expand_braces(given)):
                 folder, pattern = root_and_pattern(uri)
-                if not pattern and uri.lower().endswith((TAR, *DECOMPRESSORS)):
+                if not pattern and uri.lower().endswith((TAR, *read_tar.DECOMPRESSORS)):
                     folder, pattern = split_uri(uri)
                 folders.setdefault(folder, set()).add(pattern)
             for number, (folder, patterns) in enumerate(folders.items()):
-                source = TarSource(split, number, folder, frozenset(patterns))
+                source = read_tar.TarSource(split, number, folder, frozenset(patterns))
                 found[f"{split}/tars/{number}"] = source
         return found
 
@@ -103,19 +81,19 @@ class WebdatasetConfig(StagingConfig):
         """Build the part of the graph that reads samples from headers of tar files."""
         types = self.layout.types if isinstance(self.layout, TableLayout) else None
         has_objects = isinstance(self.layout, DetectionLayout)
-        read = reader_of_objects(self.layout, self.format) if has_objects else None
+        read = sidecar.reader_of_objects(self.layout, self.format) if has_objects else None
         staging = None if self.plan else self.staging
-        reader = TarReader(
+        reader = read_tar.TarReader(
             self.splitting, self.sources, self.access, types, self.label_file, read, staging
         )
-        plan = functools.partial(plan_tars, sources=self.sources)
+        plan = functools.partial(read_tar.plan_tars, sources=self.sources)
         planned = root | "PlanTars" >> ListFiles(self.listed_roots, self.access, plan=plan)
         read = planned.pieces | "ReadTars" >> self.samples_step(reader)
         return read._replace(tallies=planned.tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        format = {"format": self.format.value if self.format else AUTO}
+        format = {"format": self.format.value if self.format else sidecar.AUTO}
         is_read = isinstance(self.layout, DetectionLayout)
         return super().options() | (format if is_read else {})
 
@@ -131,8 +109,8 @@ def expand_braces(uri: str) -> list[str]:
     Raises:
         ValueError: when a range does not ascend, or the compression of a file is not supported.
     """
-    if uri.lower().endswith(REFUSED):
-        supported = ", ".join((TAR, *DECOMPRESSORS))
+    if uri.lower().endswith(read_tar.REFUSED):
+        supported = ", ".join((TAR, *read_tar.DECOMPRESSORS))
         raise ValueError(f"shards must be {supported} files, got {uri!r}: decompress them")
     found = _RANGE.search(uri)
     if found is None:
@@ -145,24 +123,22 @@ def expand_braces(uri: str) -> list[str]:
     return [name for number in numbers for name in expand_braces(f"{before}{number}{after}")]
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source and its layouts."""
     shards = "tar files per split: names with {000..146}, folders or quoted globs, one or more"
-    add_sources(parser, "sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
+    parser.add_sources("sources (docs/webdataset.md)", shards=("FILE|GLOB|DIR", shards))
     group = add_layout_flags(parser, None)
-    group.several(
-        "--fields",
-        "members and fields of .json to write as features instead of classes, such as"
-        " txt=bytes,a.b=int64: int64, float or bytes; add [] for lists (default: write .cls)",
-        "PATH=TYPE,...",
-    )
+    fields = "members and fields of .json to write as features, such as txt=bytes,a.b=int64"
+    sidecar.add_fields_flag(group, fields, ".cls")
     objects = "write the objects of .json: LabelMe's, SA-1B's, or auto to look at each"
-    group.choice("--format", objects, [AUTO, *(known.value for known in SideFormat)], rare=True)
-    add_object_flags(group)
-    parts = f"with --format, parts of objects: {', '.join(FEATURES)} (default boxes)"
+    group.choice(
+        "--format", objects, [sidecar.AUTO, *(known.value for known in SideFormat)], rare=True
+    )
+    sidecar.add_object_flags(group)
+    parts = f"with --format, parts of objects: {', '.join(sidecar.FEATURES)} (default boxes)"
     group.text("--features", parts, "NAME,NAME", rare=True)
     add_size_flag(group)
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def layout_of(flags: argparse.Namespace) -> Layout:
@@ -172,20 +148,22 @@ def layout_of(flags: argparse.Namespace) -> Layout:
         ValueError: when flags exclude each other.
     """
     if flags.format or flags.objects:
-        refuse_flags(flags, ("layout", "dtype", "fields"), "without format and objects")
-        return detection_of(flags, MAPPED_FEATURES if flags.objects else FEATURES)
+        sidecar.refuse_flags(flags, ("layout", "dtype", "fields"), "without format and objects")
+        return sidecar.detection_of(
+            flags, sidecar.MAPPED_FEATURES if flags.objects else sidecar.FEATURES
+        )
     objects_only = "features", "on_size_mismatch", "max_dropped"
     remedy = "add --format auto or --objects, or leave it out"
-    refuse_flags(flags, objects_only, "with format or objects", remedy)
+    sidecar.refuse_flags(flags, objects_only, "with format or objects", remedy)
     unused = ("layout", "dtype", "label_file", "first_label")
-    return fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
+    return sidecar.fields_layout_of(flags, unused) if flags.fields else classified_layout_of(flags)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "shards": parse_several_per_split("shards", flags.shards, bare=flags.split),
-        "format": format_of(flags),
+        "format": sidecar.format_of(flags),
         "layout": layout_of(flags),
     }
 

@@ -6,11 +6,10 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from beam_tfrec.pipelines.cli import FlagParser, main
-from beam_tfrec.pipelines.data_set import build as build
-from beam_tfrec.pipelines.flags import add_drop_flag, add_source_file, first_label_of, parse_splits
+from beam_tfrec.pipelines.cli import config_of, main
+from beam_tfrec.pipelines.flags import SourceParser, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
 from beam_tfrec.schemas.annotations.coco_objects import Fault
@@ -189,6 +188,19 @@ class YoloConfig(SideConfig):
         segmentations = self.layout.reads_segmentations
         return functools.partial(_read_labels, parse=parse, segmentations=segmentations)
 
+    def completed(self) -> Self:
+        """Return a copy with what the sources show.
+
+        Raises:
+            RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
+        """
+        for split, images in self.sources.items():
+            if is_local(images.root) and not (self.trust_manifest or os.path.isdir(images.root)):
+                what = f"{split} leads to {images.root}, which is not there"
+                remedy = f"correct {split} or path in it, or give --folder in place of path"
+                raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
+        return super().completed()
+
     def samples_step(self, reader: Callable) -> ReadSamples:
         """Return the step that reads samples, with the classes of the data.yaml."""
         return replace(super().samples_step(reader), labels=self.labels)
@@ -250,17 +262,16 @@ def _found(folder: str, text: str, access: Access) -> str:
     return path if any(True for _ in listed) else join_below(folder, text.removeprefix("../"))
 
 
-def add_flags(parser: FlagParser) -> None:
+def add_flags(parser: SourceParser) -> None:
     """Add the flags of the source."""
-    group = add_source_file(parser, "data", "data.yaml of the data set")
+    group = parser.add_sources(file=("--data", "data.yaml of the data set"))
     folder = "folder of the data set (default: path in data.yaml, else the folder of data.yaml)"
     group.text("--folder", folder, "DIR")
     features = f"parts of objects to write: {', '.join(_FEATURES)} (default boxes, keypoints)"
     parser.group("records (docs/layouts.md)").text("--features", features, "NAME,NAME")
     classes = parser.group("classes", rare=True)
     classes.number("--first_label", "number of the first class (default 1)")
-    parser.set_defaults(on_size_mismatch=None)
-    add_drop_flag(parser)
+    parser.add_drop_flag()
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
@@ -268,9 +279,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
     if not shares and flags.split_by == "given":
         flags.splits = None  # they are keys of data.yaml, not values of a field
-    access = Access(flags.anonymous, flags.billing_project or "")
-    layout = replace(detection_of(flags, _FEATURES), first_label=first_label_of(flags, 1))
-    return read_data(flags.data, splits, flags.folder or "", access) | {"layout": layout}
+    fields = read_data(flags.data, splits, flags.folder or "", config_of(Access, flags))
+    return fields | {"layout": detection_of(flags, _FEATURES)}
 
 
 COMMAND = Command("yolo", YoloConfig, add_flags, fields_of, "--data coco8/data.yaml")

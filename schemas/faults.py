@@ -5,15 +5,17 @@ exception with the text of `fault_line`; its code decides the command's exit cod
 without image or category stop the run too, unless they may be dropped.
 """
 
+import difflib
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from beam_tfrec.schemas.tfrecord import is_array_record
 
+_CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a word that is cut off
 # Only at the end of a line: a file's name may hold such words too.
 _RUNNER_SUFFIX = re.compile(r" ?\[while running '[^']*'\]\s*$", re.MULTILINE)
 
@@ -240,6 +242,16 @@ def fault_line(code: str, where: str, what: str, remedy: str) -> str:
     if code not in FAULTS:
         raise ValueError(f"code must be one of FAULTS, got {code!r}")
     return printable(f"{code} {where}: {what}; {remedy}")
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for an unknown word: the known one that may be meant, or another remedy.
+
+    >>> did_you_mean("stratifed", ["stratified"], "omit it"), did_you_mean("a", ["b"], "omit it")
+    ('did you mean stratified?', 'omit it')
+    """
+    close = difflib.get_close_matches(word, [*known], n=1, cutoff=_CLOSE)
+    return f"did you mean {close[0]}?" if close else otherwise
 
 
 def require_at_least(least: int, **numbers: float | None) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import did_you_mean, fault_line
 
 if TYPE_CHECKING:  # only runs with tables and stratified ones need numpy
     from numpy.typing import NDArray
@@ -128,29 +128,24 @@ class Splitting:
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
         if not self.by:
-            raise ValueError(
-                "split_by must not be empty, got '': give given, hash, stratified or a field"
-            )
-        if self.is_drawn != bool(self.shares):
-            raise ValueError(
-                "splits must have shares if split_by is hash or stratified, and only then, got"
-                f" split_by {self.by!r} and shares of {[*self.shares] or 'none'}: give for example"
-                " --split_by hash --splits train=90,val=10"
-            )
+            raise ValueError("split_by must not be empty, got '': give hash, stratified or a field")
+        if self.is_drawn and not self.shares:
+            what = "splits must have shares with split_by hash or stratified, got none"
+            raise ValueError(f"{what}: give such as --splits train=90,val=10")
+        if self.shares and not self.is_drawn:
+            what = f"splits with shares need split_by hash or stratified, got {self.by!r}"
+            remedy = did_you_mean(self.by, (HASH, STRATIFIED), "add --split_by hash")
+            raise ValueError(f"{what}: {remedy}")
         for split, share in self.shares.items():
             if share <= 0:
                 raise ValueError(f"splits must have positive shares, got {split}={share}: raise it")
         if self.names and (self.is_given or self.is_drawn):
             raise ValueError(f"splits without shares need split_by FIELD, got {self.by!r}: name it")
         if not self.is_drawn and (self.group_by or self.seed):
-            raise ValueError(
-                f"group_by and split_seed need split_by hash or stratified, got {self.by!r}: leave"
-                " them out"
-            )
+            what = f"group_by and split_seed need split_by hash or stratified, got {self.by!r}"
+            raise ValueError(f"{what}: leave them out")
         if self.by != STRATIFIED and self.stratify_by != CLASS:
-            raise ValueError(
-                f"stratify_by needs split_by stratified, got {self.by!r}: leave it out"
-            )
+            raise ValueError(f"stratify_by needs split_by stratified, got {self.by!r}: omit it")
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 
@@ -311,7 +306,8 @@ class Splitting:
         value = fields.get(name, "")
         if not value.strip():
             what = f"{name} decides its split and has no value"
-            remedy = "give every sample one, or split without it"
+            ways = (HASH, STRATIFIED) if name == self.by else ()
+            remedy = did_you_mean(name, ways, "give every sample one, or split without it")
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return value
 

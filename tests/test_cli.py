@@ -90,11 +90,6 @@ LISTED = [f"{', '.join(names)}; see --help" for names in (cli.COMMANDS, cli.PIPE
     ("words", "line"),
     [
         (["plan", "verify"], "unknown command 'verify'; give one of " + LISTED[1]),
-        (
-            ["doctor", "coco"],
-            "doctor was removed; run the command with --plan, which checks sources, output and"
-            " credentials",
-        ),
         (["a\n\u202e"], "unknown command 'a\\n\\u202e'; give one of " + LISTED[0]),
         (["coc"], "unknown command 'coc'; did you mean coco?"),
         (["help"], "unknown command 'help'; did you mean --help?"),

@@ -15,6 +15,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.transforms.shard_table import Sharding
 from tests.coco_command import (
@@ -174,7 +175,7 @@ def test_build_in_a_users_pipeline(
     sources = make_coco(9)
     sharding = Sharding(num_shards={"": 2})
     with test_pipeline() as pipeline:
-        manifests = coco.build(pipeline, config_of(sources, tmp_path / "out", sharding=sharding))
+        manifests = build(pipeline, config_of(sources, tmp_path / "out", sharding=sharding))
         records = manifests | "CountRecords" >> beam.FlatMap(records_of_shards)
         assert_that(records, equal_to([5, 4]))
     check_committed(tmp_path / "out")

@@ -55,7 +55,7 @@ def test_commands_parse(page: Path) -> None:
         if name in {*PIPELINES, *COMMANDS} and arguments != ["--help"]:
             check_command(name, arguments)
         else:
-            assert name in {"SOURCE", "COMMAND", *PIPELINES, "doctor"}, name
+            assert name in {"SOURCE", "COMMAND", *PIPELINES}, name
 
 
 def check_command(name: str, arguments: list[str]) -> None:

@@ -32,7 +32,7 @@ from tests.conftest import coco_dict, jpeg_bytes, rounds
 from tests.invariants import check_output, data_files, files_of
 
 NUM_IMAGES, NUM_SHARDS = 300, 150
-INTERRUPTED = re.compile(r"interrupted; at least (\d+) of (\d+) shards done; run again to resume")
+INTERRUPTED = re.compile(r"interrupted; (\d+) of (\d+) shards done; run again to resume")
 
 
 class Job(NamedTuple):

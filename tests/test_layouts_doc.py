@@ -10,6 +10,7 @@ import apache_beam as beam
 import pytest
 
 from beam_tfrec.pipelines import coco, folder
+from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.schemas.features import FeatureSpec
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.groups import OF_PNGS
@@ -44,7 +45,7 @@ def test_the_example_layout_runs(
     """Each picture has two objects; the first is a person."""
     sources, out = make_coco(3), tmp_path / "out"
     with test_pipeline() as root:
-        coco.build(root, config_of(sources, out, people))
+        build(root, config_of(sources, out, people))
     manifest = check_committed(out)
     assert (manifest["layout"], manifest["splits"]["train"]["records"]) == ("people", 3)
     photos = {path.read_bytes() for path in sources[0].iterdir()}

@@ -58,7 +58,7 @@ def test_file_uris(sources: Sources, tmp_path: Path) -> None:
     [
         (
             {"images": "train.json", "annotations": "train-images"},
-            "train-images: is a folder, and train.json is a file; swap the two",
+            "train-images: a directory, not a file; give the path of a file",
         ),
         ({"output": "train.py"}, "train.py: is a file; give a folder"),
     ],

@@ -58,6 +58,8 @@ def plan_then_run(
     ended = run_pipeline(run, *asked)
     assert ended.code == 0, ended.err
     manifest = check_committed(folder / "out")
+    files = [path.name for path in (folder / "out").rglob("*") if path.is_file()]
+    assert plan["written_files"] == len({*files} - {"duplicates.jsonl"})  # needs the contents
     assert sorted(plan["splits"]) == sorted(manifest["splits"])
     for name, made in manifest["splits"].items():
         expected = plan["splits"][name]

@@ -11,6 +11,7 @@ from apache_beam.metrics import MetricsFilter
 
 from beam_tfrec.pipelines import coco
 from beam_tfrec.pipelines import run as runner
+from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.transforms import builders
 from beam_tfrec.transforms.progress import PROGRESS
 from tests.children import builders_of
@@ -91,7 +92,7 @@ def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Pa
     for _ in range(2):  # every shard is made, then kept
         (out / "manifest.json").unlink(missing_ok=True)
         pipeline = beam.Pipeline(runner="FnApiRunner")
-        coco.build(pipeline, coco.COMMAND.configure(given)[0])
+        build(pipeline, coco.COMMAND.configure(given)[0])
         result = pipeline.run()
         result.wait_until_finish()
         counters = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]

@@ -265,7 +265,7 @@ COCO = "coco --images i --annotations a --layout keras --output"
         (f"{GIVEN} --distanse 4", "unknown argument '--distanse'"),
         (f"similar {COCO} a.parquet", "similar compares whole images, got layout keras"),
         ("similar table --table a.csv --output a.parquet", "similar needs images"),
-        (f"{COCO} o --drop_similar s.parquet", "needs an image a record, got layout keras"),
+        (f"{COCO} o --drop_similar s.parquet", "needs whole images, got keras"),
     ],
 )
 def test_what_does_not_fit_is_refused(words: str, line: str) -> None:

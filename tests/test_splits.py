@@ -90,9 +90,7 @@ def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
 
 
 NO_VALUE = "decides its split and has no value; give every sample one, or split without it"
-SHARES_NEEDED = "splits must have shares if split_by is hash or stratified, and only then, got"
-SHARES_NEEDED += " split_by"
-SUCH_AS = "give for example --split_by hash --splits train=90,val=10"
+DRAWN_NEEDED = "splits with shares need split_by hash or stratified, got"
 FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
 
 
@@ -105,6 +103,11 @@ FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas betwee
             "part is 'train', not one of a, b; correct it, or name all splits with --splits",
         ),
         (Splitting("part"), {}, f"part {NO_VALUE}"),
+        (
+            Splitting("stratifed"),
+            {},
+            "stratifed decides its split and has no value; did you mean stratified?",
+        ),
         (GROUPED, {"scene": " "}, f"scene {NO_VALUE}"),
     ],
 )
@@ -117,13 +120,15 @@ def test_a_field_that_names_no_split_stops_the_run(
 
 ONE = {"a": Fraction(1)}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"by": ""}, "split_by must not be empty, got '': give given, hash, stratified or a field"),
-    ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
-    ({"by": "part", "shares": ONE}, f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}"),
+    ({"by": ""}, "split_by must not be empty, got '': give hash, stratified or a field"),
+    ({"by": HASH}, "splits must have shares with split_by hash or stratified, got none: give such"),
+    ({"by": "part", "shares": ONE}, f"{DRAWN_NEEDED} 'part': add --split_by hash"),
+    ({"by": "stratifed", "shares": ONE}, f"{DRAWN_NEEDED} 'stratifed': did you mean stratified?"),
+    ({"shares": parse_splits("fold*5")[0]}, f"{DRAWN_NEEDED} 'given': add --split_by hash"),
     ({"by": HASH, "shares": {"a": Fraction(0)}}, "splits must have positive shares, got a=0: "),
     ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
     ({"seed": 3}, "group_by and split_seed need split_by hash or stratified, got 'given': leave"),
-    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': leave it out"),
+    ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': omit it"),
     (
         {"by": HASH, "shares": ONE, "seed": 10**64},
         "split_seed must have at most 64 digits, got 1000",
@@ -191,8 +196,9 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
         (
             {"train": "a"},
             Splitting("part"),
-            "split_by must name a field (folder), got 'part': leave it out",
+            "or stratified, or name a field (folder), got 'part': leave it out",
         ),
+        ({"train": "a"}, Splitting("hsh"), "field (folder), got 'hsh': did you mean hash?"),
         (
             {"train": "a", "val": "b"},
             BY_HASH,

@@ -7,6 +7,7 @@ import pytest
 from apache_beam.metrics import MetricsFilter
 
 from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.transforms.storage import retries
 from tests.coco_command import MakeCoco, check_committed, run_coco
 from tests.gcs_stand_in import GcsStandIn, Kind
@@ -44,7 +45,7 @@ def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
     config = coco.COMMAND.configure(given)[0]
     retries.THROTTLED.add(100)  # earlier waits, for instance of listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
-    coco.build(pipeline, config)
+    build(pipeline, config)
 
     result = pipeline.run()
     result.wait_until_finish()

@@ -363,7 +363,10 @@ def test_masks_follow_the_image(
         ),
         (["--segmentation", "a", "b", "c"], "segmentation must be one or two folders"),
         (["--segmentation", "val=a"], "images and segmentation must name the same splits"),
-        (["--split_by", "folder", "--splits", "a,b"], "split_by must name a field"),
+        (
+            ["--split_by", "folder", "--splits", "a,b"],
+            "split_by must be given, hash or strat",
+        ),
     ],
 )
 def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class Since:
         date: the run's day.
     """
 
-    names: Sequence[str]
-    date: datetime.date
+    names: Sequence[str] = ()
+    date: datetime.date = datetime.date.max
 
     def __post_init__(self) -> None:
         """Refuse `{date}` in a bucket's name, since buckets are not listed."""

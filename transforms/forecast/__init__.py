@@ -8,7 +8,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -204,15 +204,9 @@ def outline_shard(
     )
 
 
-def gather_plan(
-    table: ShardTable,
-    outlines: list[ShardOutline],
-    sources: list[SplitSource],
-    rejected: list[Rejected],
-    tallies: list[tuple[str, PinTally]],
-) -> None:
-    """Store the gathered plan in this process for `take_plan`."""
-    _GATHERED.append(GatheredPlan(table, outlines, sources, rejected, tallies))
+def gather_plan(table: ShardTable, *others: Any) -> None:
+    """Store the fields of a gathered plan in this process for `take_plan`."""
+    _GATHERED.append(GatheredPlan(table, *others))
 
 
 def take_plan() -> GatheredPlan:
