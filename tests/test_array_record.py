@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from beam_tfrec.pipelines.verify import verify
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from beam_tfrec.transforms.verify import VerifyConfig
 from tests import oracle
-from tests.coco_command import Run, finish, run_coco, run_pipeline, start_coco
+from tests.coco_command import Run, run_coco, run_pipeline
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of, read_records
 
@@ -115,22 +114,6 @@ def test_missing_shards_are_built_again(whole: Path, out: Path) -> None:
     max(out.glob("*.array_record")).unlink()
     convert(out, *ARRAY, *TWO)
     assert shards(out) == shards(whole)
-
-
-@pytest.mark.thorough
-def test_a_killed_run_resumes(tmp_path: Path) -> None:
-    flags = ["--num_shards", 7, *ARRAY, "--workers", 2]
-    temporary, out = tmp_path / "temporary", tmp_path / "out"
-    temporary.mkdir()
-    undisturbed = convert(tmp_path / "undisturbed", *flags)
-    process = start_coco(*TRAIN, *flags, "--output", out, TMPDIR=str(temporary))
-    while process.poll() is None and not [*out.glob("*.array_record")]:
-        pass
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    assert [*temporary.glob("tmp*")] == []
-    convert(out, *flags)
-    assert shards(out) == shards(undisturbed)
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {

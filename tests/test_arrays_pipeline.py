@@ -201,24 +201,18 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
     assert (reject["code"], reject["key"]) == ("E-ROW-KEY", "x.npz:1")
 
 
-def test_since_refuses_other_keys(source: Path, tmp_path: Path) -> None:
-    """Row 0 of `x.npy` is `0`, and in a folder of several files `x.npy:0`."""
-    (source / "y.npy").unlink()
-    alone = ("--arrays", source / "x.npy")
-    manifest = committed(tmp_path / "alone", *alone)
-    assert "keys" not in manifest["plan"]["options"]
-    ways = {
-        "file:row": ("--arrays", source),
-        "file": ("--arrays", source, "--one_sample_per_file"),
-        "array": ("--arrays", source, "--image_array", "x"),
-    }
-    for keys, arguments in ways.items():
-        since = ("--since", tmp_path / "alone", "--output", tmp_path / "next")
-        run = run_arrays(*arguments, *since)
-        assert run.ended == (2, "E-ARG")
-        assert f"have other splits or keys: as given; this run's are keys {keys};" in run.fault
-    manifest = committed(tmp_path / "more", *alone, "--since", tmp_path / "alone")
-    assert manifest["splits"]["train"]["earlier"] == 60
+@pytest.mark.parametrize(
+    ("flags", "keys"),
+    [
+        ("in/x.npy", None),  # row 0 is `0`, and in a folder `x.npy:0`
+        ("in", "file:row"),
+        ("in --one_sample_per_file", "file"),
+        ("in --image_array x", "array"),
+    ],
+)
+def test_since_compares_the_kind_of_keys(flags: str, keys: str | None) -> None:
+    config, _ = COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
+    assert config.options().get("keys") == keys
 
 
 def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) -> None:

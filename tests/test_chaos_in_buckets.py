@@ -80,6 +80,7 @@ def check_killed_and_resumed(
     assert len(read) in range(2 * shards_left, 3 * shards_left + 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_resumes_after_a_kill_at_some_requests(
     seed: int, running: GcsStandIn, undisturbed: Mapping[str, bytes]

@@ -137,23 +137,6 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
-@pytest.mark.thorough
-def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
-    root, monday, tuesday = write(tmp_path / "in"), tmp_path / "monday", tmp_path / "tuesday"
-    committed(monday, "--images", root)
-    write(root, ("ant/1.jpg", "dog/new.jpg"))
-    since = ("--images", root, "--since", monday)
-    assert ended(*since, "--output", tuesday, "--first_label", 1) == (
-        2,
-        "E-ARG --since: classes of the earlier data sets are not numbered from 1 without gaps;"
-        " give the --category_ids or --first_label that made them",
-    )
-    manifest = committed(tuesday, *since)
-    assert labelled(tuesday) == {"ant/1.jpg": (3, "ant"), "dog/new.jpg": (1, "dog")}
-    assert manifest["splits"]["train"]["earlier"] == 5
-    assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu"), (3, "ant")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -291,6 +274,3 @@ def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
         assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
     assert count == len(builder.as_dataset(split="train")) == 9
-
-
-# --- tutorials: records read as they do

@@ -50,19 +50,6 @@ def downloaded(stand_in: GcsStandIn, folder: Path) -> Path:
     return folder / "coco"
 
 
-@pytest.mark.thorough
-def test_local_sources_go_to_a_bucket_and_back(
-    stand_in: GcsStandIn, sources: Sources, local: dict[str, str], tmp_path: Path
-) -> None:
-    images, annotations = sources
-    up = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")
-    assert run_coco(*up, *SHARDS).code == 0
-    assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
-
-    assert convert(output=str(tmp_path / "down")).code == 0
-    assert shards_of(tmp_path / "down") == local
-
-
 def images_read(stand_in: GcsStandIn) -> list[str]:
     read = (request.name for request in stand_in.requests if request.kind is Kind.READ)
     return [name for name in read if name.endswith(".jpg")]

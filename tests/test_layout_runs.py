@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from beam_tfrec.pipelines import coco
-from tests.coco_command import MakeCoco, command, committed, rejected_of, run_coco
+from tests.coco_command import MakeCoco, command, run_coco
 from tests.conftest import TEST_DATA
 
 
@@ -91,19 +91,3 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             scale = np.array([image["height"], image["width"]] * 2)
             corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
-
-
-def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """With the size in the annotation file, it would lie inside."""
-
-    def annotate_elsewhere(spec: dict) -> None:
-        spec["images"][1]["width"] = 128
-        spec["annotations"][1]["bbox"] = [64, 0, 5, 5]
-
-    sources = make_coco(3, objects=1, edit=annotate_elsewhere)
-    flags = ("--layout", "keras", "--on_size_mismatch", "trust_image", "--max_rejected", 1)
-    split = committed(sources, tmp_path / "out", *flags)["splits"]["train"]
-    (line,) = rejected_of(tmp_path / "out")
-    assert (line["code"], line["key"]) == ("E-EX-EMPTY", "101")
-    assert line["detail"] == "x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48"
-    assert (split["annotations"]["written"], split["annotations"]["lost"]) == (2, 1)

@@ -16,7 +16,7 @@ from beam_tfrec.schemas.columns import FLOAT, INT, TEXT, ColumnFacts, format_of
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import labels_of, row_bytes, row_of
 from beam_tfrec.schemas.samples import Blob, Sample
-from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.sources.read_table import (
     TableFile,
@@ -415,17 +415,6 @@ def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
     columns = [ColumnFacts("a", INT, 1)]
     notes = [i for i in items if isinstance(i, SplitSource)]
     assert notes == [SplitSource(split, columns=columns, rows=1) for split in ("train", "test")]
-
-
-def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
-    shares: Any = {"train": 1, "val": 1}
-    data = "k,g\n" + "".join(f"{n},{n % 3}\n" for n in range(30))
-    by_key = samples(tmp_path / "t.csv", data, splitting=Splitting(HASH, shares), key_column="k")
-    by_group = samples(tmp_path / "t.csv", data, splitting=Splitting(HASH, shares, "g"))
-
-    assert {s.split for s in by_key} == {"train", "val"}
-    assert all(s.split == Splitting(HASH, shares).split_of(s.key) for s in by_key)
-    assert len({(row_of(s)["g"], s.split) for s in by_group}) == 3
 
 
 @pytest.mark.parametrize(

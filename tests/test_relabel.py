@@ -23,7 +23,7 @@ from tests.coco_command import (
     run_pipeline,
     shard_paths,
 )
-from tests.conftest import jpeg_bytes
+from tests.conftest import jpeg_bytes, thorough
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import put_sources
 from tests.side_folders import labelme, shape, write_side_files
@@ -98,13 +98,7 @@ def built(sources: Sources, output: Path) -> Path:
 
 @pytest.mark.parametrize(
     "job",
-    [
-        coco_job,
-        *(
-            pytest.param(job, marks=pytest.mark.thorough)
-            for job in (sidecar_job, table_job, keras_job)
-        ),
-    ],
+    [coco_job, *map(thorough, (sidecar_job, table_job, keras_job))],
 )
 def test_shards_are_those_of_a_fresh_build(
     job: Callable[..., tuple[Run, Path, list[object], list[object]]],
@@ -128,6 +122,7 @@ def test_shards_are_those_of_a_fresh_build(
     assert again.out == f"already complete: {new}/manifest.json\n"
 
 
+@pytest.mark.thorough
 def test_a_second_run_finishes_and_compares_images(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(12)
     old, new = built((images, annotations), tmp_path / "old"), tmp_path / "new"
@@ -179,6 +174,7 @@ def test_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert shards(one).items() <= shards(old).items()
 
 
+@pytest.mark.thorough
 def test_a_damaged_record_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, new = make_coco(9), tmp_path / "new"
     old = built(sources, tmp_path / "old")
@@ -212,9 +208,11 @@ def cut_index(old: Path) -> None:
     ("spoil", "ended", "said"),
     [
         (remove("manifest.json"), (2, "E-ARG"), "is not a finished data set: it has no manifest"),
-        (remove("*.tfrec"), (7, "E-VER-MISSING"), "tfrec: is missing; restore it, or give the"),
+        thorough(
+            remove("*.tfrec"), (7, "E-VER-MISSING"), "tfrec: is missing; restore it, or give the"
+        ),
         (remove("index/*.parquet"), (7, "E-VER-MISSING"), "parquet: is missing; restore it, or"),
-        (cut_index, (7, "E-VER-INDEX"), "; restore it, or give the folder of images"),
+        thorough(cut_index, (7, "E-VER-INDEX"), "; restore it, or give the folder of images"),
     ],
 )
 def test_a_data_set_that_is_not_whole(

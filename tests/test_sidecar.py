@@ -168,6 +168,3 @@ def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert ended.code == 2
     assert ended.fault.startswith(f"E-ARG command line: {fault}")
-
-
-# --- LabelMe files made from COCO's annotations give the same records, byte for byte ---

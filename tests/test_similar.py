@@ -226,15 +226,6 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, mode: str) -> None:
-    flags = ("--direct_running_mode", mode, "--direct_num_workers", 2)
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    assert search(photos, tmp_path / "2.parquet", *flags).code == 0
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
-
-
 @pytest.mark.slow
 def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
     if not PRISM.exists():
@@ -270,6 +261,7 @@ def test_what_does_not_fit_is_refused(words: str, line: str) -> None:
     assert run.code == 2 and line in run.fault
 
 
+@pytest.mark.thorough
 def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     """No budget counts them, neither by the flag nor by `--plan`."""
     table, out = tmp_path / "s.parquet", tmp_path / "out"

@@ -19,7 +19,6 @@ from pyarrow import parquet
 
 from beam_tfrec.pipelines import folder
 from beam_tfrec.pipelines.flags import parse_splits
-from beam_tfrec.pipelines.folder import FolderConfig
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
@@ -34,10 +33,8 @@ from tests.coco_command import (
     committed_by,
     examples,
     manifest_of,
-    read_records,
     run_coco,
     run_pipeline,
-    shard_paths,
     source_ids,
     value,
 )
@@ -185,28 +182,6 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
     assert again.out.startswith("already complete")
 
 
-@pytest.mark.parametrize(
-    ("images", "splitting", "message"),
-    [
-        (
-            {"train": "a"},
-            Splitting("part"),
-            "split_by must name a field (folder), got 'part': leave it out",
-        ),
-        (
-            {"train": "a", "val": "b"},
-            BY_HASH,
-            "divides one source, got train and val: give one",
-        ),
-    ],
-)
-def test_other_fields_and_several_folders_are_refused(
-    images: dict[str, str], splitting: Splitting, message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        FolderConfig(output="out", images=images, splitting=splitting)
-
-
 def test_a_table_keeps_groups_together(tmp_path: Path) -> None:
     """A key without a row is drawn alone, and a group as if its name were the key."""
     names = [f"cat/{n}.jpg" for n in range(12)]
@@ -285,36 +260,6 @@ def test_digests_are_found(digests: list[bytes], other: bytes) -> None:
 
 
 # --- COCO images ---
-
-COCO_FLAGS = ("--split_by", "hash", "--splits", "train=80,val=10,test=10")
-
-
-def records(out: Path, split: str = "") -> list[bytes]:
-    return sorted(record for path in shard_paths(out, split) for record in read_records(path))
-
-
-def with_scenes(spec: dict) -> None:
-    """Put three images in each scene; 4 and 4.0 are the same scene."""
-    for place, entry in enumerate(spec["images"]):
-        entry["scene"] = place // 3 if place % 2 else float(place // 3)
-
-
-@pytest.mark.thorough
-def test_the_splits_together_are_the_undivided_data_set(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    sources = make_coco(40, edit=with_scenes)
-    committed(sources, tmp_path / "whole")
-    manifest = committed(sources, tmp_path / "out", *COCO_FLAGS, "--group_by", "scene")
-    assert records(tmp_path / "out") == records(tmp_path / "whole")
-    for split in SHARES:
-        expected = {key for key in range(1, 41) if BY_HASH.split_of(str((key - 1) // 3)) == split}
-        assert set(source_ids(tmp_path / "out", split)) == expected
-        summary = manifest["splits"][split]
-        assert summary["listed"] == summary["records"] == len(expected)
-        assert summary["annotations"]["listed"] == 2 * len(expected)
-        assert summary["share"] == len(expected) / 40
-    assert "share" not in manifest_of(tmp_path / "whole")["splits"]["train"]
 
 
 @pytest.mark.thorough

@@ -186,6 +186,7 @@ AGAIN = "then run again"
 LINES = {
     "EDQUOT": f"E-IO-NOSPACE a: Disk quota exceeded; raise the quota, {AGAIN} to resume",
     "EFBIG": "E-IO-NOSPACE a: File too large; ask for smaller shards with --shard_size",
+    "EROFS": "E-IO-READONLY a: Read-only file system; give an --output that can be written",
     "ENOENT": "E-IO-READONLY a: No such file or directory; keep the folder, and run again",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
     "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",

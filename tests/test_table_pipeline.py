@@ -26,7 +26,6 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.manifest import Manifest, read_manifest
 from beam_tfrec.schemas.samples import Sample
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
 
 
 def convert(output: Path, *argv: object) -> Manifest:
@@ -180,22 +179,6 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
 
 
-def test_since_needs_a_key_column(tmp_path: Path) -> None:
-    """Row 0 of Tuesday's file would be taken for row 0 of Monday's."""
-    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
-    for day, rows in ((monday, "k\nx\ny\n"), (tuesday, "k\nz\ny\nw\n")):
-        day.mkdir()
-        (day / f"{day.name}.csv").write_text(rows)
-    later = ("--table", str(tuesday / "tuesday.csv"))
-    with pytest.raises(ValueError, match=r"^since must come with key_column where tables are"):
-        COMMAND.configure([*later, "--since", "a", "--output", "out"])
-    convert(tmp_path / "one", "--table", monday / "monday.csv", "--key_column", "k")
-
-    convert(tmp_path / "two", *later, "--key_column", "k", "--since", tmp_path / "one")
-
-    assert sorted(parsed(tmp_path / "two")["k"]) == [b"w", b"z"]
-
-
 @pytest.mark.thorough
 def test_since_refuses_data_sets_with_other_keys(tmp_path: Path) -> None:
     """Row 0 of `a.csv` has key `0`, in a folder `a.csv:0`: it would be written twice."""
@@ -259,25 +242,6 @@ def test_images_with_columns(tmp_path: Path) -> None:
     assert "image" not in found and "kind" not in found
 
 
-@pytest.mark.thorough
-def test_automls_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sets = ["TRAIN", "VALIDATION", "TRAINING"]
-    rows = [f"{of},gs://b/photos/{place}.jpg,cat\n" for place, of in enumerate(sets)]
-    flags = "--image_column uri --image_root gs://b --label_column label --split_by split"
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for place in range(3):
-            gcs.put("b", f"photos/{place}.jpg", jpeg_bytes(color=place))
-        gcs.put("b", "tables/t.csv", "".join(rows).encode())
-        for name, table in (("file", "gs://b/tables/t.csv"), ("folder", "gs://b/tables")):
-            convert(tmp_path / name, "--table", table, *flags.split())
-            train, val = (parsed(tmp_path / name, split) for split in ("train", "validation"))
-
-            assert sorted(train["image/filename"]) == [b"photos/0.jpg", b"photos/2.jpg"]
-            assert val["image/encoded"] == [jpeg_bytes(color=1)]
-            assert val["image/class/text"] == [b"cat"]
-
-
 # --- types and rejects ---
 
 
@@ -304,6 +268,7 @@ REFUSED = [
         (f"a.csv {given}", "check and image options need --image_column: add it, or omit them")
         for given in ("--check decode", "--resize 100", "--orientation upright", "--color gray")
     ),
+    ("a.csv --since b", "since must come with key_column where tables are"),
     ("a.csv --image_root x", "image_root must come with image_column of names, got x: name such a"),
     (
         "a.csv --objects_column o",

@@ -31,7 +31,8 @@ from beam_tfrec.transforms.storage.read_data_set import (
 )
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
-from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until
+from tests.conftest import thorough
+from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
@@ -80,7 +81,7 @@ def as_messages(pairs: Pairs) -> list[tuple[str, Any]]:
     return [(key, tf.train.Example.FromString(data)) for key, data in pairs]
 
 
-@pytest.mark.parametrize("given", [list, pytest.param(as_messages, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("given", [list, thorough(as_messages)])
 def test_order_bundles_and_messages_change_nothing(
     given: Callable[[Pairs], Pairs], written: Path, tmp_path: Path
 ) -> None:
@@ -222,16 +223,6 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.thorough
-def test_bundles_that_a_runner_repeats_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, written: Path, tmp_path: Path
-) -> None:
-    """The runner in this process repeats none, so the step repeats each of its own."""
-    monkeypatch.setattr("beam_tfrec.pipelines.examples.StageExamples", RepeatedBundles)
-    write(tmp_path / "out", PAIRS, "--direct_num_workers", "3")
-    assert digests(tmp_path / "out") == digests(written)
-
-
 @pytest.mark.parametrize(
     ("pair", "error"),
     [
@@ -300,9 +291,7 @@ def test_parts_of_a_shard_are_its_records(part_bytes: int, written: Path) -> Non
 # --- compressed files ---
 
 
-@pytest.mark.parametrize(
-    "pack", [gzip.compress, pytest.param(zlib.compress, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("pack", [gzip.compress, thorough(zlib.compress)])
 def test_compressed_files_are_read_as_others(
     pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
