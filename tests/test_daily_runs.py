@@ -210,41 +210,11 @@ def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, 
 
 
 POLICIES = sorted(DOCS.glob("alert-policy*.json"))
-FIELDS = {  # of AlertPolicy and its parts, in the reference of the Monitoring API
-    "": {"displayName", "documentation", "severity", "combiner", "conditions", "alertStrategy"},
-    "documentation": {"content", "mimeType", "subject"},
-    "conditions": {"displayName", "conditionThreshold", "conditionMatchedLog"},
-    "conditionThreshold": {
-        *("filter", "aggregations", "comparison", "thresholdValue", "duration", "trigger")
-    },
-    "conditionMatchedLog": {"filter", "labelExtractors"},
-    "aggregations": {"alignmentPeriod", "perSeriesAligner", "crossSeriesReducer", "groupByFields"},
-    "trigger": {"count", "percent"},
-    "alertStrategy": {"autoClose", "notificationRateLimit"},
-    "notificationRateLimit": {"period"},
-}
-VALUES = {
-    **{"combiner": "OR", "comparison": "COMPARISON_GT", "perSeriesAligner": "ALIGN_MAX"},
-    **{"severity": "ERROR", "mimeType": "text/markdown"},
-}
-
-
-def check_fields(part: Any, name: str = "") -> None:
-    """Check the names of all fields, and the values of enums and durations."""
-    for field, value in part.items():
-        assert field in FIELDS[name]
-        assert value == VALUES.get(field, value)
-        if field in ("duration", "alignmentPeriod", "autoClose", "period"):
-            assert re.fullmatch("[0-9]+s", value)
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, dict):
-                check_fields(inner, field)
 
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
-def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
+def test_alert_policies_are_of_our_jobs(path: Path) -> None:
     policy = json.loads(path.read_text())
-    check_fields(policy)
     (condition,) = policy["conditions"]
     if "conditionMatchedLog" in condition:  # needs a rate limit, and must be the only condition
         assert policy["alertStrategy"]["notificationRateLimit"]["period"] == "3600s"

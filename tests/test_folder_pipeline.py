@@ -17,7 +17,7 @@ from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
 from tests.array_runs import parsed
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
-from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.conftest import jpeg_bytes
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
@@ -257,20 +257,3 @@ def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> 
     manifest = committed(tmp_path / "c", *tuesday)
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
     assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
-
-
-@pytest.mark.thorough
-def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    root, out = TEST_DATA / "classes", tmp_path / "out"
-    committed(out, "--images", root, "--shard_names", "plain")
-    builder = tfds.builder_from_directory(out)
-    names = builder.info.features["image"]["class"]["label"].names
-    assert names == sorted(path.name for path in root.iterdir())
-    count = 0
-    for one in builder.as_dataset(split="train"):
-        image = one["image"]
-        assert image["encoded"].shape == (image["height"], image["width"], 3)
-        assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
-        count += 1
-    assert count == len(builder.as_dataset(split="train")) == 9

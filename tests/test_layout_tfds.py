@@ -11,12 +11,10 @@ from beam_tfrec.schemas.documents.tensorflow_files import (
     features_json,
     label_files,
 )
-from beam_tfrec.schemas.example import encode_example
-from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, SegmentFields
 from beam_tfrec.schemas.layouts import Unfit
-from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
+from beam_tfrec.schemas.layouts.tfds import TfdsLayout
 from beam_tfrec.schemas.manifest import Label
-from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.small_pictures import built, image_of, sample_of, values_of
 from tests.test_manifest import MANIFEST
@@ -105,7 +103,6 @@ def test_the_features_equal_those_of_tfds(
         (tmp_path / name).write_text(text)
     ours = tfds.builder_from_directory(tmp_path).info.features
     theirs = coco_features(tfds, config, tmp_path)
-
     assert pformat(ours.get_tensor_info()) == pformat(theirs.get_tensor_info())
     assert pformat(ours.get_serialized_info()) == pformat(theirs.get_serialized_info())
     for mine, other in ((ours, theirs), (ours[key].feature, theirs[key].feature)):
@@ -115,28 +112,3 @@ def test_the_features_equal_those_of_tfds(
     assert ours[key]["label"].num_classes == theirs[key]["label"].num_classes == classes
     assert ours[key]["label"].names == names
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
-
-
-def test_the_keras_recipe_parses_the_records() -> None:
-    """With the feature description and the steps of the page that the layout names."""
-    import tensorflow as tf
-
-    description = {
-        "image": tf.io.FixedLenFeature([], tf.string),
-        "path": tf.io.FixedLenFeature([], tf.string),
-        "area": tf.io.FixedLenFeature([], tf.float32),
-        "bbox": tf.io.VarLenFeature(tf.float32),
-        "category_id": tf.io.FixedLenFeature([], tf.int64),
-        "id": tf.io.FixedLenFeature([], tf.int64),
-        "image_id": tf.io.FixedLenFeature([], tf.int64),
-    }
-    crowd = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
-    image = EncodedImage("dir/a.jpg", jpeg_bytes(100, 50), "", ImageInfo("jpeg", 100, 50))
-    made = built(KerasLayout(), sample_of(100, 50, crowd), image)
-    example = tf.io.parse_single_example(encode_example(made.features), description)
-    assert tf.io.decode_jpeg(example["image"], channels=3).shape == (50, 100, 3)
-    bbox = tf.sparse.to_dense(example["bbox"])
-    assert bbox.numpy().tolist() == [10.5, 20.25, 30.0, 20.0]
-    assert example["area"].numpy() == pytest.approx(345.67)
-    names = ("path", "category_id", "id", "image_id")
-    assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]

@@ -324,9 +324,10 @@ def test_flags_of_shards_and_order_have_an_effect(flags: str) -> None:
 
 def test_filters_are_in_the_plan() -> None:
     """`test_coco_samples.py` tests what each does."""
-    flags = "--licenses 5,4,7 --skip_crowd --min_box_px 3.5 --skip_unannotated"
-    expected = {"licenses": "4,5,7", "min_box_px": "3.5", "skip_crowd": "yes"}
+    flags = "--licenses 5,4,5 --skip_crowd --min_box_px 3.5 --skip_unannotated --orphans drop"
+    expected = {"licenses": "4,5", "min_box_px": "3.5", "skip_crowd": "yes", "orphans": "drop"}
     assert configured(flags).options().items() >= {**expected, "skip_unannotated": "yes"}.items()
+    assert configured().options()["orphans"] == "stop"
 
 
 @pytest.mark.thorough

@@ -13,8 +13,8 @@ from beam_tfrec.pipelines import coco, folder, pairs, sidecar, table
 from tests.coco_command import (
     MakeCoco,
     Sources,
-    check_committed,
     command,
+    committed,
     committed_by,
     counts,
     digests,
@@ -117,39 +117,8 @@ def test_shards_are_those_of_a_fresh_build(
         assert (planned.code, new.exists()) == (0, False), planned.err
     committed_by(run, new, flag, old, *new_flags, *shared)
     assert shards(new) == shards(fresh) != shards(old)
-
     again = run_pipeline(run, flag, old, *new_flags, *shared, "--output", new)
     assert again.out == f"already complete: {new}/manifest.json\n"
-
-
-@pytest.mark.thorough
-def test_a_second_run_finishes_and_compares_images(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(12)
-    old, new = built((images, annotations), tmp_path / "old"), tmp_path / "new"
-    arguments = command((old, correct(annotations)), new, "--num_shards", 4)
-    assert run_coco(*arguments).code == 0
-    finished = shards(new)
-    for name in ("manifest.json", shard_paths(new)[1].name):
-        (new / name).unlink()
-    for shard in shard_paths(old):
-        shard.touch()  # so that images of kept shards are read again
-    assert run_coco(*arguments).code == 0
-    assert shards(new) == finished
-    check_committed(new)
-
-
-@pytest.mark.thorough
-def test_conversion_makes_the_bytes_of_a_fresh_build(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, resize = make_coco(5), ("--resize", 32)
-    old, new, fresh = (tmp_path / name for name in ("old", "new", "fresh"))
-    assert run_coco(*command(sources, old)).code == 0
-    assert run_coco(*command(sources, fresh, *resize)).code == 0
-    assert run_coco(*command((old, sources[1]), new, *resize)).code == 0
-    assert shards(new) == shards(fresh)
-
-    refused = run_coco(*command((fresh, sources[1]), tmp_path / "again"))
-    assert refused.ended == (2, "E-ARG")
-    assert "holds changed images (image_converted), which annotations do not fit" in refused.fault
 
 
 @pytest.mark.thorough
@@ -164,7 +133,6 @@ def test_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     images = ("--images", f"train={old}", f"val={old}")
     assert run_coco(*images, "--annotations", *given, "--output", new).code == 0
     assert shards(new) == shards(old)
-
     images = ("--images", f"other={old}", "--annotations", f"other={of_val}")
     refused = run_coco(*images, "--output", one)
     assert refused.ended == (2, "E-ARG")
@@ -187,7 +155,6 @@ def test_a_damaged_record_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> No
     compared = run_coco(*arguments)
     assert compared.ended == (6, "E-SRC-CHANGED")
     assert re.search("a004.jpg: has changed since .* was written; restore it", compared.fault)
-
     assert run_coco(*arguments, "--overwrite").code == 0
     (rejected,) = rejected_of(new)
     assert (rejected["code"], rejected["file_name"]) == ("E-REC-DAMAGED", "a004.jpg")
@@ -231,12 +198,14 @@ def test_a_data_set_that_is_not_whole(
 @pytest.mark.thorough
 def test_data_sets_without_one_source_image_a_record(make_coco: MakeCoco, tmp_path: Path) -> None:
     images, annotations = make_coco(4)
-    two, tensors = tmp_path / "two", tmp_path / "tensors"
+    two, tensors, small = (tmp_path / name for name in ("two", "tensors", "small"))
     shutil.copytree(images, tmp_path / "low")
     committed_by(pairs.run, two, "--low", tmp_path / "low", "--high", images)
     photos, _ = rows_of_table(tmp_path)
     committed_by(folder.run, tensors, "--images", photos, "--layout", "tensor", "--resize", "8x8")
+    committed((images, annotations), small, "--resize", 32)
     said: Mapping[Path, str] = {
+        small: "holds changed images (image_converted), which annotations do not fit",
         two: "has two images in a record",
         tensors: "has no image files in its records",
     }

@@ -24,10 +24,9 @@ from beam_tfrec.transforms.similar import (
     read_copies,
 )
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
-from tests.coco_command import Run, committed_by, finish, rejected_of, run_pipeline, start_command
+from tests.coco_command import Run, committed_by, rejected_of, run_pipeline
 from tests.conftest import TEST_DATA
 from tests.report_contents import BIDI, XSS
-from tests.test_engine_pipelines import PRISM
 from tests.test_report_page import Elements
 from tests.turned_images import encoded, oriented, saved
 
@@ -196,7 +195,6 @@ def test_the_command_finds_copies_across_splits(photos: Path, tmp_path: Path) ->
     for one, other in (("0", "small"), ("1", "poor"), ("2", "mirrored"), ("3", "turned")):
         assert mirrored[frozenset((f"a/{one}.jpg", f"a/{other}.jpg"))] == (one == "2")
     assert kept["train/a/0.jpg"] == "a/0.jpg"  # the larger one
-
     page = Elements((tmp_path / "s.html").read_bytes())
     assert (page.count("section"), page.count("img"), page.count("script")) == (4, 8, 0)
     assert page.text.index("a/0.jpg") < page.text.index("a/turned.jpg")  # in one split: last
@@ -224,18 +222,6 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert "no picture" in page.text and XSS in page.text
     (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
-
-
-@pytest.mark.slow
-def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
-    if not PRISM.exists():
-        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    words = ["folder", *given_of(photos), "--output", tmp_path / "2.parquet"]
-    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    run = finish(start_command("similar", *words, *prism), timeout_s=120)
-    assert run.code == 0, run.err
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
 
 
 GIVEN = "similar folder --images in --output a.parquet"
