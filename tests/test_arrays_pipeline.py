@@ -43,10 +43,8 @@ def test_arrays_of_several_sizes_are_read_back(tmp_path: Path) -> None:
     arrays = [IMAGES[n, : 1 + n % 8, : 1 + n % 5] for n in range(20)]
     for number, values in enumerate(arrays):
         np.save(folder / f"{number:02}.npy", values)
-
     flags = ("--one_sample_per_file", "--num_shards", 1, "--order", "input")
     committed(out, "--arrays", folder, *flags)
-
     for values, row in zip(arrays, parsed(out, tf.uint8), strict=True):
         np.testing.assert_array_equal(row["image"], values)
         assert (row["height"], row["width"], row["depth"]) == values.shape
@@ -65,11 +63,9 @@ def test_each_dtype_is_read_back(dtype: str, save: str, tmp_path: Path) -> None:
     writers = {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}
     writers[save](path, values.view(held))  # type: ignore[operator]
     flags = ("--dtype", "bfloat16") if dtype == "bfloat16" else ()
-
     manifest = committed(
         tmp_path / "out", "--arrays", path, "--order", "input", "--num_shards", 1, *flags
     )
-
     assert f"dtype {dtype}" in manifest["plan"]["found"]
     found = parsed(tmp_path / "out", tf.dtypes.as_dtype(dtype))
     for row, expected in zip(found, values, strict=True):
@@ -87,9 +83,7 @@ def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:
         *("--image_array", "train=x_train", "test=x_test"),
         *("--label_array", "train=y_train", "test=y_test"),
     )
-
     committed(out, *arguments)
-
     assert (sum(counts(out, "train")), sum(counts(out, "test"))) == (40, 20)
     label = tf.io.FixedLenFeature([], tf.int64)
     found = parsed(out, tf.uint8, "test", label=label)
@@ -103,9 +97,7 @@ def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:
 def test_a_finished_data_set_is_recognised(source: Path, tmp_path: Path) -> None:
     arguments, out = ("--arrays", source, "--label_array", "y"), tmp_path / "out"
     committed(out, *arguments)
-
     assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
-
     np.save(source / "y.npy", LABELS[::-1])
     assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
 
@@ -169,7 +161,6 @@ def test_named_tensors_are_read_by_maxdiffusions_parser(form: str, tmp_path: Pat
     named = ("--tensor_arrays", "moments,clip_embeddings", "--label_array", "y")
     source = tmp_path / ("in" if form == "folder" else "in.npz")
     committed(tmp_path / "out", "--arrays", source, *named, "--key_array", "key")
-
     description = {
         "moments": tf.io.FixedLenFeature([], tf.string),
         "clip_embeddings": tf.io.FixedLenFeature([], tf.string),
@@ -222,7 +213,6 @@ def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) ->
     run = run_arrays(*arguments, "--output", tmp_path / "out")
     assert run.ended == (6, "E-IO-READONLY")
     assert f"{spool}: " in run.fault and "give a --spool_dir that can be written" in run.fault
-
     spool.mkdir()
     committed(tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []

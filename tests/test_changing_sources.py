@@ -30,5 +30,4 @@ def test_rerun_notices_labels_that_changed_after_they_were_read(
         patch.setattr(read_arrays, "read_rows", read_then_rewrite)
         run = run_arrays(*arguments)
         assert run.code == 0, run.err
-
     assert "already complete" not in run_arrays(*arguments).out

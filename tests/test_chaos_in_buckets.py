@@ -71,9 +71,7 @@ def check_killed_and_resumed(
     left = output_of(running, bucket)
     check_output(left, undisturbed, FOREIGN)
     running.forget_requests()
-
     build_in_bucket(running.url, f"gs://{bucket}/coco")
-
     assert check_output(output_of(running, bucket), undisturbed, FOREIGN)
     read = [r for r in running.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
     shards_left = 4 - len(data_files(left))

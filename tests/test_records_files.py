@@ -72,7 +72,6 @@ def test_records_of_any_bytes_are_data_sets_like_others(any_bytes: Path, tmp_pat
     loaded = [record["record"].numpy() for record in beam_tfrec.load(str(any_bytes), "train")]
     (batch,) = beam_tfrec.load(str(any_bytes), "train", batch_size=8)
     assert sorted(loaded) == sorted(batch["record"].numpy()) == sorted(ANY_BYTES)
-
     out, flags = tmp_path / "out", ("--records", any_bytes, "--num_shards", 2)
     assert "got example; give --record_type bytes" in copy(out, *flags).fault
     copied(out, *flags, "--record_type", "bytes")

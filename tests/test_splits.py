@@ -274,7 +274,6 @@ def test_a_field_of_images_names_the_split(make_coco: MakeCoco, tmp_path: Path) 
     assert sorted(source_ids(tmp_path / "out", "test")) == [1, 2, 3, 4]
     again = run_coco(*command(sources, tmp_path / "out", *flags))
     assert again.out.startswith("already complete")
-
     named = (*flags, "--splits", "train,val,test")
     empty = run_coco(*command(sources, tmp_path / "named", *named))
     assert empty.code == 3

@@ -81,9 +81,7 @@ def test_missing_cells_become_the_tutorials_defaults(tmp_path: Path) -> None:
     whole = {"feature0": True, "feature1": 4, "feature2": "goat", "feature3": 0.5}
     rows = [whole, *({**whole, name: None} for name in whole), {"feature1": 1}]
     table = write_json(tmp_path / "t.jsonl", rows)
-
     manifest = convert(tmp_path / "out", "--table", table, "--order", "input")
-
     assert parsed(tmp_path / "out", spec=description) == {
         "feature0": [1, 0, 1, 1, 1, 0],
         "feature1": [4, 4, 0, 4, 4, 1],
@@ -120,7 +118,6 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
         parquet,
     ]
     made = [convert(tmp_path / f"out{n}", "--table", path) for n, path in enumerate(tables)]
-
     assert len({tuple(shard.sha256 for shard in manifest.shards) for manifest in made}) == 1
     features = [(f.key, f.kind.value, f.optional) for f in made[0].features]
     assert features == [("id", "int64", False), ("name", "bytes", True), ("score", "float", True)]
@@ -159,7 +156,6 @@ def test_a_folder_and_a_glob(tmp_path: Path) -> None:
     (data / "more" / "._a.jsonl").write_bytes(b"\0\5\26\7")  # as macOS leaves them
     folder = convert(tmp_path / "folder", "--table", data, "--order", "input")
     glob = convert(tmp_path / "glob", "--table", data / "*.csv")
-
     assert folder.splits["train"].skipped == {"not_called_a_table": 2}
     assert glob.splits["train"].skipped == {}
     assert parsed(tmp_path / "folder") == {"a": [1, 2, 3], "b": [b"x", b"", b""], "c": [0, 0.5, 0]}
@@ -231,7 +227,6 @@ def test_images_with_columns(tmp_path: Path) -> None:
     table = ["--table", photos / "t.csv", "--image_column", "image", "--label_column", "kind"]
     manifest = convert(tmp_path / "out", *table, "--order", "input")
     found = parsed(tmp_path / "out")
-
     assert found["image/encoded"] == [jpeg_bytes(color=place) for place in range(3)]
     assert found["image/filename"] == [b"x/0.jpg", b"x/1.jpg", b"x/2.jpg"]
     assert (found["image/height"], found["image/width"]) == ([48] * 3, [64] * 3)
@@ -249,7 +244,6 @@ def test_given_types(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("zip,n,tag\n12345,1,a\n54321,2,\n99999,x,b\n")
     argv = ["--table", tmp_path / "t.csv", "--types", "zip=bytes,n=int64", "tag=bytes[]"]
     manifest = convert(tmp_path / "out", *argv, "--max_rejected", 1, "--order", "input")
-
     assert parsed(tmp_path / "out") == {
         "n": [1, 2],
         "tag": [[b"a"], []],
@@ -347,7 +341,6 @@ def test_rows_become_sequence_examples(tmp_path: Path) -> None:
     table = write_json(tmp_path / "t.jsonl", CLIPS)
     flags = ("--sequence", "tokens,boxes", "--order", "input")
     manifest = convert(tmp_path / "out", "--table", table, *flags)
-
     assert manifest.layout == "sequence"
     assert manifest.plan.options["sequence"] == "boxes,tokens"
     assert {f.key: (f.kind.value, f.repeated, f.per_step) for f in manifest.features} == {
@@ -384,7 +377,6 @@ def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     argv += ["--image_root", tmp_path / "photos"]
     table = ["--table", tmp_path / "t.parquet", "--order", "input"]
     convert(tmp_path / "out", *table, *argv)
-
     found = parsed_singly(tmp_path / "out")
     assert [row["frames"] for row in found] == frames
     assert {row["image/encoded"] for row in found} == {jpeg_bytes()}
@@ -397,5 +389,4 @@ def test_the_size_of_a_record_is_estimated() -> None:
     fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))
     sample = Sample("train", "0", 0, (), fields, payload=payload)
     record = encode_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
-
     assert len(record) == pytest.approx(layout.record_bytes(sample), rel=0.15)

@@ -35,10 +35,8 @@ def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
     retries.THROTTLED.add(100)  # earlier waits, for instance of listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
     coco.build(pipeline, config)
-
     result = pipeline.run()
     result.wait_until_finish()
-
     throttled = MetricsFilter().with_name("cumulativeThrottlingSeconds")
     (counter,) = result.metrics().query(throttled)["counters"]
     assert counter.key.metric.namespace == "beam_tfrec"
