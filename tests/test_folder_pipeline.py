@@ -137,26 +137,6 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("--images", "a", "b"), "images must come once per split, got a, b; remove one"),
-        (
-            ("--images", "a", "--dtype", "uint8"),
-            "dtype must come with layout tensor or raw, got classification; leave it out",
-        ),
-        (
-            ("--images", "a", "--layout", "imagenet", "--reencode", "png"),
-            "layout imagenet holds JPEGs of RGB, got reencode png; omit it",
-        ),
-    ],
-)
-def test_flags_that_do_not_fit_together(
-    arguments: tuple[str, ...], line: str, tmp_path: Path
-) -> None:
-    assert ended(*arguments, "--output", tmp_path) == (2, f"E-ARG command line: {line}")
-
-
 # --- files as samples
 
 

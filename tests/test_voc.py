@@ -338,28 +338,3 @@ def test_masks_follow_the_image(
     classed, numbered = (np.rot90(n, turns)[part] for n in (CLASSED, NUMBERED))
     np.testing.assert_array_equal(pixels(*value(record, ENCODED)), classed)
     np.testing.assert_array_equal(pixels(*value(record, OF_OBJECTS)), numbered == 1)
-
-
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        (
-            ["--image_sets", "sets"],
-            "image_sets must come with splits, and with folders without SPLIT=, got splits None"
-            " and folders of train and train",
-        ),
-        (["--image_sets", "sets", "--splits", "train=1,val=1"], "image_sets must come with splits"),
-        (
-            ["--features", "masks"],
-            "features must be of boxes, difficult, truncated, occluded, pose, semantic",
-        ),
-        (["--segmentation", "a", "b", "c"], "segmentation must be one or two folders"),
-        (["--segmentation", "val=a"], "images and segmentation must name the same splits"),
-        (["--split_by", "folder", "--splits", "a,b"], "split_by must name a field"),
-    ],
-)
-def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
-    folders = sources((tmp_path / "x", tmp_path / "y"))
-    ended = run_pipeline(voc.run, *folders, *flags, "--output", tmp_path / "out")
-    assert ended.code == 2
-    assert ended.fault.startswith(f"E-ARG command line: {fault}")
