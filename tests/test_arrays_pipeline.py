@@ -1,7 +1,6 @@
 """`beam_tfrec.pipelines.arrays` end to end, read back with the tutorials' own parsing."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +93,6 @@ def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:
     assert labels == {image.tobytes(): number for image, number in expected}
 
 
-def test_a_finished_data_set_is_recognised(source: Path, tmp_path: Path) -> None:
-    arguments, out = ("--arrays", source, "--label_array", "y"), tmp_path / "out"
-    committed(out, *arguments)
-    assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
-    np.save(source / "y.npy", LABELS[::-1])
-    assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
-
-
 def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
     source: Path, tmp_path: Path, stand_in: GcsStandIn
 ) -> None:
@@ -112,34 +103,6 @@ def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
         committed(tmp_path / str(n), "--arrays", uri, "--label_array", "y")
     one, *others = ([p.read_bytes() for p in shard_paths(tmp_path / n)] for n in "012")
     assert others == [one, one]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("x.npy --image_array x", "image_array must come with a folder or an .npz file, got 'x'"),
-        ("x.npz --image_array x --label_array x", "arrays must be named once, got ['x'] and ['x']"),
-        ("x.npz --feature_arrays label", "feature_arrays must be letters, digits and _, and none "),
-        ("x.npz --check decode", "unknown argument '--check'"),
-        (
-            "x.npy --tensor_arrays m,c",
-            "tensor_arrays must come with a folder or an .npz file, got ",
-        ),
-        ("x.npz --tensor_arrays m,m", "arrays must be named once, got ['m'] and ['m']: name each"),
-        ("x.npz --tensor_arrays m,shape", "tensor_arrays must be letters, digits and _, and none"),
-        (
-            "x.npz --tensor_arrays m --encoding raw",
-            "tensor_arrays must come without encoding raw,",
-        ),
-        (
-            "d --key_array k --one_sample_per_file",
-            "key_array must come without one_sample_per_file",
-        ),
-    ],
-)
-def test_wrong_flags_are_refused(flags: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
 
 
 @pytest.mark.parametrize("form", ["folder", "npz"])

@@ -1,6 +1,5 @@
 """Tables to Examples and SequenceExamples, end to end, and refused flags."""
 
-import csv
 import json
 import os
 import re
@@ -89,42 +88,6 @@ def test_missing_cells_become_the_tutorials_defaults(tmp_path: Path) -> None:
         "feature3": [0.5, 0.5, 0.5, 0.5, 0, 0],
     }
     assert all(feature.optional for feature in manifest.features)
-
-
-# --- every format ---
-
-
-ROWS: list[dict[str, Any]] = [
-    {"id": row, "name": f"n, {row}" if row % 4 else None, "score": row / 8 if row % 3 else None}
-    for row in range(200)
-]
-
-
-def write_csv(path: Path, delimiter: str) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerows([[*ROWS[0]], *(row.values() for row in ROWS)])
-    return path
-
-
-@pytest.mark.thorough
-def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
-    parquet = tmp_path / "t.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), parquet, row_group_size=64)
-    tables = [
-        write_json(tmp_path / "t.jsonl", ROWS),
-        write_csv(tmp_path / "t.csv", ","),
-        write_csv(tmp_path / "t.tsv", "\t"),
-        parquet,
-    ]
-    made = [convert(tmp_path / f"out{n}", "--table", path) for n, path in enumerate(tables)]
-    assert len({tuple(shard.sha256 for shard in manifest.shards) for manifest in made}) == 1
-    features = [(f.key, f.kind.value, f.optional) for f in made[0].features]
-    assert features == [("id", "int64", False), ("name", "bytes", True), ("score", "float", True)]
-    found = parsed(tmp_path / "out0")
-    assert sorted(zip(found["id"], found["name"], found["score"], strict=True)) == [
-        (row["id"], (row["name"] or "").encode(), row["score"] or 0.0) for row in ROWS
-    ]
 
 
 # --- many files ---
