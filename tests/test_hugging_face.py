@@ -167,6 +167,8 @@ def test_classes_and_images_are_those_of_files(stored: str, tmp_path: Path) -> N
         ]
         write(path, bare, PHOTO_TYPES | {"image": pa.binary(), "label": pa.string()}, None)
         flags = (*named, *flags)
+    plan = run_pipeline(table.run, "--table", path, *flags, "--output", tmp_path / "out", "--plan")
+    assert "note: images in archives or Parquet were not converted" in plan.out
     manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
     assert digests(tmp_path / "out", "*.tfrec", "label_map.pbtxt") == digests(
         tmp_path / "wanted", "*.tfrec", "label_map.pbtxt"
