@@ -111,6 +111,11 @@ def rounds(few: int, many: int) -> list[Any]:
     return [pytest.param(seed, marks=mark) for seed, mark in enumerate(marks)]
 
 
+def thorough(*values: Any) -> Any:
+    """Return a row of a table that only `make test-all` runs."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 def jpeg_bytes(width: int = 64, height: int = 48, color: int = 0, **save: Any) -> bytes:
     """Return a small JPEG, different for each colour."""
     out = io.BytesIO()

@@ -43,27 +43,6 @@ def voc(*objects: str, width: object = 64, height: object = 48) -> bytes:
     return f"<annotation>{head}{size}{''.join(objects)}</annotation>".encode()
 
 
-def coco_instances() -> dict[str, Any]:
-    """Return COCO's instances with file names as ids, and classes numbered in order of name."""
-    spec = json.loads((TEST_DATA / "coco_val/annotations/instances.json").read_bytes())
-    names = {image["id"]: image["file_name"] for image in spec["images"]}
-    for image in spec["images"]:
-        image["id"] = image["file_name"]
-    used = {annotation["category_id"] for annotation in spec["annotations"]}
-    classes = {one["id"]: one["name"] for one in spec["categories"] if one["id"] in used}
-    numbers = {name: number for number, name in enumerate(sorted(classes.values()), start=1)}
-    for annotation in spec["annotations"]:
-        annotation["image_id"] = names[annotation["image_id"]]
-        annotation["category_id"] = numbers[classes[annotation["category_id"]]]
-    spec["categories"] = [{"id": number, "name": name} for name, number in numbers.items()]
-    return spec
-
-
-def of_image(spec: dict[str, Any], image: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [one for one in spec["annotations"] if one["image_id"] == image["id"]]
-    return sorted(found, key=lambda one: one["id"])
-
-
 def with_data_file(words: Sequence[str]) -> list[str]:
     """Return a command's words with a `data.yaml` that exists, since `yolo` reads it at once."""
     data = str(TEST_DATA / "yolo/data.yaml")

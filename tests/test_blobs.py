@@ -111,7 +111,6 @@ def test_tallies_add_up() -> None:
         PinTally(5, 1, 0, "0", "a", ""),
         PinTally(),
     ]
-
     total = PinTally(12, 3, 3, "2", "a", "y", 5, 35)  # digests add modulo 2^256
     assert add_pin_tallies(tallies) == add_pin_tallies(tallies[::-1]) == total
     assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
@@ -216,7 +215,6 @@ def test_samples_are_joined_with_the_listing(test_pipeline: Callable[[], beam.Pi
         sample("6", "also not there.jpg"),
     ]
     pinned_a = (Blob("train", "a.jpg", 10, "pin a"),)
-
     with test_pipeline() as pipeline:
         pinned = pin(pipeline, samples, {"train": entries})
         assert_that(

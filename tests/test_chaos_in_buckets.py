@@ -71,15 +71,14 @@ def check_killed_and_resumed(
     left = output_of(running, bucket)
     check_output(left, undisturbed, FOREIGN)
     running.forget_requests()
-
     build_in_bucket(running.url, f"gs://{bucket}/coco")
-
     assert check_output(output_of(running, bucket), undisturbed, FOREIGN)
     read = [r for r in running.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
     shards_left = 4 - len(data_files(left))
     assert len(read) in range(2 * shards_left, 3 * shards_left + 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_resumes_after_a_kill_at_some_requests(
     seed: int, running: GcsStandIn, undisturbed: Mapping[str, bytes]

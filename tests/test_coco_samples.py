@@ -234,18 +234,6 @@ def test_captions_annotate_an_image_only_without_object_files() -> None:
     assert keys(samples) == ["4"]
 
 
-def test_options_in_the_plan() -> None:
-    rules = CocoRules(licenses=(5, 4, 5), skip_crowd=True, min_box_px=2.5, skip_unannotated=True)
-    assert rules.options() == {
-        "orphans": "stop",
-        "licenses": "4,5",
-        "min_box_px": "2.5",
-        "skip_crowd": "yes",
-        "skip_unannotated": "yes",
-    }
-    assert CocoRules(drop_orphans=True).options() == {"orphans": "drop"}
-
-
 @pytest.mark.parametrize("side_px", [-1.0, float("inf"), float("nan")])
 def test_min_box_px_must_be_a_length(side_px: float) -> None:
     with pytest.raises(

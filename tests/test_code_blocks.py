@@ -97,6 +97,7 @@ def test_block_runs(page: str, words: str, folders: Path, monkeypatch: pytest.Mo
     assert eval(true_then, names)
 
 
+@pytest.mark.thorough
 def test_the_first_commands_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, *flags in commands((PROJECT / "docs" / "start.md").read_text()):
         monkeypatch.chdir(folders / ("classes" if name == "folder" else ""))

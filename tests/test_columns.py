@@ -95,9 +95,7 @@ def test_types_follow_from_all_cells(kinds: int, wanted: str) -> None:
 
 def test_a_plan_keeps_the_types_of_columns_with_any_name() -> None:
     facts = [ColumnFacts("home town?", TEXT, 2), ColumnFacts(" x[] ", LIST | INT, 3)]
-
     found = found_of_columns(facts, rows=3)
-
     assert found == ["int64[]  x[] ", "bytes? home town?"]
     assert columns_of_found(found) == {
         " x[] ": ColumnType(Kind.INT64, repeated=True),
@@ -123,7 +121,6 @@ CELLS = [
 @pytest.mark.parametrize(("cell", "wanted", "values"), CELLS)
 def test_cells_become_values(cell: object, wanted: str, values: list | None) -> None:
     found = values_of(cell, parse_type("a", wanted))
-
     assert found == values
     assert found is None or [*map(type, found)] == [*map(type, values or [])]
 

@@ -58,40 +58,7 @@ def test_copied_files_exist_and_are_sent_to_the_builder() -> None:
     assert [source for source in sources if not (PROJECT / source).exists()] == []
 
 
-@pytest.fixture
-def hostile(tmp_path: Path) -> Path:
-    """Return a user's folder with modules that have the names of our folders."""
-    folder = tmp_path / "vision project"
-    (folder / "pipelines").mkdir(parents=True)
-    for name in ("transforms.py", "schemas.py", "readers.py", "pipelines/__init__.py"):
-        (folder / name).write_text("raise ImportError('not the package that was meant')")
-    return folder
-
-
-USE = """
-import sys
-
-import beam_tfrec
-
-assert callable(beam_tfrec.load) and callable(beam_tfrec.open)
-assert not {"apache_beam", "tensorflow", "transforms", "schemas", "readers"} & {*sys.modules}
-from beam_tfrec.pipelines import arrays, cli, coco, folder, pairs, sidecar, table, voc, yolo
-from beam_tfrec.transforms import builders
-print(beam_tfrec.__file__)
-"""
-
-
 @pytest.mark.thorough
-def test_the_package_works_next_to_modules_of_the_same_names(hostile: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", USE], cwd=hostile, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode == 0, run.stderr
-    command = [sys.executable, "-m", "beam_tfrec.pipelines.cli", "coco", "--help"]
-    run = subprocess.run(command, cwd=hostile, capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stderr) == (0, "")
-
-
 def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
     """Users install the wheel, also after an older build, and Beam sends workers the archive."""
     folders, endings = (

@@ -21,6 +21,7 @@ from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conv
 from beam_tfrec.transforms.images.convert_images import convert_image
 from beam_tfrec.transforms.images.findings import BadImage
 from tests import small_images as small
+from tests.conftest import thorough
 from tests.turned_images import (
     UPRIGHT,
     as_stored,
@@ -147,7 +148,7 @@ def test_dtypes_are_converted_as_by_convert_image_dtype(dtype: str) -> None:
 # --- size
 
 
-@pytest.mark.parametrize("size", [(16, 16), (224, 160), (90, 301), (1000, 700)])
+@pytest.mark.parametrize("size", [(16, 16), (224, 160), thorough((90, 301)), thorough((1000, 700))])
 def test_resampling_equals_tensorflow_with_antialias(size: tuple[int, int]) -> None:
     photos = Path(__file__).parent / "data" / "coco_train" / "images"
     for path in sorted(photos.iterdir())[:4]:

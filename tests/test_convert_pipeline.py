@@ -10,10 +10,9 @@ from PIL import Image, features
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode
 from beam_tfrec.transforms.images.conversion import Conversion, codec_versions
 from beam_tfrec.transforms.shard_index import index_from_parquet
-from tests.coco_command import MakeCoco, command, committed, examples, rejected_of, run_coco, value
+from tests.coco_command import MakeCoco, command, committed, examples, run_coco, value
 from tests.conftest import jpeg_bytes
-from tests.small_images import EOI
-from tests.turned_images import as_stored, oriented, saved
+from tests.turned_images import as_stored, oriented
 
 
 @pytest.mark.thorough
@@ -43,21 +42,6 @@ def test_converted_images_are_counted_and_indexed(make_coco: MakeCoco, tmp_path:
         assert value(example, "image/key/sha256")[0].decode() == hashlib.sha256(written).hexdigest()
         size = tf.io.decode_image(written).shape[:2]
         assert size == (value(example, "image/height")[0], value(example, "image/width")[0])
-
-
-@pytest.mark.thorough
-def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    (sources[0] / "a001.jpg").write_bytes(saved(Image.new("RGB", (64, 48)), "WEBP"))
-    (sources[0] / "a002.jpg").write_bytes(b"<html>404</html>")
-    lost = jpeg_bytes(64, 48)[:-20] + EOI
-    (sources[0] / "a000.jpg").write_bytes(lost)
-    assert run_coco(*command(sources, tmp_path / "kept"), "--resize", "20").code == 4
-    found = [(line["file_name"], line["code"]) for line in rejected_of(tmp_path / "kept")]
-    types = [("a001.jpg", "E-IMG-TYPE"), ("a002.jpg", "E-IMG-TYPE")]
-    assert found == [("a000.jpg", "E-IMG-DAMAGED"), *types]
-    assert run_coco(*command(sources, out), "--reencode", "jpeg").code == 4
-    assert [line["file_name"] for line in rejected_of(out)] == ["a002.jpg"]
 
 
 @pytest.mark.thorough

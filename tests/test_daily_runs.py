@@ -13,11 +13,9 @@ import pytest
 
 from beam_tfrec.pipelines import coco, flex_template
 from beam_tfrec.transforms import publish_plan
-from tests.coco_command import PROJECT, MakeCoco, Run, committed, run_coco, snapshot
+from tests.coco_command import PROJECT, MakeCoco, Run, run_coco, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.fake_programs import FakePrograms
-from tests.gcs_stand_in import GcsStandIn, Kind
-from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
 from tests.test_docs import block_of
 
@@ -148,40 +146,6 @@ def test_two_days_that_begin_at_once_are_refused(
     assert not list(source.of(DAYS[0]).glob("*.tfrec"))
 
 
-def convert(day: str) -> Run:
-    out = "gs://out/sets/coco-{date}"
-    return run_coco(*SOURCES, "--output", out, "--since", out, "--date", day, "--num_shards", 4)
-
-
-def test_days_in_a_bucket(stand_in: GcsStandIn, source: Source) -> None:
-    """Of earlier data sets, a run reads only manifests and indexes."""
-    stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
-    for day, images in zip(DAYS, SIZES, strict=True):
-        source.grow(images)
-        put_sources(stand_in, (source.images, source.annotations))
-        if day == DAYS[2]:  # deleted after its conversion
-            stand_in.remove("in", "photos/a000.jpg")
-        stand_in.forget_requests()
-        run = convert(day)
-        assert run.code == 0, run.err
-    read = [r.name for r in stand_in.requests if r.kind is Kind.READ and "sets/" in r.name]
-    earlier = [name for name in read if f"coco-{DAYS[2]}" not in name]
-    assert {name.rpartition(".")[2] for name in earlier} == {"json", "parquet"}
-    assert len([name for name in earlier if name.endswith(".parquet")]) == 8
-    committed((source.images, source.annotations), source.of("all"))
-    stored = [
-        {name.removeprefix(folder): data for name, data in objects.items() if folder in name}
-        for objects, folder in ((stand_in.objects("out"), f"sets/coco-{day}/") for day in DAYS)
-    ]
-    assert check_growth(stored) == keyed_records(files_of(source.of("all")))
-    stand_in.forget_requests()
-    again = convert(DAYS[2])
-    assert again.out == f"already complete: gs://out/sets/coco-{DAYS[2]}/manifest.json\n"
-    read = sorted(r.name for r in stand_in.requests if r.kind is Kind.READ)
-    assert read == [f"sets/coco-{day}/manifest.json" for day in DAYS]
-    assert stand_in.count(Kind.UPLOAD) == 0
-
-
 def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run the daily script, with this checkout's command."""
     script = block("case $code", "bash").replace("gs://my-bucket", str(bucket))
@@ -246,41 +210,11 @@ def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, 
 
 
 POLICIES = sorted(DOCS.glob("alert-policy*.json"))
-FIELDS = {  # of AlertPolicy and its parts, in the reference of the Monitoring API
-    "": {"displayName", "documentation", "severity", "combiner", "conditions", "alertStrategy"},
-    "documentation": {"content", "mimeType", "subject"},
-    "conditions": {"displayName", "conditionThreshold", "conditionMatchedLog"},
-    "conditionThreshold": {
-        *("filter", "aggregations", "comparison", "thresholdValue", "duration", "trigger")
-    },
-    "conditionMatchedLog": {"filter", "labelExtractors"},
-    "aggregations": {"alignmentPeriod", "perSeriesAligner", "crossSeriesReducer", "groupByFields"},
-    "trigger": {"count", "percent"},
-    "alertStrategy": {"autoClose", "notificationRateLimit"},
-    "notificationRateLimit": {"period"},
-}
-VALUES = {
-    **{"combiner": "OR", "comparison": "COMPARISON_GT", "perSeriesAligner": "ALIGN_MAX"},
-    **{"severity": "ERROR", "mimeType": "text/markdown"},
-}
-
-
-def check_fields(part: Any, name: str = "") -> None:
-    """Check the names of all fields, and the values of enums and durations."""
-    for field, value in part.items():
-        assert field in FIELDS[name]
-        assert value == VALUES.get(field, value)
-        if field in ("duration", "alignmentPeriod", "autoClose", "period"):
-            assert re.fullmatch("[0-9]+s", value)
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, dict):
-                check_fields(inner, field)
 
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
-def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
+def test_alert_policies_are_of_our_jobs(path: Path) -> None:
     policy = json.loads(path.read_text())
-    check_fields(policy)
     (condition,) = policy["conditions"]
     if "conditionMatchedLog" in condition:  # needs a rate limit, and must be the only condition
         assert policy["alertStrategy"]["notificationRateLimit"]["period"] == "3600s"
@@ -289,37 +223,6 @@ def test_alert_policies_have_the_fields_of_the_api(path: Path) -> None:
         assert 'resource.type = "dataflow_job"' in condition["conditionThreshold"]["filter"]
     launched = json.loads(block("launchParameter", "json"))["launchParameter"]["jobName"]
     assert launched.startswith("beam-tfrec-") and "beam-tfrec-" in str(condition)
-
-
-GCLOUD = Path(shutil.which("gcloud") or "/").resolve()
-PARSE = """
-import json, sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/third_party"]
-from googlecloudsdk.generated_clients.apis.monitoring.v3 import monitoring_v3_messages as api
-from apitools.base.py import encoding
-
-def unknown(message):
-    yield from message.all_unrecognized_fields()
-    for field in message.all_fields():
-        values = getattr(message, field.name)
-        for value in values if isinstance(values, list) else [values]:
-            if hasattr(value, "all_unrecognized_fields"):
-                yield from unknown(value)
-
-policy = encoding.PyValueToMessage(api.AlertPolicy, json.load(open(sys.argv[2])))
-print(policy.combiner, *unknown(policy))
-"""
-
-
-@pytest.mark.skipif(
-    not (GCLOUD.parents[1] / "lib/googlecloudsdk").exists() if GCLOUD.name else True,
-    reason="gcloud is not installed",
-)
-@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
-def test_gcloud_knows_every_field_and_value_of_the_policies(path: Path) -> None:
-    words = [sys.executable, "-c", PARSE, str(GCLOUD.parents[1] / "lib"), str(path)]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert (run.stdout, run.returncode) == ("OR\n", 0), run.stderr
 
 
 def test_parameters_of_the_request_are_flags() -> None:

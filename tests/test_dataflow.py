@@ -149,7 +149,6 @@ def test_the_graph_does_not_grow_with_the_data(
     small = graph_of(gcs, job)
     put_sources(gcs, make_coco(300, "larger"))
     large = graph_of(gcs, described(gcs, *JOB))
-
     assert abs(len(small) - len(large)) < 100  # for random names
     assert len(large) < MAX_GRAPH_BYTES
     assert len(json.dumps(job)) < MAX_GRAPH_BYTES
@@ -161,14 +160,11 @@ def test_the_job_writes_the_same_files_and_a_repeat_starts_no_job(
     gcs: GcsStandIn, dataflow: DataflowStandIn
 ) -> None:
     there = submit(gcs, dataflow, *WANTED)
-
     assert there.code == 0, there.err
     assert there.out.startswith(f"submitted: {WHERE}")
     assert "29 records" in there.out
     check_same(gcs)
-
     again = submit(gcs, dataflow, *WANTED)
-
     assert (again.code, "already complete" in again.out) == (0, True)
     assert len(dataflow.jobs) == 1
 
@@ -224,7 +220,6 @@ def test_a_verifying_job_reports_the_same_damage(
     data = bytearray(gcs.objects("out")[name])
     data[100] ^= 1
     gcs.put("out", name, bytes(data))
-
     deep, job = ("verify", "gs://out/coco", "--deep"), (*JOB, "--dataflow_endpoint", dataflow.url)
     started = [start_command(*deep, *on, STORAGE_EMULATOR_HOST=gcs.url) for on in ((), job)]
     runs = [finish(process, timeout_s=180) for process in started]

@@ -50,11 +50,9 @@ def test_prism_writes_the_files_of_a_run_in_process(pipeline: str, tmp_path: Pat
         given = [*oracle.CASES[CASES[pipeline]].words(tmp_path), *BY_HASH]
     here = finish(start_command(pipeline, *given, "--output", tmp_path / "here"))
     assert here.code == 0, here.err
-
     prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
     elsewhere = (*given, "--output", tmp_path / "there", *REPORTED, *prism)
     there = finish(start_command(pipeline, *elsewhere), timeout_s=120)
-
     assert there.code == 0, there.err
     manifest = check_committed(tmp_path / "there")
     assert [bool(split["records"]) for split in manifest["splits"].values()] == [True, True]

@@ -78,10 +78,8 @@ def test_bytes_equal_those_of_a_run_in_process(
 ) -> None:
     accepted = ("--max_rejected", "1")
     assert spawn_coco(*arguments(thirty_images, tmp_path / "here", *accepted)).code == 0
-
     there = arguments(thirty_images, tmp_path / "there", *accepted, *REPORTED, *engine)
     run = spawn_coco(*there)
-
     assert run.code == 0, run.err
     manifest = check_committed(tmp_path / "there")
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-TRUNCATED": 1}
@@ -120,9 +118,7 @@ def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
         assert refused.ended == (6, "E-IO-AUTH")
         assert "coco/manifest.json" not in gcs.objects("out")
         gcs.heal()
-
         resumed = spawn_coco(*arguments(thirty_images, "gs://out/coco"), *engine, **there)
-
         assert resumed.code == 0, resumed.err
         shards = {name for name in gcs.objects("out") if name.endswith(".tfrec")}
         assert len(shards) == 4
@@ -145,7 +141,6 @@ def test_a_killed_worker_of_a_job_service_is_one_line(
             for worker in (*children_of(pid), pid):
                 os.kill(worker, signal.SIGKILL)
         ended = finish(process)
-
     assert ended.ended == (6, "E-JOB"), ended.err
 
 
@@ -164,7 +159,6 @@ def test_a_killed_engine_or_worker_ends_the_run_and_the_next_resumes(
         (pid,) = children_of(pool if victim == "its worker" else process.pid)
         os.kill(pid, signal.SIGKILL)
         ended = finish(process)
-
     assert ended.ended == (6, "E-JOB")
     assert not (out / "manifest.json").exists()
     kept = {path: path.stat().st_mtime_ns for path in shard_paths(out)}

@@ -1,7 +1,3 @@
-import json
-import shutil
-from pathlib import Path
-
 import pytest
 
 from beam_tfrec.schemas.manifest import SharedContents
@@ -14,7 +10,6 @@ from beam_tfrec.transforms.find_duplicates import (
     add_duplicates,
     find_duplicates,
 )
-from tests.coco_command import DATA, MakeCoco, digests, manifest_of, run_coco
 
 A, B, C = (bytes([place]) * 32 for place in (0xA, 0xB, 0xC))
 RECORDS = [
@@ -79,30 +74,3 @@ def test_lines_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -
     assert [(pair.contents, pair.sha256[:2]) for pair in found.pairs] == [(20, "00")]
     assert found.lines[0].records == {"train": 5, "val": 5}
     assert [record.key for record in found.lines[0].samples["val"]] == ["0", "1"]
-
-
-@pytest.mark.thorough
-def test_a_photo_in_two_splits_is_reported(make_coco: MakeCoco, tmp_path: Path) -> None:
-    (train, train_json), (val, val_json) = make_coco(6), make_coco(4, name="val")
-    for place, path in enumerate(sorted(val.iterdir())):
-        path.write_bytes(path.read_bytes() + bytes([place + 1]))
-    shutil.copy(sorted(train.iterdir())[4], sorted(val.iterdir())[1])
-    sources = ["--images", f"train={train}", f"val={val}", "--num_shards", "2"]
-    sources += ["--annotations", f"train={train_json}", f"val={val_json}"]
-    out = tmp_path / "out"
-    run = run_coco(*sources, "--output", out)
-    assert run.code == 0, run.err
-    (pair,) = manifest_of(out)["duplicates"]
-    train_name, val_name = pair["names"]
-    assert (pair["splits"], pair["contents"]) == (["train", "val"], 1)
-    assert val_name == sorted(val.iterdir())[1].name
-    warning = f"  warning: train and val share 1 source, byte for byte, such as {train_name} and"
-    assert f"{warning} {val_name}: {out}/duplicates.jsonl" in run.out.splitlines()
-    (line,) = map(json.loads, (out / "duplicates.jsonl").read_bytes().splitlines())
-    assert line["records"] == {"train": 1, "val": 1}
-    assert line["samples"]["val"] == [{"name": val_name, "key": line["samples"]["val"][0]["key"]}]
-    whole = digests(out, *DATA, "duplicates.jsonl")
-    for name in ("manifest.json", "duplicates.jsonl"):
-        (out / name).unlink()
-    assert run_coco(*sources, "--output", out).code == 0  # all shards are kept
-    assert digests(out, *DATA, "duplicates.jsonl") == whole

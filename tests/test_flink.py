@@ -127,12 +127,10 @@ def test_a_rerun_with_a_larger_budget_equals_a_run_in_process(
     here, there = tmp_path / "here", tmp_path / "there"
     accepted = ("--num_shards", 4, "--max_rejected", 1)
     assert run_coco(*command(thirty_images, here, *accepted)).code == 0
-
     over = flink.run(*command(thirty_images, there, "--num_shards", 4))
     assert over.ended == (4, "E-BUDGET")
     written = {path: path.stat().st_mtime_ns for path in shard_paths(there)}
     run = flink.run(*command(thirty_images, there, *accepted), *REPORTED)
-
     assert run.code == 0, run.err
     assert run.out.startswith(f"{there}: 29 records in ")
     assert check_committed(there)["splits"]["train"]["rejected"] == {"E-IMG-TRUNCATED": 1}
@@ -147,7 +145,6 @@ def test_a_killed_worker_is_replaced_and_bytes_stay_the_same(
     images, shards, there = make_coco(900), ("--num_shards", 450), tmp_path / "there"
     assert run_coco(*command(images, tmp_path / "here", *shards)).code == 0
     jar = ("--flink_job_server_jar", JOB_SERVER_JAR, "--job_server_jvm_properties=-Xmx512m")
-
     process = start_coco(*command(images, there, *shards), *REPORTED, *flink.flags, *jar)
     while process.poll() is None and len(shard_paths(there)) < 20:
         time.sleep(0.002)
@@ -155,7 +152,6 @@ def test_a_killed_worker_is_replaced_and_bytes_stay_the_same(
     assert len(workers) >= 2, "each slot has a worker process of its own"
     os.kill(busiest(workers), signal.SIGKILL)  # idle ones may belong to ended stages
     run = finish(process, JOB_S)
-
     assert run.code == 0, run.err
     assert visible < 450
     jobs = ask(flink.rest_port, "jobs/overview")["jobs"]
@@ -176,7 +172,6 @@ def test_worker_faults_print_one_line_and_set_the_exit_code(
     missing = flink.run(*command((tmp_path / "none", annotations), out))
     broken = flink.run(*command((images, tmp_path / "broken.json"), out))
     assert [missing.ended, broken.ended] == [(3, "E-SET-MISSING"), (3, "E-ANN-JSON")]
-
     third = "coco/train-00002-of-00004-7.tfrec"
     flink.gcs.inject(Fault(What.STATUS, Kind.UPLOAD, third, status=403, times=None))
     given = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")

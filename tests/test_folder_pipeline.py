@@ -137,43 +137,6 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
-@pytest.mark.thorough
-def test_since_adds_new_photos_and_classes(tmp_path: Path) -> None:
-    root, monday, tuesday = write(tmp_path / "in"), tmp_path / "monday", tmp_path / "tuesday"
-    committed(monday, "--images", root)
-    write(root, ("ant/1.jpg", "dog/new.jpg"))
-    since = ("--images", root, "--since", monday)
-    assert ended(*since, "--output", tuesday, "--first_label", 1) == (
-        2,
-        "E-ARG --since: classes of the earlier data sets are not numbered from 1 without gaps;"
-        " give the --category_ids or --first_label that made them",
-    )
-    manifest = committed(tuesday, *since)
-    assert labelled(tuesday) == {"ant/1.jpg": (3, "ant"), "dog/new.jpg": (1, "dog")}
-    assert manifest["splits"]["train"]["earlier"] == 5
-    assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu"), (3, "ant")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("--images", "a", "b"), "images must come once per split, got a, b; remove one"),
-        (
-            ("--images", "a", "--dtype", "uint8"),
-            "dtype must come with layout tensor or raw, got classification; leave it out",
-        ),
-        (
-            ("--images", "a", "--layout", "imagenet", "--reencode", "png"),
-            "layout imagenet holds JPEGs of RGB, got reencode png; omit it",
-        ),
-    ],
-)
-def test_flags_that_do_not_fit_together(
-    arguments: tuple[str, ...], line: str, tmp_path: Path
-) -> None:
-    assert ended(*arguments, "--output", tmp_path) == (2, f"E-ARG command line: {line}")
-
-
 # --- files as samples
 
 
@@ -277,23 +240,6 @@ def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-def test_tensorflow_datasets_knows_the_classes(tmp_path: Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    root, out = TEST_DATA / "classes", tmp_path / "out"
-    committed(out, "--images", root, "--shard_names", "plain")
-    builder = tfds.builder_from_directory(out)
-    names = builder.info.features["image"]["class"]["label"].names
-    assert names == sorted(path.name for path in root.iterdir())
-    count = 0
-    for one in builder.as_dataset(split="train"):
-        image = one["image"]
-        assert image["encoded"].shape == (image["height"], image["width"], 3)
-        assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
-        count += 1
-    assert count == len(builder.as_dataset(split="train")) == 9
-
-
-@pytest.mark.thorough
 def test_tensorflow_datasets_gives_pairs_of_image_and_label(tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
     root, out = TEST_DATA / "classes", tmp_path / "out"
@@ -305,6 +251,3 @@ def test_tensorflow_datasets_gives_pairs_of_image_and_label(tmp_path: Path) -> N
         assert image.shape == (record["height"], record["width"], 3)
         assert label == record["label"]
     assert len({int(label) for _, label in pairs}) == len(list(root.iterdir()))
-
-
-# --- tutorials: records read as they do

@@ -110,9 +110,7 @@ def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
 @pytest.mark.parametrize("readers", [1, 4])
 def test_bytes_in_flight_stay_within_the_limit(sizes: list[int], limit: int, readers: int) -> None:
     meter = Meter(limit)
-
     assert meter.consume(gate_of(limit, readers), sizes) == sizes
-
     assert meter.faults == []
     assert meter.peak_bytes <= max(limit, *sizes)
 
@@ -126,7 +124,6 @@ def test_each_reader_reads_one_image_at_a_time(readers: int) -> None:
         return meter.read(size)
 
     list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, same, read))
-
     assert meter.peak_reads <= readers
 
 
@@ -153,9 +150,7 @@ def test_shards_that_share_a_small_budget_do_not_deadlock(ends_early: bool) -> N
 def test_a_read_error_is_raised_in_order() -> None:
     limit = 4 * MIB
     gate, meter = gate_of(limit, readers=4), Meter(limit, fails_at=MIB + 3)
-
     assert meter.consume(gate, [MIB + place for place in range(8)]) == [MIB, MIB + 1, MIB + 2]
-
     assert meter.reading == 0
     assert_all_bytes_are_free(gate, limit)
 

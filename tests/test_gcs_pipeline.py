@@ -50,19 +50,6 @@ def downloaded(stand_in: GcsStandIn, folder: Path) -> Path:
     return folder / "coco"
 
 
-@pytest.mark.thorough
-def test_local_sources_go_to_a_bucket_and_back(
-    stand_in: GcsStandIn, sources: Sources, local: dict[str, str], tmp_path: Path
-) -> None:
-    images, annotations = sources
-    up = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")
-    assert run_coco(*up, *SHARDS).code == 0
-    assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
-
-    assert convert(output=str(tmp_path / "down")).code == 0
-    assert shards_of(tmp_path / "down") == local
-
-
 def images_read(stand_in: GcsStandIn) -> list[str]:
     read = (request.name for request in stand_in.requests if request.kind is Kind.READ)
     return [name for name in read if name.endswith(".jpg")]
@@ -70,17 +57,13 @@ def images_read(stand_in: GcsStandIn) -> list[str]:
 
 def test_each_image_is_read_once_and_a_rerun_reads_the_manifest_only(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
-
     assert convert().code == 0
-
     assert len(images_read(stand_in)) == len({*images_read(stand_in)}) == 40
     assert stand_in.count(Kind.DELETE) == 0
     for name, data in stand_in.objects("in").items():
         stand_in.put("in", name, data)  # rewritten with equal contents: new generations
     stand_in.forget_requests()
-
     again = convert()
-
     assert (again.code, again.out) == (0, "already complete: gs://out/coco/manifest.json\n")
     read = [r.name for r in stand_in.requests if r.kind is Kind.READ]
     assert read == ["coco/manifest.json"]
@@ -92,13 +75,11 @@ def test_a_resumed_run_reads_no_images_of_finished_shards(
 ) -> None:
     third = "coco/train-00002-of-00004-10.tfrec"
     stand_in.inject(Fault(What.STATUS, Kind.UPLOAD, third, status=403))
-
     assert convert("--shards_in_flight", "1").ended == (6, "E-IO-AUTH")
     assert "coco/manifest.json" not in stand_in.objects("out")
     finished = sum(name.endswith(".tfrec") for name in stand_in.objects("out"))
     stand_in.forget_requests()
     resumed = convert()
-
     assert resumed.code == 0, resumed.err
     assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
     assert len(images_read(stand_in)) == 40 - 10 * finished
@@ -106,9 +87,7 @@ def test_a_resumed_run_reads_no_images_of_finished_shards(
 
 def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.create")
-
     run = convert()
-
     assert run.ended == (6, "E-IO-AUTH")
     assert "storage.objects.list" in run.fault
     assert stand_in.objects("out") == {}

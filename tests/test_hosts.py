@@ -39,13 +39,6 @@ def test_hosts_read_whole_shards_unless_records_were_rejected() -> None:
     assert Part(14, 63, 64) in shares[1]
 
 
-@pytest.mark.parametrize(("host", "hosts"), [(0, 0), (2, 2), (-1, 2)])
-def test_a_host_out_of_range_is_refused(host: int, hosts: int) -> None:
-    message = f"host must be at least 0 and below hosts, got host={host}, hosts={hosts}"
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        deal([1], host, hosts)
-
-
 @given(shard_records, st.integers(1, 9), st.integers(1, 5), st.booleans())
 def test_steps_are_what_each_host_can_read(
     records: list[int], batch: int, hosts: int, drop_remainder: bool

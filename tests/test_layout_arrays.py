@@ -32,9 +32,7 @@ def built(layout: ArraysLayout, fields: ArrayFields, data: bytes) -> dict:
 )
 def test_items_have_the_keys_of_the_tutorial(shape: tuple[int, ...], expected: dict) -> None:
     values = np.ones(shape, np.float32)
-
     features = built(ArraysLayout(), ArrayFields(shape, "float32", label=7), values.tobytes())
-
     assert features.pop("raw_image") == (Kind.BYTES, [encode_tensor(values)])
     assert features.pop("label") == (Kind.INT64, [7])
     assert {key: [*lengths] for key, (_, lengths) in features.items()} == expected
@@ -46,9 +44,7 @@ def test_items_have_the_keys_of_the_tutorial(shape: tuple[int, ...], expected: d
 def test_big_endian_values_are_swapped(dtype: str, encoding: Encoding) -> None:
     values = np.arange(6).reshape(2, 3).astype("uint16" if dtype == "bfloat16" else dtype)
     swapped = values.astype(values.dtype.newbyteorder(">")).tobytes()
-
     features = built(ArraysLayout(encoding), ArrayFields((2, 3), dtype, True), swapped)
-
     expected = values.tobytes()
     if encoding is Encoding.TENSOR:
         expected = serialize_tensor((2, 3), dtype, expected)
@@ -57,9 +53,7 @@ def test_big_endian_values_are_swapped(dtype: str, encoding: Encoding) -> None:
 
 def test_other_arrays_become_features() -> None:
     fields = ArrayFields((1, 1), "uint8", features={"age": 7, "dose": 0.5, "site": "Ulm"})
-
     features = built(ArraysLayout(), fields, b"\1")
-
     assert features["age"] == (Kind.INT64, [7])
     assert features["dose"] == (Kind.FLOAT, [0.5])
     assert features["site"] == (Kind.BYTES, [b"Ulm"])

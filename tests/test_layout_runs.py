@@ -1,15 +1,13 @@
 """Whole runs with each layout, choice of features and numbering of classes."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from beam_tfrec.pipelines import coco
-from tests.coco_command import MakeCoco, command, committed, rejected_of, run_coco
+from tests.coco_command import MakeCoco, command, run_coco
 from tests.conftest import TEST_DATA
 
 
@@ -23,37 +21,6 @@ def test_features_without_a_file_end_the_run_early(make_coco: MakeCoco, tmp_path
     )
     assert run.fault.endswith("; add such a file, or leave captions out")
     assert [path for path in out.rglob("*") if path.is_file()] == []
-
-
-FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--features", "boxes,mask"], "features must be boxes, "),
-        (["--features", ""], "argument --features: must not be empty"),
-        (["--features", "masks"], "features masks describe objects and need boxes"),
-        (
-            ["--layout", "keras", "--features", "boxes,masks"],
-            "features must be boxes",
-        ),
-        (["--layout", "tfds", "--category_ids", "original"], "category_ids of layout tfds must be"),
-        (["--layout", "keras", "--string_ids"], "string_ids needs layout detection, got keras"),
-        (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
-        (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
-        (["--resize", "99999"], "resize must be 1 to 65500 px, got 99999"),
-        (["--resize_mode", "fill"], "resize_mode must come with a box, got fill with resize None"),
-        (FILL_LONGEST, "resize_mode must come with a box, got fill with resize max:9"),
-        (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),
-        (["--quality", "90"], "quality must not be alone, got 90"),
-        (["--reencode", "png", "--quality", "90"], "quality must come with JPEGs, got 90 with"),
-    ],
-)
-def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
-    argv = ["--images", "photos", "--annotations", "a.json", "--output", "out", *flags]
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        coco.COMMAND.configure(argv)
 
 
 @pytest.mark.thorough
@@ -91,19 +58,3 @@ def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
             scale = np.array([image["height"], image["width"]] * 2)
             corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
-
-
-def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """With the size in the annotation file, it would lie inside."""
-
-    def annotate_elsewhere(spec: dict) -> None:
-        spec["images"][1]["width"] = 128
-        spec["annotations"][1]["bbox"] = [64, 0, 5, 5]
-
-    sources = make_coco(3, objects=1, edit=annotate_elsewhere)
-    flags = ("--layout", "keras", "--on_size_mismatch", "trust_image", "--max_rejected", 1)
-    split = committed(sources, tmp_path / "out", *flags)["splits"]["train"]
-    (line,) = rejected_of(tmp_path / "out")
-    assert (line["code"], line["key"]) == ("E-EX-EMPTY", "101")
-    assert line["detail"] == "x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48"
-    assert (split["annotations"]["written"], split["annotations"]["lost"]) == (2, 1)

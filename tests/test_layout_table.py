@@ -43,7 +43,6 @@ def unfit(layout: TableLayout, cells: dict[str, Any]) -> tuple[str, str]:
 
 def test_every_column_is_a_feature_under_its_name() -> None:
     layout = TableLayout().resolved(["bytes home town", "float? weight", "int64[] ids"])
-
     features = [(f.key, f.kind, f.repeated, f.optional, f.doc) for f in layout.spec.features]
     assert features == [
         ("home town", Kind.BYTES, False, False, "column home town"),
@@ -59,7 +58,6 @@ def test_given_types_win() -> None:
     given_types = types(age="float", zip="bytes?", tags="int64[]")
     found = ["int64? age", "int64 zip", "int64? tags", "int64 b"]
     layout = TableLayout(given_types).resolved(found)
-
     assert {name: str(found) for name, found in layout.columns.items()} == {
         "age": "float?",  # one of its cells is missing
         "zip": "bytes?",
@@ -70,7 +68,6 @@ def test_given_types_win() -> None:
 
 def test_a_single_label() -> None:
     layout = TableLayout(label_columns=("l",)).resolved(["bytes? l", "int64 a"])
-
     values = {"image/class/label": [1], "image/class/text": [b"a dog"], "a": [1]}
     assert [(f.key, f.repeated) for f in layout.spec.features] == [(key, False) for key in values]
     assert built(layout, {"l": "n01", "a": 1}) == values
@@ -86,7 +83,6 @@ def test_a_single_label() -> None:
 )
 def test_several_labels(columns: tuple, found: list[str], cells: dict) -> None:
     layout = TableLayout(label_columns=columns).resolved(found)
-
     assert all(feature.repeated for feature in layout.spec.features)
     assert built(layout, cells) == {
         "image/class/label": [1, 0],

@@ -51,9 +51,7 @@ NAMES = st.text(st.sampled_from("019abz/.\u00e9\U0001f600"), min_size=1, max_siz
 def test_every_name_comes_once_by_at_most_sixteen_requests(names: set[str], cuts: set[str]) -> None:
     listing = Listing(list(names), awaited=min(16, len(cuts) + 1))
     ranges = list(pairwise(["", *sorted(cuts), ""]))
-
     listed = [entry.name for entry in list_pages(listing.fetch, ranges)]
-
     assert sorted(listed) == listing.names
     assert listing.most_at_once == min(16, len(ranges))
 
@@ -75,7 +73,6 @@ def test_a_bucket_is_divided_at_its_folders(
 ) -> None:
     stand_in.put_all("b", ["photos", *(f"photos/{name}" for name in names), "photos2"])
     storage = open_storage("gs://b/photos")
-
     assert sorted(entry.name for entry in storage.list()) == sorted(names)
     assert stand_in.count(Kind.LIST) == requests
 
@@ -84,7 +81,6 @@ def test_a_bucket_is_divided_at_its_folders(
 def test_each_runner_lists_all_names(runner: str, stand_in: GcsStandIn) -> None:
     names = BUCKETS["many folders"][0][:400]
     stand_in.put_all("b", names)
-
     with beam.Pipeline(runner=runner) as pipeline:
         listed = pipeline | ListBlobs({"train": "gs://b"})
         found = listed | beam.Map(lambda file: file.entry.name)

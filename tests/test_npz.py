@@ -53,7 +53,6 @@ def test_rows_of_a_member_are_read(storage: Storage, name: str) -> None:
         header = parse_npy_header(member.head)
         offset = member.start + header.start + 7 * header.item_bytes
         place = (offset, header.item_bytes, member.packed)
-
         blob = Blob("r", name, entry.size_bytes, entry.pin, entry.crc32c, *place)
         assert read_blob(storage, blob) == values[7].tobytes()
         assert member.end - member.start == header.end
@@ -92,7 +91,6 @@ def zip_of(
 def test_refuses_other_archives(write: Callable[[Path], None], what: str, tmp_path: Path) -> None:
     write(tmp_path / "a.npz")
     storage = open_storage(str(tmp_path))
-
     with pytest.raises(RuntimeError, match=rf"^E-ARR-ZIP \S*/a\.npz: {what}"):
         read_members(storage, entry_of(storage, "a.npz"))
 
@@ -102,7 +100,6 @@ def test_a_member_with_a_wrong_checksum_is_refused(storage: Storage, tmp_path: P
     directory = data.index(b"PK\1\2")
     struct.pack_into("<I", data, directory + 16, 1)  # the CRC-32 in the directory
     (tmp_path / "packed.npz").write_bytes(data)
-
     with pytest.raises(RuntimeError, match=r"^E-ARR-ZIP \S*: Bad CRC-32 for file 'x\.npy'; save"):
         UNPACKED.bytes_of(storage, entry_of(storage, "packed.npz"), "x.npy", (0, 10))
 

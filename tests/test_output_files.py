@@ -48,7 +48,6 @@ def test_files_named_like_ours_without_a_plan_are_foreign(
 ) -> None:
     small.put([name, "a user's note.txt"])
     output = open_storage(str(small.out))
-
     fault = rf"^E-OUT-FOREIGN {small.out}: {name} is there, but no _plan\.json"
     with pytest.raises(RuntimeError, match=fault):
         refuse_foreign(output, names_of_ours(output, names, ["train"]))
@@ -70,9 +69,7 @@ def test_other_files_are_ignored_and_kept(small: SmallSet) -> None:
     build_run(small.plan())
     small.put(["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
     small.put(["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
-
     remove(small)
-
     left = {name: (small.out / name).read_bytes() for name in contents(small.out)}
     assert left == dict.fromkeys([*NEIGHBOURS, "test-00000-of-00004-10.tfrec"], b"of the user")
     assert folder.is_dir()
@@ -89,7 +86,6 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
             index.rename(index.with_name(f"{new}{index.suffix}"))
     path.write_text(json.dumps(manifest))
     out = str(small.out)
-
     records = beam_tfrec.open(out, "train")
     keys = [records.key(place) for place in range(len(records))]
     manifest = from_json(path.read_bytes(), Manifest)
@@ -101,7 +97,6 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
         for p in read_written(index, DEFAULT_ACCESS, 1)
     ]
     written = [key for _, batch in parts for key in batch.sources]
-
     assert sorted(keys) == sorted(written) == [str(number) for number in range(1, 7)]
     assert shown.key == keys[-1]
     assert verify(VerifyConfig((out,), deep=True)) is False
@@ -155,8 +150,6 @@ def test_files_of_another_program_are_not_removed(
     small.put([name], data)
     small.put(["train-00000-of-00004-10.tfrec"])
     before = contents(small.out)
-
     with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN {small.out}.*: {what}"):
         remove(small)
-
     assert contents(small.out) == before

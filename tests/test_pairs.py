@@ -9,7 +9,7 @@ from beam_tfrec.pipelines import pairs
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.schemas.samples import Sample
-from tests.coco_command import committed_by, examples, literal_png, rejected_of, run_pipeline, value
+from tests.coco_command import committed_by, examples, literal_png, rejected_of, value
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]
@@ -98,26 +98,3 @@ def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str
     images = [encoded(literal_png(3, 2, 0)), encoded(literal_png(*size, 0))]
     built = PairsLayout(scale).build(Sample("train", "a.png", 0, (), b""), images, {})
     assert built == Unfit("E-IMG-SIZE", detail, 1) if detail else isinstance(built, Built)
-
-
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        (
-            ["--low", "a=x", "--high", "b=x"],
-            "E-ARG command line: low and high must name the same splits, got low ['a'] and high"
-            " ['b']; give both as SPLIT=PATH",
-        ),
-        (
-            ["--low", "x/", "--high", "x"],
-            "E-ARG command line: low and high must be two folders, got 'x/'; give another",
-        ),
-        (
-            ["--low", "x", "--high", "y", "--resize", "64"],
-            "E-ARG command line: pairs take no resize and buckets, got 64x64; leave it out",
-        ),
-    ],
-)
-def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
-    ended = run_pipeline(pairs.run, *flags, "--output", tmp_path / "out")
-    assert (ended.code, ended.fault) == (2, fault)

@@ -199,14 +199,6 @@ def test_a_plan_shows_the_state_of_the_output(make_coco: MakeCoco, tmp_path: Pat
     assert planned(made, out, "--num_shards", 2, "--overwrite")["state"] == "overwritten"
 
 
-def test_trusted_manifests_are_not_planned_again(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made, out = make_coco(2), tmp_path / "out"
-    committed(made, out)
-    made[1].unlink()
-    run = run_coco(*command(made, out, "--trust_manifest", "--plan"))
-    assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
-
-
 def cut_annotations(images: Path, annotations: Path, out: Path) -> None:
     annotations.write_text(annotations.read_text()[:-30])
 

@@ -32,6 +32,7 @@ from beam_tfrec.transforms.shard_table import (
     count_shards,
     make_shard_table,
 )
+from tests.conftest import thorough
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
 
@@ -250,7 +251,7 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
     )
 
 
-@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("order", [Order.SHUFFLED, thorough(Order.INPUT)])
 @pytest.mark.parametrize(
     ("second", "shown"),  # in the same bucket, far away in input order, or in another file
     [(9, " (at positions 3 and 9)"), (5000, " (at positions 3 and 5000)"), (1 << 34, "")],
@@ -300,17 +301,13 @@ def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
     ("totals", "sharding"),
     [
         ({}, Sharding()),
-        ({"train": 1}, Sharding()),
-        ({"train": 10}, Sharding(shard_bytes=3000)),  # 4 shards of records of 1,000 bytes
-        ({"train": 5}, Sharding({"": 5}, seed=1)),
-        ({"train": 100}, Sharding({"": 8}, hosts=4, seed=-3)),
-        ({"train": 1024}, Sharding()),  # 16 shards
+        thorough({"train": 1}, Sharding()),
+        thorough({"train": 10}, Sharding(shard_bytes=3000)),  # 4 shards of 1,000-byte records
+        thorough({"train": 5}, Sharding({"": 5}, seed=1)),
+        thorough({"train": 100}, Sharding({"": 8}, hosts=4, seed=-3)),
+        thorough({"train": 1024}, Sharding()),  # 16 shards
         ({"train": 50}, Sharding(records_per_shard=7)),
-        pytest.param(  # three buckets
-            {"train": 9000},
-            Sharding({"": 3}, order={"": INPUT}),
-            marks=pytest.mark.thorough,
-        ),
+        thorough({"train": 9000}, Sharding({"": 3}, order={"": INPUT})),  # three buckets
         (
             {"train": 60, "val": 20, "test": 7},
             Sharding({"train": 4, "": 2}, order={"val": INPUT}, seed=2),

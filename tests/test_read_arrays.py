@@ -61,9 +61,7 @@ def save(folder: Path, **arrays: Any) -> None:
 
 def test_rows_of_a_file_are_samples(tmp_path: Path) -> None:
     save(tmp_path, x=IMAGES)
-
     found = samples(ArraySource(f"{tmp_path}/x.npy"))
-
     assert [sample.key for sample in found] == ["0", "1", "2", "3", "4"]
     assert [sample.position for sample in found] == [0, 1, 2, 3, 4]
     assert [bytes_of(sample, tmp_path) for sample in found] == [row.tobytes() for row in IMAGES]
@@ -100,9 +98,7 @@ def test_labels_are_named_in_the_folder_or_by_path(
 def test_arrays_of_an_archive_belong_together(tmp_path: Path, save_npz: Any) -> None:
     arrays = {"images": IMAGES, "y": np.arange(5), "age": np.linspace(0, 1, 5), "ok": [True] * 5}
     save_npz(tmp_path / "a.npz", **arrays)
-
     found = samples(ArraySource(f"{tmp_path}/a.npz", label="y", features=("age", "ok")))
-
     assert [sample.key for sample in found] == ["0", "1", "2", "3", "4"]
     assert [fields_of(sample).label for sample in found] == [0, 1, 2, 3, 4]
     assert fields_of(found[1]).features == {"age": 0.25, "ok": 1}
@@ -112,9 +108,7 @@ def test_arrays_of_an_archive_belong_together(tmp_path: Path, save_npz: Any) -> 
 def test_files_of_a_folder_are_one_array(tmp_path: Path) -> None:
     save(tmp_path, b=IMAGES[2:], a=IMAGES[:2], labels=[5, 6, 7, 8, 9])
     (tmp_path / "README.txt").write_text("of the user")
-
     found = samples(ArraySource(str(tmp_path), label="labels"))
-
     assert [s.key for s in found] == ["a.npy:0", "a.npy:1", "b.npy:0", "b.npy:1", "b.npy:2"]
     assert [s.position for s in found] == [0, 1, 2, 3, 4]
     assert [fields_of(s).label for s in found] == [5, 6, 7, 8, 9]
@@ -132,9 +126,7 @@ def test_each_file_may_be_a_sample(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     save(tmp_path, a=IMAGES[0], b=IMAGES[1, :2], y=[7, 8, 9])
     np.save(tmp_path / "deep/c.npy", IMAGES[2])
-
     found = samples(ArraySource(str(tmp_path), label="y", one_sample_per_file=True))
-
     assert [s.key for s in found] == ["a.npy", "b.npy", "deep/c.npy"]
     assert [fields_of(s).shape for s in found] == [(4, 4, 3), (2, 4, 3), (4, 4, 3)]
     assert [fields_of(s).label for s in found] == [7, 8, 9]
@@ -159,11 +151,9 @@ def test_splits_follow_the_key_or_a_feature(tmp_path: Path) -> None:
     save(tmp_path, x=IMAGES, scene=["a", "b", "a", "b", "a"], part=["val"] + ["train"] * 4)
     source = ArraySource(f"{tmp_path}/x.npy", features=("scene", "part"))
     halves = {"train": Fraction(1), "val": Fraction(1)}
-
     by_key = [s.split for s in samples(source, Splitting(HASH, halves))]
     by_scene = [s.split for s in samples(source, Splitting(HASH, halves, "scene"))]
     by_part = [s.split for s in samples(source, Splitting("part"))]
-
     assert by_key == [Splitting(HASH, halves).split_of(str(row)) for row in range(5)]
     assert by_scene == [Splitting(HASH, halves).split_of(scene) for scene in "ababa"]
     assert by_part == ["val", "train", "train", "train", "train"]
@@ -181,9 +171,7 @@ def test_an_item_over_the_limit_is_rejected(
 
 def test_a_row_that_no_example_can_hold_is_rejected(tmp_path: Path) -> None:
     save(tmp_path, x=IMAGES[:3], y=["cat", "", "dog"], f=[1.0, 2.0, 1e300])
-
     found = read(ArraySource(f"{tmp_path}/x.npy", label="y", features=("f",)))
-
     rejected = [(item.key, item.code, item.detail) for item in found if isinstance(item, Rejected)]
     assert rejected == [
         ("1", "E-SRC-LABEL", "its label is an empty text"),

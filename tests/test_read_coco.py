@@ -63,7 +63,6 @@ def test_bad_lines_of_rejects_are_refused(line: bytes) -> None:
     good = msgspec.json.encode(reject("E-IMG-TYPE"))
     with pytest.raises(RuntimeError) as raised:
         excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
-
     text = str(raised.value)
     assert text.startswith(
         "E-ARG gs://b/rejected.jsonl: line 2 is not a line of a rejected.jsonl ("

@@ -16,7 +16,7 @@ from beam_tfrec.schemas.columns import FLOAT, INT, TEXT, ColumnFacts, format_of
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import labels_of, row_bytes, row_of
 from beam_tfrec.schemas.samples import Blob, Sample
-from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.sources.read_table import (
     TableFile,
@@ -71,9 +71,7 @@ def test_files_are_sorted_and_prefix_the_keys(tmp_path: Path) -> None:
     for uri in uris:
         Path(uri).parent.mkdir()
         Path(uri).touch()
-
     one, two = ([*find_tables(("train", uris[:n]), DEFAULT_ACCESS)] for n in (1, 2))
-
     assert [file.prefix for file in one] == [""]
     assert [(file.root, file.prefix, file.place) for file in two] == [
         (f"{tmp_path}/y", "a.csv:", 0),
@@ -84,7 +82,6 @@ def test_files_are_sorted_and_prefix_the_keys(tmp_path: Path) -> None:
 @given(st.text("ab\n", max_size=60).map(str.encode), st.integers(0, 5))
 def test_lines_equal_readlines_except_long_ones(data: bytes, max_bytes: int) -> None:
     expected = [line if len(line) <= max_bytes else None for line in io.BytesIO(data).readlines()]
-
     assert [*lines_of(io.BytesIO(data), max_bytes)] == expected
 
 
@@ -124,7 +121,6 @@ BAD_FILES = [
 def test_other_files_are_refused(name: str, data: bytes, line: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         rows(tmp_path / name, data, max_cell_bytes=20)
-
     assert str(raised.value).replace(f"{tmp_path}/", "").startswith(line)
 
 
@@ -213,7 +209,6 @@ BAD_JSON = [
 @pytest.mark.parametrize(("line", "code", "detail"), BAD_JSON)
 def test_bad_json_lines(line: bytes, code: str, detail: str, tmp_path: Path) -> None:
     before, (number, of_line, bad), after = rows(tmp_path / "t.jsonl", b"{}\n" + line + b"\n{}")
-
     assert (before, after) == ((0, 1, {}), (2, 3, {}))
     assert (number, of_line) == (1, 2) and isinstance(bad, tuple)
     assert bad[0] == code and bad[1].startswith(detail)
@@ -237,7 +232,6 @@ def test_rows_of_parquet_by_row_groups(tmp_path: Path) -> None:
     data = parquet(cells, row_group_size=1)
     first = {"i": 1, "f": 0.5, "s": "a", "b": b"\xff", "l": ["x"], "d": "2020-01-02", "n": "1.50"}
     none = dict.fromkeys([*"ibldn", "o.x", "o.y"])
-
     pieces = pieces_of(tmp_path / "t.parquet", data)
     assert [(piece.row_group, piece.first_row) for piece in pieces] == [(0, 0), (1, 1)]
     assert rows(tmp_path / "t.parquet", data) == [
@@ -267,7 +261,6 @@ def test_parquet_values_that_python_lacks_are_rejects(
     column: pa.Array, first: str, fault: str | None, tmp_path: Path
 ) -> None:
     found = rows(tmp_path / "t.parquet", parquet({"a": column}))
-
     assert found[0] == (0, 0, {"a": first})
     if fault:
         code = "E-ROW-TEXT" if fault == LATIN else "E-ROW-TYPE"
@@ -282,9 +275,7 @@ def test_large_cells_of_parquet_are_rejects(use_dictionary: bool, tmp_path: Path
         "list": [[1], [2], [], None, [1] * 100, [3]],
     }
     data = parquet(columns, use_dictionary=use_dictionary)
-
     found = rows(tmp_path / "t.parquet", data, max_cell_bytes=40)
-
     large = (TOO_LARGE, f"a cell has {IN_40_BYTES}")
     assert [number for number, _, cells in found if cells == large] == [1, 3, 4]
     assert found[2] == (2, 0, {"text": "x" * 40, "data": b"c", "list": []})
@@ -302,7 +293,6 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(
     name: str, data: str, tmp_path: Path
 ) -> None:
     first, second, note = read(tmp_path / name, data)
-
     assert isinstance(first, Sample) and isinstance(second, Sample)
     assert (row_of(first)["b"], [*row_of(first)], [*row_of(second)]) == ("x", ["a", "b"], ["a"])
     facts = [ColumnFacts("a", INT | FLOAT, 2), ColumnFacts("b", TEXT, 1), ColumnFacts("c", 0, 0)]
@@ -311,7 +301,6 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(
 
 def test_large_rows_are_payloads(tmp_path: Path) -> None:
     small, large = samples(tmp_path / "t.csv", f"a,b\n1,x\n2,{'y' * 300}\n")
-
     assert (small.payload, bool(large.payload), len(large.fields) < 10) == (b"", True, True)
     assert row_of(large) == {"a": "2", "b": "y" * 300}
     assert row_bytes(large) == len(large.payload)
@@ -319,14 +308,12 @@ def test_large_rows_are_payloads(tmp_path: Path) -> None:
 
 def test_numbers_beyond_64_bits_become_text(tmp_path: Path) -> None:
     (found,) = samples(tmp_path / "t.jsonl", f'{{"a": {2**64}, "b": [{-(2**64)}, 7, 2.5]}}\n')
-
     assert row_of(found) == {"a": str(2**64), "b": [str(-(2**64)), 7, 2.5]}
 
 
 def test_keys_from_a_column(tmp_path: Path) -> None:
     data = '{"k": "a/b"}\n{"k": 7}\n{"k": ""}\n{"k": null}\n{}\n{"k": 1.5}\n{"k": true}\n'
     what = ("no value", "no value", "no value", "a float", "a bool")
-
     assert [s.key for s in samples(tmp_path / "t.jsonl", data, key_column="k")] == ["a/b", "7"]
     assert rejects(tmp_path / "t.jsonl", data, key_column="k") == [
         (f"t.jsonl:{row}", "E-ROW-KEY", f"t.jsonl line {row + 1}: column 'k' gives no key: {found}")
@@ -340,7 +327,6 @@ STEPS = {"sequence_columns": ("a",)}
 def test_values_that_no_feature_can_hold_are_rejects(tmp_path: Path) -> None:
     data = '{"a": [[1]]}\n{"a": [null]}\n{"a": [{"b": 1}]}\n'
     what = ("a list of lists", "a list that holds null", "a value of the type dict")
-
     assert rejects(tmp_path / "t.jsonl", data) == [
         (f"{row}", "E-ROW-TYPE", f"t.jsonl line {row + 1}: column 'a' holds {found}")
         for row, found in enumerate(what)
@@ -359,9 +345,7 @@ def test_an_image_column_becomes_a_blob(tmp_path: Path) -> None:
     data = "f,a\nx/1.jpg,7\n,8\n../2.jpg,9\ngs://other/3.jpg,9\ngs://b/r/4.jpg,9\n"
     reader = {"image_column": "f", "image_roots": {"train": "gs://b/r"}}
     elsewhere = "'gs://other/3.jpg' does not lie below gs://b/r: give --image_root"
-
     *found, note = read(tmp_path / "t.csv", data, **reader)
-
     assert [(s.blobs, row_of(s)) for s in found if isinstance(s, Sample)] == [
         ((Blob("train", "x/1.jpg"),), {"a": "7"}),
         ((Blob("train", "4.jpg"),), {"a": "9"}),
@@ -399,7 +383,6 @@ def test_full_paths_must_lie_below_the_root(cell: str, root: str, name: str | No
 def test_classes_are_noted(tmp_path: Path) -> None:
     data = '{"l": "cat", "m": ["b", "a"]}\n{"l": 7}\n{"l": null, "m": []}\n{"l": " "}\n'
     *_, note = read(tmp_path / "t.jsonl", data, label_columns=("l", "m"))
-
     assert isinstance(note, SplitSource)
     assert note.class_names == ["7", "a", "b", "cat"]
     assert labels_of({"l": "cat", "m": ["b", "cat"]}, ("m", "l")) == ("b", "cat")
@@ -407,7 +390,6 @@ def test_classes_are_noted(tmp_path: Path) -> None:
 
 def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
     items = read(tmp_path / "t.csv", "part,a\nTRAIN,1\ntest,2\n", splitting=Splitting("part"))
-
     assert [(i.split, row_of(i)) for i in items if isinstance(i, Sample)] == [
         ("train", {"a": "1"}),
         ("test", {"a": "2"}),
@@ -415,17 +397,6 @@ def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
     columns = [ColumnFacts("a", INT, 1)]
     notes = [i for i in items if isinstance(i, SplitSource)]
     assert notes == [SplitSource(split, columns=columns, rows=1) for split in ("train", "test")]
-
-
-def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
-    shares: Any = {"train": 1, "val": 1}
-    data = "k,g\n" + "".join(f"{n},{n % 3}\n" for n in range(30))
-    by_key = samples(tmp_path / "t.csv", data, splitting=Splitting(HASH, shares), key_column="k")
-    by_group = samples(tmp_path / "t.csv", data, splitting=Splitting(HASH, shares, "g"))
-
-    assert {s.split for s in by_key} == {"train", "val"}
-    assert all(s.split == Splitting(HASH, shares).split_of(s.key) for s in by_key)
-    assert len({(row_of(s)["g"], s.split) for s in by_group}) == 3
 
 
 @pytest.mark.parametrize(
@@ -441,7 +412,6 @@ def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
 def test_missing_columns_and_splits_are_refused(reader: dict, line: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(tmp_path / "t.csv", "part,b\nTRAIN,2\n,2\n", **reader)
-
     code = "E-SRC-SPLIT" if line.startswith("line") else "E-TAB-HEADER"
     assert str(raised.value).startswith(f"{code} {tmp_path}/t.csv")
     assert line in str(raised.value)

@@ -27,6 +27,7 @@ from beam_tfrec.schemas.layouts.classification import (
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
+from tests.conftest import thorough
 from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]
@@ -152,8 +153,15 @@ READERS: dict[str, Callable[[str], Iterator[Flat]]] = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("layout", SPECS)
+QUICK = {("detection", "load"), ("table with images", "load in batches"), ("sequence", "load")}
+CASES = [
+    (layout, reader) if reader == "open" or (layout, reader) in QUICK else thorough(layout, reader)
+    for layout in SPECS
+    for reader in READERS
+]
+
+
+@pytest.mark.parametrize(("layout", "reader"), CASES)
 def test_readers_return_the_encoded_values(layout: str, reader: str) -> None:
     spec = SPECS[layout]
 

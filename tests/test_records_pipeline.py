@@ -17,6 +17,7 @@ from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
 from tests.coco_command import Run, run_pipeline
+from tests.conftest import thorough
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in import Kind as RequestKind
 from tests.invariants import check_committed, files_of, keyed_records
@@ -83,9 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)]
-)
+@pytest.mark.parametrize("name", [*QUICK, *map(thorough, OTHERS)])
 def test_resharding_there_and_back_gives_the_same_shards(
     name: str, made: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +135,7 @@ def test_files_of_another_program_give_the_same_shards(
     assert run_pipeline(verify, tmp_path / "out", "--deep").code == 0
 
 
+@pytest.mark.thorough
 def test_two_halves_merge_to_the_whole(whole: Path, tmp_path: Path) -> None:
     halves = tmp_path / "halves"
     divide = ("--split_by", "hash", "--splits", "one=1,two=1")
@@ -183,7 +183,7 @@ def test_a_larger_sample_holds_the_smaller_one(whole: Path, tmp_path: Path) -> N
     assert found[0] < found[1] < found[2] == keys_of(whole)
 
 
-@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("foreign", [False, thorough(True)])
 def test_records_of_a_class(whole: Path, tmp_path: Path, foreign: bool) -> None:
     source = shards_alone(whole, tmp_path / "in") if foreign else whole
     copied(tmp_path / "out", "--records", source, *KEY, "--classes", "person,dog")
@@ -193,7 +193,7 @@ def test_records_of_a_class(whole: Path, tmp_path: Path, foreign: bool) -> None:
     assert keys_of(tmp_path / "out") == wanted
 
 
-@pytest.mark.parametrize("keep", ["first", "last"])
+@pytest.mark.parametrize("keep", [thorough("first"), "last"])
 def test_one_record_of_equal_keys_is_kept(keep: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_records(
@@ -223,6 +223,7 @@ def write_records(path: Path, examples: Sequence[bytes]) -> None:
     path.write_bytes(b"".join(part for data in examples for part in frame_record([data])))
 
 
+@pytest.mark.thorough
 def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     path = tmp_path / "in/a.tfrecord"
     write_records(path, [row(1, "a"), row(2, "b")])

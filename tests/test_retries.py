@@ -54,7 +54,6 @@ def test_waits_are_even_below_a_bound_that_doubles_up_to_30_s() -> None:
         clock = Clock()
         assert clock.retry(len(bounds_s), TimeoutError()) == len(bounds_s) + 1
         shares += [w / bound for w, bound in zip(clock.waits_s, bounds_s, strict=True)]
-
     in_tenths = [sum(tenth <= 10 * share < tenth + 1 for share in shares) for tenth in range(10)]
     assert sum(in_tenths) == len(shares)
     assert all(1000 < count < 1200 for count in in_tenths)
@@ -64,7 +63,6 @@ def test_waits_are_even_below_a_bound_that_doubles_up_to_30_s() -> None:
 def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) -> None:
     with pytest.raises(RuntimeError) as raised:
         clock.retry(math.inf, TimeoutError("503"), takes_s)
-
     assert clock.now_s == pytest.approx(ends_s)
     what = f"still failing after {ends_s} s (TimeoutError: 503)"
     assert find_fault(str(raised.value)) == (
@@ -77,7 +75,6 @@ def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) ->
 def test_other_errors_are_raised_at_once(error: BaseException, clock: Clock) -> None:
     with pytest.raises(type(error)) as raised:
         clock.retry(1, error)
-
     assert raised.value is error
     assert clock.waits_s == []
 
@@ -87,7 +84,6 @@ def test_long_retries_are_logged_once(
     failures: int, takes_s: float, left_s: int, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.retry(failures, TimeoutError("503\nmore"), takes_s)
-
     logged = f"retrying gs://b/a for up to {left_s} s more (TimeoutError: 503)"
     assert caplog.messages == ([logged] if left_s else [])
 
@@ -136,7 +132,6 @@ def test_requests_start_freely_until_a_store_throttles(requests: Requests) -> No
     requests.serve(1000)
     requests.refuse(ConnectionResetError)
     requests.rate.sleep(5)
-
     assert (requests.clock.now_s, requests.rate.per_s()) == (pytest.approx(15.0), math.inf)
     assert THROTTLED.take(1) == 0
 
@@ -144,7 +139,6 @@ def test_requests_start_freely_until_a_store_throttles(requests: Requests) -> No
 def test_a_refusal_lowers_the_rate_below_that_served(requests: Requests) -> None:
     requests.serve(500)  # 100 a second
     requests.refuse()
-
     curve = [requests.rate_after(seconds) for seconds in (0, 5, 5, 5, 5, 10, 10)]
     assert curve == pytest.approx([80, 97.5, 100, 102.5, 120, 480, 1920], rel=0.02)
     assert requests.rate_after(365 * 24 * 3600) > 1e15
@@ -156,7 +150,6 @@ def test_refusals_of_all_readers_at_once_count_once(requests: Requests) -> None:
     requests.serve(500)
     for _ in range(32):  # within some 0.4 s
         requests.refuse()
-
     assert requests.rate.per_s() == pytest.approx(80, rel=0.05)
 
 
@@ -167,7 +160,6 @@ def test_further_refusals_slow_down_to_one_request_a_second(requests: Requests) 
         requests.refuse()
         rates.append(requests.rate.per_s())
         requests.clock.sleep(1.0)
-
     assert rates[:4] == pytest.approx([80, 34.4, 14.8, 6.4], rel=0.1)
     assert rates[-1] == pytest.approx(0.8)  # a request a second, less a fifth
 
@@ -188,7 +180,6 @@ def test_the_rate_after_a_refusal(
     for number, each_s in served:
         requests.serve(number, each_s)
     requests.refuse()
-
     assert requests.rate.per_s() == pytest.approx(per_s, rel=0.25)
 
 
@@ -196,7 +187,6 @@ def test_a_limit_is_never_exceeded_and_its_waits_are_reported() -> None:
     """Waits are reported in whole seconds of one thread; the rest follows later."""
     requests = Requests(limit_per_s=50)
     requests.serve(476, each_s=0)
-
     assert requests.clock.now_s == pytest.approx(9.5, abs=0.01)
     assert [THROTTLED.take(threads) for threads in (4, 4)] == [2, 0]
     assert THROTTLED.take(1) in (1, 2)  # includes what earlier tests left

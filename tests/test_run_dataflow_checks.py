@@ -69,11 +69,9 @@ def test_refusals_of_google_are_one_line(
         ("us-central1", "US-CENTRAL1\tregion\t", ""),
         ("us-central1", "NAM4\tdual-region\t", ""),
         ("europe-north1", "EUR4\tdual-region\t", ""),
-        ("asia-northeast2", "ASIA1\tdual-region\t", ""),
         ("us-west1", "US\tdual-region\tUS-EAST1;US-WEST1", ""),
         # Accepted with a note on price.
         ("us-east5", "US\tmulti-region\t", "the multi-region US"),
-        ("europe-west4", "EU\tmulti-region\t", "the multi-region EU"),
         ("asia-east1", "ASIA\tmulti-region\t", "the multi-region ASIA"),
         # Refused.
         ("us-central1", "US-EAST1\tregion\t", "US-EAST1"),

@@ -33,9 +33,7 @@ def spool(spools: Callable[[], RunSpool]) -> RunSpool:
 
 def test_payloads_beyond_the_buffer_are_read_back(spool: RunSpool) -> None:
     parts = [bytes([n]) * size for n, size in enumerate([5, 2**20, 7, 2**19, 2**19, 3 * 2**20, 1])]
-
     places = [spool.put(part) for part in parts]
-
     assert [spool.get(place) for place in reversed(places)] == parts[::-1]
     later = spool.put(b"later")
     assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
@@ -54,7 +52,6 @@ def test_a_full_disk_is_one_line(spool: RunSpool) -> None:
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, run_spool._OPEN[spool.number]._file.fileno())
     os.close(full)
-
     for use in (
         lambda: spool.store_payload(sample("2", b"y" * 2**20)),
         lambda: spool.load_payload(light),
@@ -69,7 +66,6 @@ def test_a_finished_command_frees_the_disk(tmp_path: Path) -> None:
     """Even while its pipeline waits for the garbage collector."""
     (tmp_path / "t.csv").write_text("a\n1\n")
     before = {*run_spool._OPEN}
-
     for number, shards in enumerate(("1", "1", "9")):
         output = str(tmp_path / f"out{number}")
         arguments = ["--table", str(tmp_path / "t.csv"), "--output", output, "--num_shards", shards]
@@ -82,10 +78,8 @@ def test_a_finished_command_frees_the_disk(tmp_path: Path) -> None:
 def test_other_bytes_at_a_place_stop_the_run(spools: Callable[[], RunSpool], there: bytes) -> None:
     place, elsewhere = spools().put(b"abc"), spools()
     elsewhere.put(there)
-
     with pytest.raises(RuntimeError) as raised:
         elsewhere.get(place)
-
     assert str(raised.value) == (
         "E-IO-RETRIES temporary folder: 3 bytes at 0 of a temporary file have changed;"
         " check the disk"
@@ -96,9 +90,7 @@ def test_another_process_reads_the_payloads(spools: Callable[[], RunSpool]) -> N
     """Those still buffered in this process, too."""
     spool, theirs = spools(), spools()  # the second is the other process's copy
     light, place = spool.store_payload(sample("1", b"polygons")), spool.put(b"abc")
-
     theirs.adopt(os.dup(spool.written_file()))
-
     assert theirs.load_payload(light) == sample("1", b"polygons")
     assert theirs.get(place) == b"abc"
     close_spool(theirs.number)

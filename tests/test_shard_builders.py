@@ -82,6 +82,7 @@ def test_a_run_builds_alone_if_no_process_can_start(
     assert len(built_here) == 6
 
 
+@pytest.mark.thorough
 def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
     (images, annotations), out = make_coco(12), tmp_path / "out"
     (images / "a003.jpg").write_bytes(b"<html>")

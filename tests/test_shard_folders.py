@@ -13,10 +13,8 @@ from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
 from beam_tfrec.transforms.output_files import refuse_others, remove_output
 from beam_tfrec.transforms.storage import open_storage
-from tests.coco_command import MakeCoco, committed_by, run_coco, run_pipeline
-from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.gcs_stand_in.sources import SOURCES, put_sources
-from tests.invariants import check_committed, check_output, data_files, files_of
+from tests.coco_command import committed_by, run_coco, run_pipeline
+from tests.invariants import check_output, files_of
 from tests.small_runs import write_set
 
 FLAGS = ("--num_shards", "2", "--shard_names", "maxdiffusion", "--no_report")
@@ -129,23 +127,3 @@ def test_records_come_from_folders_and_go_to_folders(out: Path, tmp_path: Path) 
     one = ("--records", f"train={out}/train/00001*", "--output", tmp_path / "one", "--no_report")
     assert run_pipeline(records.run, *one).code == 0
     assert len(beam_tfrec.open(tmp_path / "one", "train")) == 3
-
-
-@pytest.mark.thorough
-def test_in_a_bucket(make_coco: MakeCoco, stand_in: GcsStandIn) -> None:
-    """A run stops at its second shard, resumes, and is complete."""
-    put_sources(stand_in, make_coco(7))
-    stand_in.put("out", "coco/train/", b"")  # as some consoles make a folder
-    flags = (*SOURCES, *FLAGS, "--output", "gs://out/coco")
-    stand_in.inject(Fault(What.STATUS, Kind.UPLOAD, f"coco/{SHARDS[1]}", status=403))
-
-    assert run_coco(*flags).ended == (6, "E-IO-AUTH")
-    assert run_coco(*flags).code == 0
-
-    found = stand_in.objects("out").items()
-    files = {name.removeprefix("coco/"): data for name, data in found if name != "coco/train/"}
-    check_committed(files)
-    assert data_files(files) == SHARDS[:2]
-    assert run_coco(*flags).out == "already complete: gs://out/coco/manifest.json\n"
-    assert len(beam_tfrec.open("gs://out/coco", "train")[:]) == 7
-    assert verify(VerifyConfig(("gs://out/coco",), deep=True)) is False

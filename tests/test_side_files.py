@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from beam_tfrec.schemas.annotations.side_files import (
     SideFormat,
@@ -18,7 +16,7 @@ from beam_tfrec.schemas.annotations.side_files import (
     value_at,
 )
 from beam_tfrec.schemas.columns import ColumnType
-from beam_tfrec.schemas.faults import FAULTS, Rejected, Scope
+from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.splits import HASH, Splitting
@@ -148,26 +146,6 @@ def test_bad_files(data: bytes, format: SideFormat | None, what: str) -> None:
         "E-ANN-FILE",
         what,
     )
-
-
-FILES = [
-    as_bytes(labelme(shape(), shape("dog", "circle", (1, 2), (3, 4)), shape(group_id=1))),
-    as_bytes(sa1b({"id": 9, "bbox": [1, 0, 1, 3], "area": 3, "segmentation": RLE})),
-]
-ODD = st.binary(max_size=9) | st.sampled_from([b"null", b"[]", b"{}", b'"x"', b"-1e999", b"[1e9]"])
-
-
-@given(st.sampled_from(FILES), st.integers(0, 400), st.integers(0, 20), ODD)
-def test_any_bytes_are_objects_or_a_fault(whole: bytes, at: int, removed: int, new: bytes) -> None:
-    data = whole[:at] + new + whole[at + removed :]
-    opened, bare = read_objects(data, segmentations=True), read_objects(data)
-    assert isinstance(opened, tuple) == isinstance(bare, tuple)
-    if isinstance(opened, SideSample) and isinstance(bare, SideSample):
-        assert all(FAULTS[bad.code].scope is Scope.ANNOTATION for bad in opened.bad)
-        listed = [len(one.all_ids) for one in (opened, bare)]
-        assert listed[0] == listed[1]
-    types = {"shapes": ColumnType(Kind.FLOAT), "image.id": ColumnType(Kind.INT64)}
-    assert isinstance(read_values(data, types), (SideSample, tuple))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,11 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from beam_tfrec.pipelines import sidecar
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, shard_paths, value
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))
-XY = ("--images", "x", "--annotations", "y")
 MASK = {"id": 1, "bbox": [0, 0, 8, 6], "area": 48}
 
 
@@ -150,24 +147,3 @@ def test_a_field_that_no_file_has(tmp_path: Path) -> None:
         0,
         True,
     )
-
-
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        (["--images", "a=x", "--annotations", "b=x"], "images and annotations must name the same "),
-        ([*XY, "--features", "masks"], "features masks describe objects and need boxes, got"),
-        ([*XY, "--fields", "a=int64", "--max_dropped", "4"], "max_dropped must come without field"),
-        (
-            [*XY, "--fields", "a=int64", "--on_size_mismatch", "reject"],
-            "on_size_mismatch must come without fields, got reject; leave it out",
-        ),
-    ],
-)
-def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
-    ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
-    assert ended.code == 2
-    assert ended.fault.startswith(f"E-ARG command line: {fault}")
-
-
-# --- LabelMe files made from COCO's annotations give the same records, byte for byte ---

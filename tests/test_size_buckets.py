@@ -159,7 +159,6 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
             assert {*found[: len(found) // 2]} == {*found}
         records = sum(shape[0] for batches in shapes for shape in batches)
         assert records == 50 if not drop else records % (4 * hosts) == 0
-
     traced = []
 
     @tf.function(jit_compile=True)

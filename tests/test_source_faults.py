@@ -57,7 +57,6 @@ def test_a_failed_read_ends_the_run(name: str, store: MemoryStore) -> None:
         assert run.ended == (6, code)
     assert convert(disturbed.start(), name).code == 0
     assert shards(disturbed) == shards(trial.store)
-
     left = [sum(is_read_of(name, step) for step in trial.steps)]
 
     def rewrite(step: Step, moment: Moment) -> None:

@@ -58,7 +58,6 @@ def test_lists_files_with_sizes_and_folders(store: Store) -> None:
 def test_takes_names_literally(store: Store) -> None:
     for other in ("a1.jpg", "starry.jpg"):  # two odd names would match these as globs
         store.files.put(other, b"1")
-
     for name in ODD_NAMES:
         assert store.storage.create(name, b"literal") is True
         assert store.files.all()[name] == b"literal"
@@ -75,7 +74,6 @@ def test_takes_names_literally(store: Store) -> None:
 @pytest.mark.parametrize("name", ["a", "a.json.gz"])
 def test_reads_the_bytes_as_they_are(store: Store, name: str, data: bytes) -> None:
     store.files.put(name, data)
-
     assert store.storage.read(name) == data
     assert store.storage.read(name, store.storage.stat(name)) == data
 
@@ -83,7 +81,6 @@ def test_reads_the_bytes_as_they_are(store: Store, name: str, data: bytes) -> No
 def test_reads_a_span(store: Store) -> None:
     store.files.put("a", b"0123456789")
     entry = store.storage.stat("a")
-
     for span in [(0, 10), (0, 1), (9, 10), (3, 7), (4, 4), (10, 10)]:
         expected = b"0123456789"[slice(*span)]
         assert store.storage.read("a", entry, span) == expected
@@ -110,7 +107,6 @@ def test_refuses_a_file_that_changed_since_its_listing(
     store.files.put("a", b"12345")
     entry = listed(store.storage)
     change(store)
-
     remedy = "run again when the source no longer changes$"
     with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: .*; {remedy}"):
         store.storage.read("a", entry, span)
@@ -125,7 +121,6 @@ def test_names_a_missing_file(store: Store) -> None:
 def test_computes_the_crc32c(store: Store) -> None:
     store.files.put("a", b"123456789")
     store.files.put("large", bytes(5_000_000))
-
     assert store.storage.crc32c("a") == 0xE3069283  # the check value of RFC 3720
     assert store.storage.crc32c("large") == 0x1C92FE1C
 
@@ -134,7 +129,6 @@ def test_computes_the_crc32c(store: Store) -> None:
 def test_creates_a_file_once(store: Store, data: bytes) -> None:
     assert store.storage.create("new/folder/a", data) is True
     assert store.storage.create("new/folder/a", b"other") is False
-
     assert store.files.all() == {"new/folder/a": data}
 
 
@@ -143,10 +137,8 @@ def test_leaves_a_taken_name_as_it_is(store: Store, size: int) -> None:
     store.files.put("a.tfrec", b"of another")
     spool = store.storage.spool()
     spool.write([bytes(size)])
-
     assert spool.publish("a.tfrec") is False
     spool.close()
-
     assert store.files.all() == {"a.tfrec": b"of another"}
 
 
@@ -162,7 +154,6 @@ def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
     spool.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
     assert spool.publish("a.tfrec") is True
     spool.close()
-
     expected = [bytes([part]) * 1000 + b"|" for part in range(100)]
     expected += [b"%d " % part for part in range(3000)]
     assert store.files.all() == {"a.tfrec": b"".join(expected)}
@@ -179,12 +170,10 @@ def test_deletes_a_folder_with_all_its_files(store: Store) -> None:
 def test_deletes_files_that_exist_and_a_probe_its_own(store: Store) -> None:
     store.files.put("a/b", b"1")
     store.files.put("a/c", b"2")
-
     for name in ("a/b", "a/b", "x/y"):
         store.storage.delete(name)
     store.storage.probe()
     store.storage.require_folder()
-
     assert store.files.all() == {"a/c": b"2"}
 
 
@@ -199,6 +188,5 @@ def test_of_many_creators_one_succeeds(store: Store) -> None:
 
     with ThreadPoolExecutor(8) as creators:
         made = list(creators.map(create, range(8)))
-
     assert sorted(made) == [False] * 7 + [True]
     assert store.files.all() == {"a.json": b"%d" % made.index(True)}

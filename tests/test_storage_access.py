@@ -103,7 +103,6 @@ def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> 
 
 def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"{}")
-
     assert read_uri(f"{tmp_path}/a.json") == b"{}"
     assert read_uri(f"file://{tmp_path}/a.json") == b"{}"
     for uri, what in {f"{tmp_path}/b": "no such file", f"{tmp_path}": "a directory, not a"}.items():

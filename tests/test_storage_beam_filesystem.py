@@ -38,12 +38,10 @@ def test_a_name_that_beam_would_take_for_a_glob_is_not_deleted(store: Store) -> 
     names = ["a*", "a1", "a?", "a[1]"]
     for each in names:
         store.files.put(each, b"")
-
     for name in {*names} - {"a1"}:
         what = r"^a name to delete must not hold \* \? or \[, got 'a"
         with pytest.raises(ValueError, match=what):
             store.storage.delete(name)
-
     assert sorted(store.files.all()) == names
 
 
@@ -82,7 +80,6 @@ def test_a_transient_error_is_retried(
 ) -> None:
     store.files.put("a", b"12345")
     FAULTS[operation] = [BeamIOError("503", {"a": OSError("503")}), ConnectionResetError("reset")]
-
     assert act(store.storage) == result
 
 
@@ -93,14 +90,12 @@ def test_a_permanent_error_ends_the_run_at_once(
 ) -> None:
     store.files.put("a", b"12345")
     FAULTS[operation] = [error]
-
     with pytest.raises(RuntimeError, match=f"^{line}"):
         act(store.storage)
 
 
 def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store) -> None:
     FAULTS["rename's reply"] = [BeamIOError("reset")]
-
     assert store.storage.create("a", b"12345") is False
     assert store.files.all() == {"a": b"12345"}
 
@@ -112,21 +107,18 @@ def test_a_store_that_reports_no_times_has_empty_pins(
     timeless = FileMetadata(store.storage.uri("a"), 1)
     monkeypatch.setattr(DiskFileSystem, "_list", lambda self, _: iter([timeless]))
     monkeypatch.setattr(DiskFileSystem, "metadata", lambda self, _: timeless)
-
     assert list(store.storage.list()) == [Entry("a", 1, "")]
     assert store.storage.read("a", store.storage.stat("a")) == b"1"
 
 
 def test_a_store_without_folders_makes_none(store: Store) -> None:
     FAULTS["mkdirs"] = [NotImplementedError("a flat store")]
-
     assert store.storage.create("a", b"1") is True
     assert store.files.all() == {"a": b"1"}
 
 
 def test_a_store_may_report_a_missing_file_by_a_general_error(store: Store) -> None:
     FAULTS["open"] = [BeamIOError("404")]
-
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again when"):
         store.storage.read("a")
 
@@ -134,6 +126,5 @@ def test_a_store_may_report_a_missing_file_by_a_general_error(store: Store) -> N
 def test_days_are_not_searched_where_folders_are_not_listed(tmp_path: Path) -> None:
     """Finding none would mean writing everything again."""
     pattern = f"testfs://{tmp_path}/coco-{{date}}"
-
     with pytest.raises(RuntimeError, match=r"^E-ARG .*: {date} needs a list of folders, .*--since"):
         list_days(pattern)

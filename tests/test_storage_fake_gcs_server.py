@@ -32,9 +32,7 @@ def test_a_whole_run(
         bucket.blob("instances.json").upload_from_filename(annotations)
         at = f"gs://{bucket.name}"
         given = ("--images", f"{at}/photos", "--annotations", f"{at}/instances.json")
-
         run = run_coco(*given, "--output", f"{at}/out", "--num_shards", 3)
-
         assert run.code == 0, run.err
         again = run_coco(*given, "--output", f"{at}/out", "--num_shards", 3)
         assert again.out == f"already complete: {at}/out/manifest.json\n"

@@ -102,7 +102,6 @@ def test_a_transient_error_is_retried(
 ) -> None:
     store.files.put("a", SMALL)
     stand_in.inject(replace(fault, kind=kind))
-
     assert act(store.storage) == result
 
 
@@ -117,7 +116,6 @@ def test_a_permanent_error_ends_the_run_at_once(
 ) -> None:
     store.files.put("a", SMALL)
     stand_in.inject(Fault(What.STATUS, kind, status=status))
-
     with pytest.raises(RuntimeError, match=f"^{line}"):
         act(store.storage)
     assert stand_in.count(kind) == 1
@@ -136,7 +134,6 @@ def test_a_read_of_damaged_bytes_is_repeated(
 ) -> None:
     store.files.put(name, LARGE)
     stand_in.inject(Fault(what, Kind.READ))
-
     assert store.storage.read(name, store.storage.stat(name)) == LARGE
     assert stand_in.count(Kind.READ) == 2
 
@@ -145,7 +142,6 @@ def test_a_read_of_damaged_bytes_is_repeated(
 def test_a_listing_that_is_cut_is_repeated(what: What, store: Store, stand_in: GcsStandIn) -> None:
     stand_in.put_all("b", [f"root/{number:05}" for number in range(1500)])
     stand_in.inject(Fault(what, Kind.LIST, after=1))
-
     assert len(names_in(store.storage)) == 1500
     assert stand_in.count(Kind.LIST) == 4
 
@@ -155,7 +151,6 @@ def test_an_upload_of_damaged_bytes_is_refused_and_repeated(
     kind: Kind, data: bytes, store: Store, stand_in: GcsStandIn
 ) -> None:
     stand_in.inject(Fault(What.FLIPPED_UPLOAD, kind))
-
     assert store.storage.create("new", data) is True
     assert store.files.all() == {"new": data}
     assert stand_in.count(Kind.UPLOAD) == 2
@@ -166,7 +161,6 @@ def test_an_upload_of_damaged_bytes_is_refused_and_repeated(
 
 def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store, stand_in: GcsStandIn) -> None:
     stand_in.inject(Fault(What.LOST_REPLY, Kind.UPLOAD))
-
     assert store.storage.create("new", SMALL) is False
     assert store.files.all() == {"new": SMALL}
     assert stand_in.count(Kind.UPLOAD) == 1  # the bytes are not sent again
@@ -175,7 +169,6 @@ def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store, stand_in: Gc
 def test_a_name_taken_during_an_upload_is_kept(store: Store, stand_in: GcsStandIn) -> None:
     take = functools.partial(store.files.put, "large", b"of another")
     stand_in.inject(Fault(What.NOTHING, Kind.UPLOAD, strike=take))
-
     assert store.storage.create("large", LARGE) is False
     assert store.files.all() == {"large": b"of another"}
 
@@ -200,7 +193,6 @@ def test_a_large_upload_is_never_held_in_memory(stand_in: GcsStandIn) -> None:
 
 def test_no_permission_to_delete_is_needed(store: Store, stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
-
     store.storage.probe()
     assert store.storage.create("a", LARGE) is True
     assert store.storage.create("a", LARGE) is False
@@ -220,7 +212,6 @@ def test_a_missing_bucket_is_reported() -> None:
 @pytest.mark.usefixtures("new_clients")
 def test_missing_credentials_are_reported_within_seconds() -> None:
     started_s = time.monotonic()
-
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: .*credentials"):
         open_storage("gs://b/root").probe()
     assert time.monotonic() - started_s < 5
@@ -265,7 +256,6 @@ def test_credentials_that_are_not_sent_may_be_of_any_kind(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         running.put("b", "a", b"1")
         storage = open_storage("gs://b", Access(anonymous=True))
-
         assert storage.read("a", storage.stat("a")) == b"1"
         assert not any("authorization" in request.headers for request in running.requests)
 
@@ -316,7 +306,6 @@ def test_a_listing_has_generations_and_checksums(store: Store, stand_in: GcsStan
     generation = stand_in.put("b", "root/a", b"123456789")
     folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
     stand_in.put("b", "rooted", b"")
-
     assert sorted(store.storage.list(), key=lambda entry: entry.name) == [
         Entry("a", 9, str(generation), 0xE3069283, "file"),
         Entry("folder/", 0, str(folder), 0, "directory"),
@@ -330,7 +319,6 @@ def test_objects_are_read_as_they_are_stored(name: str, store: Store, stand_in: 
     packed = gzip.compress(b"instances", mtime=0)
     stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
     entry = store.storage.stat(name)
-
     assert store.storage.read(name, entry) == packed
     assert store.storage.read(name, entry, (1, 3)) == packed[1:3]
     store.files.put(name, packed)
@@ -343,6 +331,5 @@ def test_reads_slow_down_when_a_store_throttles(store: Store, stand_in: GcsStand
     for _ in range(30):
         store.storage.stat("a")
     stand_in.inject(Fault(What.STATUS, Kind.READ, status=503))
-
     assert store.storage.read("a") == b"1"
     assert retries.rate_of("b", 0, gcs.is_throttling).per_s() < math.inf

@@ -62,7 +62,6 @@ def test_a_listing_gives_the_kind_of_each_entry(
     with socket.socket(socket.AF_UNIX) as server:
         monkeypatch.chdir(folder)  # a socket's path must be short
         server.bind("socket.jpg")
-
     assert {entry.name: (entry.size_bytes, entry.kind) for entry in storage.list()} == {
         "a.jpg": (3, "file"),
         "folder.jpg": (0, "directory"),
@@ -90,7 +89,6 @@ def test_a_listing_follows_links_to_folders_but_not_in_circles(
         "b/here": ".",
     }.items():
         (folder / name).symlink_to(target)
-
     found = {entry.name for entry in storage.list()}
     assert found == {"b", "b/c.jpg", "b/here", "b/up", "linked", "linked/d.jpg", "loop"}
 
@@ -100,7 +98,6 @@ def test_a_listing_goes_on_after_names_that_are_not_text(storage: Storage, folde
         path = os.path.join(os.fsencode(folder), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT))
-
     assert {entry.name: entry.kind for entry in storage.list()} == {
         "\\xff.jpg": "file whose name is no UTF-8",
         "\\xffolder": "directory whose name is no UTF-8",
@@ -122,7 +119,6 @@ def test_a_file_that_became_something_else_is_a_change(
     storage: Storage, folder: Path, kind: str, make: Callable[[Path], object]
 ) -> None:
     make(folder / "a")
-
     with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED .*/a: a {kind}, not a file; "):
         storage.read("a", Entry("a", 5, "1"))
 
@@ -131,7 +127,6 @@ def test_a_change_of_one_nanosecond_is_noticed(storage: Storage, folder: Path) -
     (folder / "a").write_bytes(b"12345")
     entry = storage.stat("a")
     os.utime(folder / "a", ns=(1, int(entry.pin) + 1))
-
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*/a: modified since it was listed"):
         storage.read("a", entry)
 
@@ -142,7 +137,6 @@ def test_a_short_read_is_continued(
     (folder / "a").write_bytes(b"0123456789")
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 3), at))  # as at 2 GB
-
     assert storage.read("a", storage.stat("a")) == b"0123456789"
     assert storage.read("a", storage.stat("a"), (1, 9)) == b"12345678"
     once = iter([b"01234"])
@@ -176,7 +170,6 @@ def test_missing_permission_ends_the_run_at_once(
 ) -> None:
     for name in ("stat", "open", "scandir"):  # root may do anything, so these calls fail
         monkeypatch.setattr(os, name, failing(errno.EACCES))
-
     for act in (storage.stat, storage.read, lambda _: list(storage.list())):
         with pytest.raises(RuntimeError, match=r"^E-IO-AUTH .*: Permission denied; give this"):
             act("a")
@@ -186,6 +179,7 @@ AGAIN = "then run again"
 LINES = {
     "EDQUOT": f"E-IO-NOSPACE a: Disk quota exceeded; raise the quota, {AGAIN} to resume",
     "EFBIG": "E-IO-NOSPACE a: File too large; ask for smaller shards with --shard_size",
+    "EROFS": "E-IO-READONLY a: Read-only file system; give an --output that can be written",
     "ENOENT": "E-IO-READONLY a: No such file or directory; keep the folder, and run again",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
     "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",
@@ -207,7 +201,6 @@ def test_an_output_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"of the user")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
-
     for name in ("file", "file/below", "loop", "dangling", "x" * 300):
         with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {tmp_path}/{name}: .*; give "):
             open_storage(f"{tmp_path}/{name}").probe()
@@ -229,7 +222,6 @@ def test_files_get_the_permissions_that_the_umask_leaves(
         storage.create("a.json", b"")
     finally:
         os.umask(before)
-
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
@@ -266,11 +258,9 @@ def test_bytes_are_synced_before_their_name_and_the_name_after(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "link", note_link)
-
     storage.create("a", b"1")
     storage.create("new/b", b"1")
     storage.create("new/c", b"1")
-
     named = ["sync file", "link", "sync folder"]
     in_new_folder = ["sync file", "sync folder", "link", "sync folder"]
     assert steps == [*named, *in_new_folder, *named]
@@ -281,10 +271,8 @@ def test_bytes_that_cannot_be_made_durable_are_never_shown(
     storage: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
-
     with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; check"):
         storage.create("a", b"1")
-
     assert all_names(folder) == []
 
 
@@ -310,7 +298,6 @@ def test_a_disk_may_refuse_links_in_several_ways(
     store: Store, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setattr(os, "link", failing(getattr(errno, code)))
-
     assert store.storage.create("a", b"123") is True
     assert store.storage.create("a", b"other") is False
     assert store.files.all() == {"a": b"123"}
@@ -348,9 +335,7 @@ def test_the_next_run_removes_what_a_killed_writer_left(
 ) -> None:
     kill_once_ready(write_until_killed, str(folder), named)
     assert len(all_names(folder)) == named
-
     storage.probe()
-
     assert list(folder.iterdir()) == []
 
 
@@ -359,11 +344,9 @@ def test_the_named_spool_of_a_living_writer_stays(storage: Storage, folder: Path
     spool = storage.spool()
     spool.write([b"still "])
     (folder / "_spool-dead").write_bytes(b"1")
-
     storage.probe()
     open_storage(str(folder)).probe()
     spool.write([b"there"])
-
     assert spool.publish("a.tfrec") is True
     spool.close()
     assert (folder / "a.tfrec").read_bytes() == b"still there"

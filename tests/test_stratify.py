@@ -23,9 +23,7 @@ from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
 from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
-from tests.coco_command import (
-    committed_by,
-)
+from tests.coco_command import committed_by
 from tests.conftest import draw
 from tests.oracle import CASES, DATA, make_sources
 from tests.test_splits import put_photos, split_of_each
@@ -159,6 +157,7 @@ def test_classes_of_folders_are_divided(tmp_path: Path) -> None:
     splits = manifest["splits"]
     listed = {name: of["listed"] for name, of in splits.items()}
     assert listed == {"train": 16, "val": 2, "test": 2}
+    assert all(of["share"] == round(of["records"] / 19, 6) for of in splits.values())
     assert manifest["plan"]["options"]["stratify_by"] == "class"
     rejected = [name for name, of in splits.items() if of["records"] < of["listed"]]
     there = classes_of_each(out)

@@ -84,6 +84,7 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert not_progress(run.err) == []
 
 
+@pytest.mark.thorough
 def test_the_printed_code_reads_the_output(make_coco: MakeCoco, tmp_path: Path) -> None:
     """It is Python that runs, whatever the output's name."""
     images, annotations = make_coco(5)
@@ -229,6 +230,7 @@ def test_quiet(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run_coco(*refused, "--quiet").err.startswith("E-BUDGET ")
 
 
+@pytest.mark.thorough
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BEAM_TFREC_LOG: fewer lines, or the traceback of a fault."""
     images, annotations = make_coco(1)

@@ -25,7 +25,6 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.manifest import Manifest, read_manifest
 from beam_tfrec.schemas.samples import Sample
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
 
 
 def convert(output: Path, *argv: object) -> Manifest:
@@ -81,9 +80,7 @@ def test_missing_cells_become_the_tutorials_defaults(tmp_path: Path) -> None:
     whole = {"feature0": True, "feature1": 4, "feature2": "goat", "feature3": 0.5}
     rows = [whole, *({**whole, name: None} for name in whole), {"feature1": 1}]
     table = write_json(tmp_path / "t.jsonl", rows)
-
     manifest = convert(tmp_path / "out", "--table", table, "--order", "input")
-
     assert parsed(tmp_path / "out", spec=description) == {
         "feature0": [1, 0, 1, 1, 1, 0],
         "feature1": [4, 4, 0, 4, 4, 1],
@@ -91,9 +88,6 @@ def test_missing_cells_become_the_tutorials_defaults(tmp_path: Path) -> None:
         "feature3": [0.5, 0.5, 0.5, 0.5, 0, 0],
     }
     assert all(feature.optional for feature in manifest.features)
-
-
-# --- every format ---
 
 
 ROWS: list[dict[str, Any]] = [
@@ -159,7 +153,6 @@ def test_a_folder_and_a_glob(tmp_path: Path) -> None:
     (data / "more" / "._a.jsonl").write_bytes(b"\0\5\26\7")  # as macOS leaves them
     folder = convert(tmp_path / "folder", "--table", data, "--order", "input")
     glob = convert(tmp_path / "glob", "--table", data / "*.csv")
-
     assert folder.splits["train"].skipped == {"not_called_a_table": 2}
     assert glob.splits["train"].skipped == {}
     assert parsed(tmp_path / "folder") == {"a": [1, 2, 3], "b": [b"x", b"", b""], "c": [0, 0.5, 0]}
@@ -177,22 +170,6 @@ def test_a_table_that_cannot_be_read_is_not_skipped(
     (data / name).symlink_to("nowhere.csv")
     line = fault(tmp_path / "out", "--table", data / pattern)
     assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
-
-
-def test_since_needs_a_key_column(tmp_path: Path) -> None:
-    """Row 0 of Tuesday's file would be taken for row 0 of Monday's."""
-    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
-    for day, rows in ((monday, "k\nx\ny\n"), (tuesday, "k\nz\ny\nw\n")):
-        day.mkdir()
-        (day / f"{day.name}.csv").write_text(rows)
-    later = ("--table", str(tuesday / "tuesday.csv"))
-    with pytest.raises(ValueError, match=r"^since must come with key_column where tables are"):
-        COMMAND.configure([*later, "--since", "a", "--output", "out"])
-    convert(tmp_path / "one", "--table", monday / "monday.csv", "--key_column", "k")
-
-    convert(tmp_path / "two", *later, "--key_column", "k", "--since", tmp_path / "one")
-
-    assert sorted(parsed(tmp_path / "two")["k"]) == [b"w", b"z"]
 
 
 @pytest.mark.thorough
@@ -247,7 +224,6 @@ def test_images_with_columns(tmp_path: Path) -> None:
     table = ["--table", photos / "t.csv", "--image_column", "image", "--label_column", "kind"]
     manifest = convert(tmp_path / "out", *table, "--order", "input")
     found = parsed(tmp_path / "out")
-
     assert found["image/encoded"] == [jpeg_bytes(color=place) for place in range(3)]
     assert found["image/filename"] == [b"x/0.jpg", b"x/1.jpg", b"x/2.jpg"]
     assert (found["image/height"], found["image/width"]) == ([48] * 3, [64] * 3)
@@ -258,25 +234,6 @@ def test_images_with_columns(tmp_path: Path) -> None:
     assert "image" not in found and "kind" not in found
 
 
-@pytest.mark.thorough
-def test_automls_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sets = ["TRAIN", "VALIDATION", "TRAINING"]
-    rows = [f"{of},gs://b/photos/{place}.jpg,cat\n" for place, of in enumerate(sets)]
-    flags = "--image_column uri --image_root gs://b --label_column label --split_by split"
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for place in range(3):
-            gcs.put("b", f"photos/{place}.jpg", jpeg_bytes(color=place))
-        gcs.put("b", "tables/t.csv", "".join(rows).encode())
-        for name, table in (("file", "gs://b/tables/t.csv"), ("folder", "gs://b/tables")):
-            convert(tmp_path / name, "--table", table, *flags.split())
-            train, val = (parsed(tmp_path / name, split) for split in ("train", "validation"))
-
-            assert sorted(train["image/filename"]) == [b"photos/0.jpg", b"photos/2.jpg"]
-            assert val["image/encoded"] == [jpeg_bytes(color=1)]
-            assert val["image/class/text"] == [b"cat"]
-
-
 # --- types and rejects ---
 
 
@@ -284,7 +241,6 @@ def test_given_types(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("zip,n,tag\n12345,1,a\n54321,2,\n99999,x,b\n")
     argv = ["--table", tmp_path / "t.csv", "--types", "zip=bytes,n=int64", "tag=bytes[]"]
     manifest = convert(tmp_path / "out", *argv, "--max_rejected", 1, "--order", "input")
-
     assert parsed(tmp_path / "out") == {
         "n": [1, 2],
         "tag": [[b"a"], []],
@@ -303,6 +259,7 @@ REFUSED = [
         (f"a.csv {given}", "check and image options need --image_column: add it, or omit them")
         for given in ("--check decode", "--resize 100", "--orientation upright", "--color gray")
     ),
+    ("a.csv --since b", "since must come with key_column where tables are"),
     ("a.csv --image_root x", "image_root must come with image_column of names, got x: name such a"),
     (
         "a.csv --objects_column o",
@@ -381,7 +338,6 @@ def test_rows_become_sequence_examples(tmp_path: Path) -> None:
     table = write_json(tmp_path / "t.jsonl", CLIPS)
     flags = ("--sequence", "tokens,boxes", "--order", "input")
     manifest = convert(tmp_path / "out", "--table", table, *flags)
-
     assert manifest.layout == "sequence"
     assert manifest.plan.options["sequence"] == "boxes,tokens"
     assert {f.key: (f.kind.value, f.repeated, f.per_step) for f in manifest.features} == {
@@ -418,7 +374,6 @@ def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     argv += ["--image_root", tmp_path / "photos"]
     table = ["--table", tmp_path / "t.parquet", "--order", "input"]
     convert(tmp_path / "out", *table, *argv)
-
     found = parsed_singly(tmp_path / "out")
     assert [row["frames"] for row in found] == frames
     assert {row["image/encoded"] for row in found} == {jpeg_bytes()}
@@ -431,5 +386,4 @@ def test_the_size_of_a_record_is_estimated() -> None:
     fields, payload = fields_of_row({"tokens": tokens}, ("tokens",))
     sample = Sample("train", "0", 0, (), fields, payload=payload)
     record = encode_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
-
     assert len(record) == pytest.approx(layout.record_bytes(sample), rel=0.15)

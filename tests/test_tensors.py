@@ -83,9 +83,7 @@ def npy(header: str, version: tuple[int, int] = (1, 0), length: int | None = Non
 def test_reads_what_numpy_writes(dtype: str, order: str, shape: tuple[int, ...]) -> None:
     values = np.zeros(shape, np.dtype(dtype).newbyteorder(order))
     data = npy_bytes(values)
-
     header = parse_npy_header(data)
-
     is_big = order == ">" and values.itemsize > 1
     assert header == NpyHeader(dtype, values.itemsize, shape, header.start, is_big)
     assert data[header.start : header.end] == values.tobytes()

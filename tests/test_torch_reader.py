@@ -121,7 +121,6 @@ def test_grain_keeps_its_order_with_workers_and_after_a_restore(
     expected: list[str], got: dict[str, list[str]]
 ) -> None:
     shuffled, *others = (got[way] for way in GRAIN)
-
     assert shuffled != expected
     assert sorted(shuffled) == sorted(expected)
     assert others == [shuffled] * 3

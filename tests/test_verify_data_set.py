@@ -105,7 +105,7 @@ def test_a_flipped_bit_of_any_file_is_found(
     assert lines(out, capsys) == []
     path = min(out.glob(kind))
     data = path.read_bytes()
-    for bit in range(0, 8 * len(data), max(1, 8 * len(data) // 25) | 1):
+    for bit in range(0, 8 * len(data), max(1, 8 * len(data) // 9) | 1):
         path.write_bytes(data)
         flip(path, bit // 8)
         try:

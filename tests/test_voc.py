@@ -1,7 +1,6 @@
 """Pascal VOC's XML files: parsing, lists of images, and the command end to end."""
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_tfrec.pipelines import coco, voc
+from beam_tfrec.pipelines import voc
 from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_image_set, parse_voc
 from tests.coco_command import (
     committed_by,
     examples,
-    read_records,
     rejected_of,
     run_pipeline,
-    shard_paths,
     value,
 )
-from tests.conftest import TEST_DATA, jpeg_bytes
-from tests.side_folders import coco_instances, of_image, sources, voc_object, write_side_files
+from tests.conftest import jpeg_bytes, thorough
+from tests.side_folders import sources, voc_object, write_side_files
 from tests.side_folders import voc as voc_xml
 from tests.turned_images import oriented, png_of, saved
 
@@ -323,12 +320,12 @@ def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
     assert manifest["splits"]["train"]["records"] == 5
 
 
-@pytest.mark.parametrize("drawn_upright", [False, True])
+@pytest.mark.parametrize("drawn_upright", [thorough(False), True])
 @pytest.mark.parametrize(
     ("flags", "turns", "part"),
     [
-        ((), 0, np.s_[:, :]),
-        (("--orientation", "upright"), -1, np.s_[:, :]),
+        thorough((), 0, np.s_[:, :]),
+        thorough(("--orientation", "upright"), -1, np.s_[:, :]),
         (("--orientation", "upright", "--resize", "24x32"), -1, np.s_[::2, ::2]),
         (("--resize", "24x24", "--resize_mode", "fill"), 0, np.s_[::2, 8:56:2]),
     ],
@@ -346,61 +343,3 @@ def test_masks_follow_the_image(
     classed, numbered = (np.rot90(n, turns)[part] for n in (CLASSED, NUMBERED))
     np.testing.assert_array_equal(pixels(*value(record, ENCODED)), classed)
     np.testing.assert_array_equal(pixels(*value(record, OF_OBJECTS)), numbered == 1)
-
-
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        (
-            ["--image_sets", "sets"],
-            "image_sets must come with splits, and with folders without SPLIT=, got splits None"
-            " and folders of train and train",
-        ),
-        (["--image_sets", "sets", "--splits", "train=1,val=1"], "image_sets must come with splits"),
-        (
-            ["--features", "masks"],
-            "features must be of boxes, difficult, truncated, occluded, pose, semantic",
-        ),
-        (["--segmentation", "a", "b", "c"], "segmentation must be one or two folders"),
-        (["--segmentation", "val=a"], "images and segmentation must name the same splits"),
-        (
-            ["--split_by", "folder", "--splits", "a,b"],
-            "split_by must be given, hash or strat",
-        ),
-    ],
-)
-def test_wrong_flags_are_refused(flags: list[object], fault: str, tmp_path: Path) -> None:
-    folders = sources((tmp_path / "x", tmp_path / "y"))
-    ended = run_pipeline(voc.run, *folders, *flags, "--output", tmp_path / "out")
-    assert ended.code == 2
-    assert ended.fault.startswith(f"E-ARG command line: {fault}")
-
-
-def test_records_equal_those_of_coco(tmp_path: Path) -> None:
-    """Boxes of whole pixels, as VOC has them: the records are equal, byte for byte."""
-    spec, folder, instances = coco_instances(), tmp_path / "xml", tmp_path / "instances.json"
-    folder.mkdir()
-    names = {one["id"]: one["name"] for one in spec["categories"]}
-    for one in spec["annotations"]:
-        x, y, width, height = (round(number) for number in one["bbox"])
-        one.update(bbox=[x, y, max(width, 1), max(height, 1)], iscrowd=0)
-        del one["area"], one["segmentation"]
-    for image in spec["images"]:
-        objects = []
-        for one in of_image(spec, image):
-            x, y, width, height = one["bbox"]
-            corners = (x + 1, y + 1, x + width, y + height)
-            objects.append(voc_object(names[one["category_id"]], corners, ""))
-        path = folder / Path(image["file_name"]).with_suffix(".xml")
-        path.write_bytes(voc_xml(*objects, width=image["width"], height=image["height"]))
-    instances.write_text(json.dumps(spec))
-    shards = ["--images", TEST_DATA / "coco_val/images", "--num_shards", 3, "--annotations"]
-    committed_by(coco.run, tmp_path / "coco", *shards, instances, "--string_ids")
-    manifest = committed_by(voc.run, tmp_path / "voc", *shards, folder)
-    assert manifest["splits"]["train"]["annotations"]["written"] == len(spec["annotations"]) > 60
-    records = [
-        [record for path in shard_paths(tmp_path / out) for record in read_records(path)]
-        for out in ("coco", "voc")
-    ]
-    assert records[0] == records[1]
-    assert len(records[1]) == 5

@@ -97,8 +97,3 @@ def test_any_records_in_pieces_of_any_size(
     found = walked(data, known=known, piece_bytes=piece_bytes)
     assert [record.data for record in found if isinstance(record, Record)] == records
     assert len(found) == len(records)
-
-
-@given(st.binary(max_size=200), st.lists(st.integers(0, 220), unique=True))
-def test_walking_any_bytes_ends(data: bytes, starts: list[int]) -> None:
-    walked(data, sorted(starts))

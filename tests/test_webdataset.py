@@ -16,7 +16,7 @@ import pytest
 from beam_tfrec.pipelines import folder, sidecar, webdataset
 from beam_tfrec.transforms.sources.read_tar import walk_members
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
-from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.conftest import TEST_DATA, jpeg_bytes, thorough
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
@@ -69,9 +69,7 @@ def records_of(out: Path, split: str = "") -> dict[bytes, Any]:
     return {value(one, "image/filename")[0]: one.features for one in examples(out, split)}
 
 
-@pytest.mark.parametrize(
-    "form", ["pax", *(pytest.param(form, marks=pytest.mark.thorough) for form in ("gnu", "ustar"))]
-)
+@pytest.mark.parametrize("form", ["pax", *map(thorough, ("gnu", "ustar"))])
 def test_classes_are_those_of_folders(form: str, tmp_path: Path) -> None:
     # Names of more than 100 bytes need GNU's long names or pax headers; ustar divides them.
     prefix = f"{'a' * 99}/" if form != "ustar" else ""
@@ -114,9 +112,7 @@ BOXES = {
 }
 
 
-@pytest.mark.parametrize(
-    "form", ["yxyx", *(pytest.param(f, marks=pytest.mark.thorough) for f in BOXES if f != "yxyx")]
-)
+@pytest.mark.parametrize("form", ["yxyx", thorough("xywh"), thorough("rel_center_xywh")])
 def test_a_map_finds_boxes_in_other_json(form: str, tmp_path: Path) -> None:
     objects = {"rect": [BOXES[form], [10**400] * 4], "kind": [3, "cat"], "area": [10**400, 1]}
     record = {"found": {"here": objects}, "width": 64, "height": 48}
@@ -145,30 +141,11 @@ def test_class_numbers_are_kept_where_classes_are_missing(tmp_path: Path) -> Non
         assert found == {b"a.jpg": 10 + first, b"b.jpg": 2 + first}
 
 
-@pytest.mark.thorough
-def test_fields_are_those_of_sidecar(tmp_path: Path) -> None:
-    for photo in PHOTOS:
-        path = tmp_path / "json" / photo.parent.name / f"{photo.stem}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(details_of(photo)))
-    write_tar(tmp_path / "tars/a/1.tar", members_of(PHOTOS[:4], "json", prefix="./"))
-    write_tar(tmp_path / "tars/2.tar", members_of(PHOTOS[4:], "json"))
-    committed_by(webdataset.run, tmp_path / "out", "--shards", tmp_path / "tars", *FIELDS)
-    folders = ("--images", TEST_DATA / "classes", "--annotations", tmp_path / "json")
-    committed_by(sidecar.run, tmp_path / "wanted", *folders, *FIELDS)
-    assert records_of(tmp_path / "out") == records_of(tmp_path / "wanted")
-
-
 @pytest.mark.parametrize(
     ("flags", "good", "bad"),
     [
         (("--format", "auto", "--features", "boxes,masks"), SA1B, SA1B | {"annotations": [{}]}),
-        pytest.param(
-            ("--format", "labelme", "--first_label", 0),
-            labelme(shape()),
-            labelme({}),
-            marks=pytest.mark.thorough,
-        ),
+        thorough(("--format", "labelme", "--first_label", 0), labelme(shape()), labelme({})),
     ],
 )
 def test_objects_are_those_of_sidecar(
@@ -223,46 +200,6 @@ def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
     assert found == [([b"000000000"], ["Zoë\n".encode()]), ([b"000000001"], [])]
 
 
-@pytest.mark.thorough
-def test_splits_are_given_or_drawn_by_a_field(tmp_path: Path) -> None:
-    train = write_tar(tmp_path / "a/1.tar", members_of(PHOTOS[:5], "json", "cls"))
-    val = write_tar(tmp_path / "b/1.tar", members_of(PHOTOS[5:], "json", "cls"))
-    flags = (*("--shards", f"train={train}", f"val={val}"), *FIELDS)
-    manifest = committed_by(webdataset.run, tmp_path / "out", *flags)
-    assert {name: split["records"] for name, split in manifest["splits"].items()} == {
-        "train": 5,
-        "val": len(PHOTOS) - 5,
-    }
-    made, again = digests(tmp_path / "out"), (*flags, "--output", tmp_path / "out")
-    assert run_pipeline(webdataset.run, *again).out.startswith("already complete: ")
-    for lost in (tmp_path / "out/manifest.json", next((tmp_path / "out").glob("val*.tfrec"))):
-        lost.unlink()
-    assert run_pipeline(webdataset.run, *again).code == 0
-    assert digests(tmp_path / "out") == made
-    by_hash = ("--split_by", "hash", "--splits", "train=1,val=1", "--group_by", "caption")
-    both = ("--shards", train, val, *by_hash)
-    manifest = committed_by(webdataset.run, tmp_path / "drawn", *both)
-    drawn = [split["records"] for split in manifest["splits"].values()]
-    assert sum(drawn) == len(PHOTOS)
-    assert min(drawn) > 0
-
-
-@pytest.mark.thorough
-def test_a_later_data_set_has_new_samples_only(tmp_path: Path) -> None:
-    first_members = [*members_of(PHOTOS[:5], "cls")]
-    first = write_tar(tmp_path / "in/1.tar", first_members)
-    committed_by(webdataset.run, tmp_path / "one", "--shards", first)
-    write_tar(tmp_path / "in/2.tar", members_of(PHOTOS[5:], "cls"))
-    flags = ("--shards", tmp_path / "in", "--since", tmp_path / "one")
-    manifest = committed_by(webdataset.run, tmp_path / "two", *flags)
-    summary = manifest["splits"]["train"]
-    assert (summary["earlier"], summary["records"]) == (5, len(PHOTOS) - 5)
-    restarted = [(name, JPG if name.endswith("jpg") else data) for name, data in first_members]
-    flags = ("--shards", write_tar(tmp_path / "in/3.tar", restarted), *flags[2:])
-    ended = run_pipeline(webdataset.run, *flags, "--output", tmp_path / "three")
-    assert "E-SET-DUPLICATE sample " in ended.fault
-
-
 JPG, WEBP = jpeg_bytes(), (TEST_DATA / "odd/hopper.webp").read_bytes()
 BAD: Sequence[tuple[Mapping[str, bytes], str, str]] = [
     ({"cls": b"0"}, "E-IMG-MISSING", "no image with its base name is next to it"),
@@ -313,9 +250,6 @@ def test_each_bad_sample_is_one_reject(
         assert line["detail"].startswith(detail)
     assert not found
     assert [*records_of(out)] == [b"/a.b/../x.jpg"]
-    again = ("--exclude", out / "rejected.jsonl", *flags[:-2])
-    manifest = committed_by(webdataset.run, tmp_path / "again", "--shards", path, *again)
-    assert manifest["splits"]["train"]["excluded"] == len(bad)
 
 
 @pytest.mark.thorough

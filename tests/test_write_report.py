@@ -1,6 +1,5 @@
 """`report.html` after the commit: it never replaces a user's file, and never fails a run."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from beam_tfrec.transforms.report import page as page_module
 from beam_tfrec.transforms.report.page import write_report
 from beam_tfrec.transforms.storage import Access
 from tests.coco_command import MakeCoco, check_committed, command, run_coco, snapshot
-from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
-from tests.memory_store import MemoryStore, Moment, Process, fail_at
 
 REPORT = "report.html"
 
@@ -72,68 +69,3 @@ def test_an_error_is_a_warning(
     assert warning.startswith("no report: KeyError: 'a\\u202e'; the data set is complete")
     assert "report:" not in run.out
     check_committed(tmp_path / "out")
-
-
-# --- runs killed or failing between manifest and report ---
-
-
-@pytest.fixture(scope="module")
-def complete(memory_served: None) -> tuple[Sources, MemoryStore]:
-    """Return sources, and the store after a run that ended with its manifest."""
-    sources = make_sources()
-    store = sources.store.copy()
-    run_on(store.start())
-    assert sources.check(store)
-    return sources, store
-
-
-def report_on(process: Process) -> bool:
-    return write_report(f"{process.uri}/out", Access())
-
-
-def check_data_set(sources: Sources, store: MemoryStore) -> bytes | None:
-    """Check that a data set is whole; return its report, which is whole or None."""
-    files = store.files("out/")
-    page = files.pop(REPORT, None)
-    assert page is None or is_sealed(page)
-    for name, data in {**sources.undisturbed, **FOREIGN}.items():
-        assert files.pop(name) == data
-    assert not files
-    return page
-
-
-@pytest.fixture(scope="module")
-def page_and_steps(complete: tuple[Sources, MemoryStore]) -> tuple[bytes, int]:
-    sources, store = complete[0], complete[1].copy()
-    process = store.start()
-    assert report_on(process)
-    page = check_data_set(sources, store)
-    assert page is not None
-    return page, len(process.steps)
-
-
-@pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
-@pytest.mark.parametrize("moment", list(Moment))
-def test_a_failure_at_any_step_is_reported(
-    moment: Moment,
-    code: str,
-    complete: tuple[Sources, MemoryStore],
-    page_and_steps: tuple[bytes, int],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The page notes missing pictures; other failures are warnings, never errors."""
-    caplog.set_level(logging.WARNING, "beam_tfrec.transforms")
-    page, steps = page_and_steps
-    for number in range(1, steps + 1):
-        store = complete[1].copy()
-        caplog.clear()
-        is_made = report_on(store.start(fail_at(number, moment, code)))
-        found = check_data_set(complete[0], store)
-        warnings = [record.getMessage() for record in caplog.records]
-        if is_made:
-            assert warnings == [] and found is not None
-            assert found == page or b"pictures are missing" in found
-        else:
-            (warning,) = warnings
-            assert warning.startswith("no report: ") and "injected" in warning
-            assert found is None or moment is Moment.AFTER

@@ -22,7 +22,7 @@ from beam_tfrec.schemas.shards import ShardInfo, file_sum
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import source_ids
-from tests.conftest import jpeg_bytes
+from tests.conftest import jpeg_bytes, thorough
 from tests.invariants import check_output, files_of
 from tests.small_images import chunk, ihdr, jpeg, png
 from tests.small_runs import (
@@ -364,21 +364,20 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(small: SmallSet) -> 
 # Calls of write, fsync and link for two shards: a small file takes 4, a shard 1 + 3 and 3 small
 # files, the probe and the plan 1 small file each, the commit 9. Each of 3 new folders takes 1.
 CALLS_OF_A_RUN = 79
-KILLED_ELSE = [("whole", 2), ("named", 3)]  # each at every third call
 
 
 @pytest.mark.parametrize(
-    ("how", "first"),
-    [("torn", 1), *(pytest.param(*row, marks=pytest.mark.thorough) for row in KILLED_ELSE)],
+    ("how", "first", "step"),
+    [("torn", 1, 9), thorough("torn", 4, 3), thorough("whole", 2, 3), thorough("named", 3, 3)],
 )
 def test_a_run_killed_at_any_call_resumes_to_the_same_files(
-    tmp_path: Path, how: str, first: int
+    tmp_path: Path, how: str, first: int, step: int
 ) -> None:
     images, annotations = write_set(tmp_path / "data", 6)
     build_run(plan_run(images, annotations, tmp_path / "undisturbed"))
     undisturbed = files_of(tmp_path / "undisturbed")
     exit_codes = []
-    for nth in range(first, CALLS_OF_A_RUN + 2, 3):
+    for nth in range(first, CALLS_OF_A_RUN + 2, step):
         out = tmp_path / f"killed at {nth}"
         planned = images, annotations, out
         exit_codes.append(exit_code_of(build_and_die, *planned, nth, how))

@@ -1,7 +1,6 @@
 """YOLO's data.yaml and label files: parsing, paths, and the command end to end."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ import msgspec
 import pytest
 from PIL import Image
 
-from beam_tfrec.pipelines import coco, yolo
+from beam_tfrec.pipelines import yolo
 from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.annotations.yolo_file import parse_yolo, read_data_file
 from beam_tfrec.schemas.manifest import Label
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
-from tests.conftest import TEST_DATA, jpeg_bytes
-from tests.side_folders import coco_instances, of_image
+from tests.conftest import jpeg_bytes, thorough
+from tests.turned_images import as_stored
 
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
@@ -190,7 +189,7 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "missing", "skipped"),
     [
-        ("images/a", ["1.txt"], {}),
+        thorough("images/a", ["1.txt"], {}),
         ("[images/a, images/b]", ["a/1.txt", "b/1.txt"], {"label_without_image": 1}),
         ("images/*/*.jpg", [], {"label_without_image": 3}),  # they may be those of images/*/*.png
     ],
@@ -252,59 +251,22 @@ def test_a_data_file_without_images_is_refused(
 
 
 def test_boxes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
-    """Ultralytics turns pictures as EXIF says. Areas are in px of the picture."""
-    root = write_images(tmp_path / "set", {"1": "0 .125 .25 .25 .5\n"})
+    """Ultralytics turns pictures as EXIF says. Areas are in px; a box and a polygon are equal."""
+    lines = "0 .125 .25 .25 .5\n0 0 0 .25 0 .25 .5 0 .5\n"
+    root = write_images(tmp_path / "set", {"1": lines})
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation
     (root / "images/1.jpg").write_bytes(jpeg_bytes(exif=exif))
     (root / "data.yaml").write_text(f"{NAMES}train: images")
-    committed_by(yolo.run, tmp_path / "out", "--data", root / "data.yaml")
+    flags = ("--data", root / "data.yaml", "--features", "boxes,polygons,masks")
+    committed_by(yolo.run, tmp_path / "out", *flags)
     (example,) = examples(tmp_path / "out")
     keys = ("bbox/xmin", "bbox/ymin", "bbox/xmax", "bbox/ymax", "area")
     got = [value(example, f"image/object/{key}") for key in keys]
-    assert got == [[0.0], [0.75], [0.5], [1.0], [64 * 48 / 8]]
-
-
-def test_records_equal_those_of_coco(tmp_path: Path) -> None:
-    """Boxes, polygons and masks of the same photos, to the six digits that label files have."""
-    spec, root, instances = coco_instances(), tmp_path / "set", tmp_path / "instances.json"
-    shutil.copytree(TEST_DATA / "coco_val/images", root / "images")
-    (root / "labels").mkdir()
-    spec["annotations"] = [
-        one for one in spec["annotations"] if not one["iscrowd"] and len(one["segmentation"]) == 1
-    ]
-    for one in spec["annotations"]:
-        (polygon,) = one["segmentation"]
-        left, top = min(polygon[0::2]), min(polygon[1::2])
-        one["bbox"] = [left, top, max(polygon[0::2]) - left, max(polygon[1::2]) - top]
-        del one["area"]
-    for image in spec["images"]:
-        sides = image["width"], image["height"]
-        lines = []
-        for one in of_image(spec, image):
-            polygon = [v / sides[place % 2] for place, v in enumerate(one["segmentation"][0])]
-            lines.append(" ".join([str(one["category_id"] - 1), *(f"{v:.6f}" for v in polygon)]))
-        path = root / "labels" / Path(image["file_name"]).with_suffix(".txt")
-        path.write_text("\n".join(lines))
-    names = [one["name"] for one in spec["categories"]]
-    (root / "data.yaml").write_text(json.dumps({"names": names, "train": "images"}))
-    instances.write_text(json.dumps(spec))
-    features = ["--features", "boxes,polygons,masks", "--num_shards", 1]
-    images = ["--images", root / "images", "--annotations", instances, "--string_ids"]
-    committed_by(coco.run, tmp_path / "coco", *images, *features)
-    committed_by(yolo.run, tmp_path / "yolo", "--data", root / "data.yaml", *features)
-    wanted, got = examples(tmp_path / "coco"), examples(tmp_path / "yolo")
-    assert len(got) == len(wanted) == 5
-    exact = ("image/filename", "image/object/class/label", "image/object/class/text")
-    close = [f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax")]
-    for one, other in zip(wanted, got, strict=True):
-        assert [value(one, key) for key in exact] == [value(other, key) for key in exact]
-        for key in (*close, "image/object/polygon"):
-            assert value(other, key) == pytest.approx(value(one, key), abs=1e-6)
-        areas = value(one, "image/object/area")
-        assert value(other, "image/object/area") == pytest.approx(areas, rel=0.01, abs=1)
-        masks = [value(each, "image/object/mask") for each in (one, other)]
-        assert [len(found) for found in masks] == [len(areas)] * 2
+    assert got == [[of] * 2 for of in (0.0, 0.75, 0.5, 1.0, 64 * 48 / 8)]
+    assert value(example, "image/object/polygon") == [0, 1, 0, 0.75, 0.5, 0.75, 0.5, 1]
+    masks = [as_stored(png).sum(axis=1) for png in value(example, "image/object/mask")]
+    assert [mask.tolist() for mask in masks] == [[0] * 48, [0] * 36 + [32] * 12]
 
 
 def test_keypoints_of_a_pose_data_set(tmp_path: Path) -> None:
