@@ -189,6 +189,7 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
         sources: the annotation files; left out of the JSON if there is only one.
         share: fraction of the data set's records, if splits are drawn; else left out of the JSON.
         licenses: licenses of its records' images; left out of the JSON if unknown.
+        classes: records with an object of each class, if splits are stratified.
     """
 
     listed: int
@@ -211,6 +212,7 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     sources: list[SourceFile] = []
     share: float | None = None
     licenses: list[LicenseCount] = []
+    classes: dict[str, int] = {}
 
 
 class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):

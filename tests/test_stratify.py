@@ -161,6 +161,8 @@ def test_classes_of_folders_are_divided(tmp_path: Path) -> None:
     assert manifest["plan"]["options"]["stratify_by"] == "class"
     rejected = [name for name, of in splits.items() if of["records"] < of["listed"]]
     there = classes_of_each(out)
+    counted = {(split, name): n for split in splits for name, n in splits[split]["classes"].items()}
+    assert there == +Counter(counted)
     there[rejected[0], "cat"] += 1
     each = {"train": 8, "val": 1, "test": 1}
     assert there == {(split, name): each[split] for split in each for name in ("cat", "dog")}

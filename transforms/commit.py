@@ -32,6 +32,7 @@ from beam_tfrec.schemas.manifest import (
     ShardEntry,
     SplitSummary,
     contradictions,
+    index_names_of,
     plan_digest,
     to_json,
     to_json_lines,
@@ -39,6 +40,7 @@ from beam_tfrec.schemas.manifest import (
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
 from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms import output_files
+from beam_tfrec.transforms.build_shard import read_index
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
@@ -90,6 +92,8 @@ def commit(
     layout = job.layout.resolved(plan.found)
     manifest = make_manifest(shards, plan, sources, rejects, layout, duplicates)
     _check_output(shards, output, job.names)
+    if "stratify_by" in plan.options:
+        manifest = count_classes(manifest, output)
     rejected_lines = to_json_lines(rejects)
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
@@ -159,6 +163,22 @@ def make_manifest(
     for what in contradictions(manifest):
         raise RuntimeError(f"the sums do not hold: {what}")
     return manifest
+
+
+def count_classes(manifest: Manifest, output: Storage) -> Manifest:
+    """Return the manifest with the classes of each split, counted in the indexes of its shards."""
+    counts = {split: Counter[int]() for split in manifest.splits}
+    for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+        for row in read_index(index, output):
+            counts[shard.split].update({*row.labels})
+    splits = {
+        split: msgspec.structs.replace(
+            summary,
+            classes={label.name: counts[split][label.id] for label in manifest.plan.labels},
+        )
+        for split, summary in manifest.splits.items()
+    }
+    return msgspec.structs.replace(manifest, splits=splits)
 
 
 def refuse_empty(
