@@ -117,9 +117,12 @@ class DataSets:
             ValueError: No split is named, or one is named twice.
         """
         names = split_names(split)
-        bucketed = [of for of in self.manifests if "buckets" in of.plan.options]
-        there = sorted({shard.split for manifest in bucketed for shard in manifest.shards})
-        return names + tuple(of for of in there if split_without_bucket(of) in {*names} - {of})
+        buckets = set()
+        for manifest in self.manifests:
+            there = {shard.split for shard in manifest.shards}
+            absent = {*names} - there
+            buckets |= {of for of in there if split_without_bucket(of) in absent - {of}}
+        return names + tuple(sorted(buckets - {*names}))
 
     def records(self, split: Splits) -> list[int]:
         """Return the number of records in each shard of splits.

@@ -123,6 +123,11 @@ def test_more_shards_than_samples_name_the_largest_number(
     assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
 
 
+def test_a_rare_size_may_be_left_out() -> None:
+    with pytest.raises(ValueError, match="fewer --hosts, or leave this size out of --buckets$"):
+        count_shards("train_64x32", 3, 1, Sharding(hosts=4))
+
+
 TOO_SMALL = "must be at least 1, got 0: give a larger number"
 NO_MULTIPLE = "num_shards must be a multiple of hosts 8, got"
 FILLED = "records_per_shard 100 cannot promise a number of shards that is a multiple of hosts 2"

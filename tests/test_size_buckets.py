@@ -7,6 +7,7 @@ import pytest
 
 import beam_tfrec
 from beam_tfrec.pipelines import coco, folder
+from beam_tfrec.pipelines import records as copy
 from beam_tfrec.schemas.geometry.boxes import nearest_bucket, parse_buckets
 from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
 from tests.conftest import TEST_DATA, jpeg_bytes
@@ -171,6 +172,13 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
     assert len(traced) == 3
     assert len(beam_tfrec.open(out, "train")) == 50
     assert len(beam_tfrec.open(out, "train_16x16")) == 20
+    copied = [f"train_{size}={out}" for size in ("16x16", "16x24", "24x16")]
+    committed_by(copy.run, tmp_path / "copy", "--records", *copied)
+    assert len(beam_tfrec.load(tmp_path / "copy", "train", batch_size=4)) == 13
+    whole = run_pipeline(copy.run, "--records", out, "--output", tmp_path / "whole")
+    assert whole.fault == (
+        f"E-ARG {out}: has split train in size buckets; give {' '.join(sorted(copied))}"
+    )
 
 
 @pytest.mark.thorough

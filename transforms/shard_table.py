@@ -14,6 +14,7 @@ import msgspec
 from beam_tfrec.schemas.faults import fault_line, require_at_least
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
@@ -184,6 +185,8 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
     if asked > total:
         largest = total - total % sharding.hosts
         remedy = f"give at most --num_shards {largest}" if largest else "give fewer --hosts"
+        if split != split_without_bucket(split):
+            remedy += ", or leave this size out of --buckets"
         where = f"split {split}"
         raise ValueError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
     return asked

@@ -23,7 +23,7 @@ from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_
 from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
 from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
-from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.schemas.splits import Splitting, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
 from beam_tfrec.transforms.records.describe_records import (
@@ -157,10 +157,16 @@ def _shards_of(
         return source.every_split or shard.split == source.split
 
     taken = [shard for shard in shards if shard.entry.records and takes(shard.entry)]
-    if not (source.pattern or source.every_split or source.split in manifest.splits):
-        splits = ", ".join(manifest.splits)
-        what = f"is a data set without a split {source.split}"
-        raise _refused(source.uri, what, f"give one of {splits} as SPLIT={source.uri}")
+    if not (taken or source.pattern or source.every_split):
+        buckets = [of for of in manifest.splits if split_without_bucket(of) == source.split != of]
+        if buckets:
+            what = f"has split {source.split} in size buckets"
+            remedy = f"give {' '.join(f'{of}={source.uri}' for of in buckets)}"
+            raise _refused(source.uri, what, remedy)
+        if source.split not in manifest.splits:
+            what = f"is a data set without a split {source.split}"
+            remedy = f"give one of {', '.join(manifest.splits)} as SPLIT={source.uri}"
+            raise _refused(source.uri, what, remedy)
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
