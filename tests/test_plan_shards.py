@@ -124,7 +124,7 @@ def test_more_shards_than_samples_name_the_largest_number(
 
 
 def test_a_rare_size_may_be_left_out() -> None:
-    with pytest.raises(ValueError, match="fewer --hosts, or leave this size out of --buckets$"):
+    with pytest.raises(ValueError, match=r"fewer --hosts, or leave this size out of --buckets$"):
         count_shards("train_64x32", 3, 1, Sharding(hosts=4))
 
 
