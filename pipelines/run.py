@@ -36,6 +36,7 @@ from beam_tfrec.schemas.manifest import (
     SplitSummary,
     read_manifest,
 )
+from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms import storage
 from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
@@ -336,7 +337,8 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     yield f"  rejects: {storage.join_uri(output, REJECTED_NAME)}"
     yield f"  all counts: {storage.join_uri(output, MANIFEST_NAME)}"
     if manifest.shards:
-        where = f"{output!a}, {manifest.shards[0].split!a}"
+        first = manifest.shards[0].split
+        where = f"{output!a}, {(split_without_bucket(first) if has_buckets else first)!a}"
         yield "  read it:"
         yield "    import beam_tfrec"
         if not manifest.is_array_record:
