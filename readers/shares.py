@@ -9,6 +9,8 @@ STOPPING_STRATEGIES: Mapping[str, Callable[[Iterable[float]], float]] = {
 }
 """Ends of mixtures: when one data set, or each of them, was read to its end."""
 
+MOST_MIXED_RECORDS = 1_000_000_000
+
 
 class Part(NamedTuple):
     """Consecutive records of a shard.
@@ -79,7 +81,8 @@ def mixed_records(
         stopping_strategy: one of `STOPPING_STRATEGIES`.
 
     Raises:
-        ValueError: There is no strategy, so the mixture has no end.
+        ValueError: There is no strategy, so the mixture has no end; a data set has no records; or
+            the end is too far, since readers hold the order of all records.
 
     >>> mixed_records([100, 10], [3.0, 1.0], "first_exhausted")
     [30, 10]
@@ -88,9 +91,16 @@ def mixed_records(
     """
     if stopping_strategy is None:
         raise ValueError("stopping_strategy must be given with weights: their mixture has no end")
+    if 0 in records:
+        numbers = ", ".join(map(str, records))
+        raise ValueError(f"each data set must have records for the host, got {numbers}: omit it")
     ratios = [count / weight for count, weight in zip(records, weights, strict=True)]
     ratio = STOPPING_STRATEGIES[stopping_strategy](ratios)
-    return [round(ratio * weight) for weight in weights]
+    taken = [round(ratio * weight) for weight in weights]
+    if sum(taken) > MOST_MIXED_RECORDS:
+        what = f"weights must give at most {MOST_MIXED_RECORDS:,} records, got {sum(taken):,}"
+        raise ValueError(f"{what}: give a larger weight to small data sets, or first_exhausted")
+    return taken
 
 
 def steps(

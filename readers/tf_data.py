@@ -147,7 +147,7 @@ def _in_turn(
     datasets: Sequence[tf.data.Dataset], turns: np.ndarray, reading: Reading
 ) -> tf.data.Dataset:
     """Return elements of datasets, the next one always from the dataset whose turn it is."""
-    chosen = tf.data.Dataset.from_tensor_slices(turns)
+    chosen = tf.data.Dataset.from_tensor_slices(turns).map(lambda turn: tf.cast(turn, tf.int64))
     dataset = tf.data.Dataset.choose_from_datasets(datasets, chosen, stop_on_empty_dataset=False)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(turns)))
@@ -194,7 +194,8 @@ def _load_mixture(
         return _batches(draw(sources, weights, seed), data_sets, reading)
     counts = mixed_records(have, weights, strategy)
     _refuse_no_batch(sum(counts) * reading.hosts, sum(counts), reading)
-    turns = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+    numbers = np.arange(len(counts), dtype=np.uint16)  # 2 bytes a record: the order is held whole
+    turns = np.random.default_rng(seed).permutation(np.repeat(numbers, counts))
     return _batches(_in_turn(sources, turns, reading), data_sets, reading)
 
 
@@ -264,8 +265,8 @@ def image_keys(spec: FeatureSpec) -> list[str]:
 def can_decode(image: bytes) -> bool:
     """Return whether TensorFlow decodes an image."""
     try:
-        tf.io.decode_image(image)
-    except tf.errors.InvalidArgumentError:
+        tf.io.decode_image(image, channels=3, expand_animations=False)
+    except tf.errors.OpError:
         return False
     return True
 

@@ -17,7 +17,7 @@ from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
 from tests.array_runs import parsed
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
-from tests.conftest import TEST_DATA, jpeg_bytes
+from tests.conftest import jpeg_bytes
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
@@ -237,17 +237,3 @@ def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> 
     manifest = committed(tmp_path / "c", *tuesday)
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
     assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
-
-
-@pytest.mark.thorough
-def test_tensorflow_datasets_gives_pairs_of_image_and_label(tmp_path: Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    root, out = TEST_DATA / "classes", tmp_path / "out"
-    committed(out, "--images", root, "--shard_names", "plain", "--layout", "tutorial")
-    builder = tfds.builder_from_directory(out)
-    pairs = list(builder.as_dataset(split="train", as_supervised=True))
-    records = list(builder.as_dataset(split="train"))
-    for (image, label), record in zip(pairs, records, strict=True):
-        assert image.shape == (record["height"], record["width"], 3)
-        assert label == record["label"]
-    assert len({int(label) for _, label in pairs}) == len(list(root.iterdir()))

@@ -143,8 +143,17 @@ def read_plan(output: Storage) -> JobPlan | None:
     """
     if output.stat(PLAN_NAME) is None:
         return None
+    return parse_plan(output, output.read(PLAN_NAME))
+
+
+def parse_plan(output: Storage, data: bytes) -> JobPlan:
+    """Return the plan in the content of `_plan.json`.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when it was not written by beam-tfrec.
+    """
     try:
-        return from_json(output.read(PLAN_NAME), JobPlan)
+        return from_json(data, JobPlan)
     except ValueError:
         raise foreign(output, f"{PLAN_NAME} is not a plan of beam-tfrec") from None
 

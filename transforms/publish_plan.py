@@ -140,7 +140,8 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
 
 def _refuse_other(plan: JobPlan, output: Storage) -> None:
     data = output.read(PLAN_NAME)
-    if data != to_json(plan) and (other := output_files.read_plan(output)) is not None:
+    if data != to_json(plan):
+        other = output_files.parse_plan(output, data)
         raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
 

@@ -170,6 +170,8 @@ def index_columns(data: bytes, names: Sequence[str], records: int | None = None)
     try:
         # Not `pq.read_table`: its threads stay alive, and sometimes abort Python on exit.
         file = pq.ParquetFile(pa.BufferReader(data))
+        if records not in (None, file.metadata.num_rows):  # before memory is taken for all rows
+            raise ValueError(f"index must have {records} records, got {file.metadata.num_rows}")
         stored = set(file.schema_arrow.names)
         fields = [INDEX_SCHEMA.field(name) for name in names]
         fields = [field for field in fields if field.name in stored or not field.nullable]

@@ -179,10 +179,7 @@ def tfds_template(manifest: Manifest) -> str | None:
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`.
-
-    Its `supervisedKeys` are image and label. TFDS finds them only if their keys have no slash.
-    """
+    """Return TFDS's `dataset_info.json`. TFDS cannot read a split named `all`."""
     splits = [
         {
             "name": split,
@@ -193,13 +190,8 @@ def dataset_info_json(manifest: Manifest) -> str:
         for split, summary in sorted(manifest.splits.items())
         if summary.shards
     ]
-    whole = [f for f in manifest.features if not f.repeated and "/" not in f.key]
-    pair = [f.key for f in whole if f.content is Content.IMAGE][:1]
-    pair += [f.key for f in whole if f.content is Content.CLASS_LABEL and f.key == "label"]
-    supervised = {"tuple": {"items": [{"featureKey": key} for key in pair]}}
     return _to_text(
         {
-            **({"supervisedKeys": supervised} if len(pair) == 2 else {}),
             "name": f"beam_tfrec_{manifest.layout}",
             "version": f"{manifest.format_version}.0.0",
             "description": f"{manifest.layout} Examples written by beam-tfrec; see manifest.json.",
