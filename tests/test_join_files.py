@@ -10,13 +10,13 @@ def file(name: str, root: str = "train/low") -> ListedFile:
 
 
 def test_files_and_rows_of_equal_name_are_joined_in_order() -> None:
-    rows: list[Row] = [("boxes", 3, ["x"]), ("boxes", 2, ["y"])]
+    rows: tuple[Row, ...] = (("boxes", 3, ["x"]), ("boxes", 2, ["y"]))
     parts = [
-        JoinedFiles("train", "b", second=[file("b.png")]),
-        JoinedFiles("train", "a", second=[file("a.png")]),
-        JoinedFiles("train", "a", first=[file("a.png")]),
-        JoinedFiles("train", "a", second=[file("a.jpg")]),
-        JoinedFiles("train", "x", others=[file("x")]),
+        JoinedFiles("train", "b", second=(file("b.png"),)),
+        JoinedFiles("train", "a", second=(file("a.png"),)),
+        JoinedFiles("train", "a", first=(file("a.png"),)),
+        JoinedFiles("train", "a", second=(file("a.jpg"),)),
+        JoinedFiles("train", "x", others=(file("x"),)),
         JoinedFiles("train", "a", rows=rows[:1]),
         JoinedFiles("train", "a", rows=rows[1:]),
         JoinedFiles("train", "only a name"),
@@ -25,11 +25,11 @@ def test_files_and_rows_of_equal_name_are_joined_in_order() -> None:
         JoinedFiles(
             "train",
             "a",
-            [file("a.png")],
-            [file("a.jpg"), file("a.png")],
-            rows=[("boxes", 2, ["y"]), ("boxes", 3, ["x"])],
+            (file("a.png"),),
+            (file("a.jpg"), file("a.png")),
+            rows=rows[::-1],
         ),
-        JoinedFiles("train", "b", second=[file("b.png")]),
+        JoinedFiles("train", "b", second=(file("b.png"),)),
         JoinedFiles("train", "only a name"),
-        JoinedFiles("train", "x", others=[file("x")]),
+        JoinedFiles("train", "x", others=(file("x"),)),
     ]

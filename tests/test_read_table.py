@@ -402,7 +402,10 @@ def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "line"),
     [
-        ({"key_column": "id"}, "has no column 'id'; name one of part, b"),
+        (
+            {"key_column": "id"},
+            "has no column 'id'; give another table or name; this one has part, b",
+        ),
         ({"label_columns": ("b", "c")}, "has no column 'c'; "),
         ({"splitting": Splitting("a")}, "has no column 'a'; "),
         ({"image_column": "f"}, "has no column 'f'; "),

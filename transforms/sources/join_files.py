@@ -59,11 +59,11 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     source: str
     name: str
-    first: list[ListedFile] = []
-    second: list[ListedFile] = []
-    others: list[ListedFile] = []
-    masks: list[ListedFile] = []
-    rows: list[Row] = []
+    first: tuple[ListedFile, ...] = ()
+    second: tuple[ListedFile, ...] = ()
+    others: tuple[ListedFile, ...] = ()
+    masks: tuple[ListedFile, ...] = ()
+    rows: tuple[Row, ...] = ()
 
 
 class _Batch(Batch, frozen=True, array_like=True):
@@ -85,12 +85,13 @@ def join_files(source: str, files: Iterable[JoinedFiles]) -> Iterator[JoinedFile
             _sorted_files(part.second for part in parts),
             _sorted_files(part.others for part in parts),
             _sorted_files(part.masks for part in parts),
-            sorted(row for part in parts for row in part.rows),
+            tuple(sorted(row for part in parts for row in part.rows)),
         )
 
 
-def _sorted_files(parts: Iterable[list[ListedFile]]) -> list[ListedFile]:
-    return sorted((file for part in parts for file in part), key=lambda file: file.entry.name)
+def _sorted_files(parts: Iterable[tuple[ListedFile, ...]]) -> tuple[ListedFile, ...]:
+    files = (file for part in parts for file in part)
+    return tuple(sorted(files, key=lambda file: file.entry.name))
 
 
 @dataclass(eq=False)

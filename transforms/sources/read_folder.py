@@ -80,12 +80,12 @@ class PairNames:
         name = file.entry.name
         source, _, side = file.root.rpartition("/")
         if why_skipped(name) and not is_folder(file.entry):
-            yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
+            yield JoinedFiles(source, f"{file.root}/{name}", others=(file,))
         elif side == HIGH:
-            yield JoinedFiles(source, posixpath.splitext(name)[0], second=[file])
+            yield JoinedFiles(source, posixpath.splitext(name)[0], second=(file,))
         else:
             common = posixpath.splitext(name)[0].removesuffix(self.low_suffix)
-            yield JoinedFiles(source, common, first=[file])
+            yield JoinedFiles(source, common, first=(file,))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def read_rows(table: tuple[str, str, str], access: Access) -> Iterator[JoinedFil
                 yield "", (kind, line, [f"it has no {_IMAGE_ID}"])
 
     for image_id, neighbours in itertools.groupby(rows(), operator.itemgetter(0)):
-        yield JoinedFiles(split, image_id, rows=[row for _, row in neighbours])
+        yield JoinedFiles(split, image_id, rows=tuple(row for _, row in neighbours))
 
 
 def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
@@ -106,11 +106,11 @@ def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
     source, name = file.root.partition("/")[0], file.entry.name
     stem = posixpath.splitext(posixpath.basename(name))[0]
     if is_id_root(file.root):
-        yield JoinedFiles(source, stem.rsplit("_", 2)[0], masks=[file])
+        yield JoinedFiles(source, stem.rsplit("_", 2)[0], masks=(file,))
     elif why_skipped(name) and not is_folder(file.entry):
-        yield JoinedFiles(source, stem, others=[file])
+        yield JoinedFiles(source, stem, others=(file,))
     else:
-        yield JoinedFiles(source, stem, first=[file])
+        yield JoinedFiles(source, stem, first=(file,))
 
 
 def match_masks(

@@ -308,17 +308,17 @@ class SideNames:
         is_listed = self.is_listed(file, stem)
         if kind in self.masks:
             if is_listed and name.endswith(".png") and not why_skipped(name):
-                yield JoinedFiles(source, stem, masks=[file])
+                yield JoinedFiles(source, stem, masks=(file,))
         elif kind:
             glob = self.globs[source]
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
             if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
-                yield JoinedFiles(source, stem, second=[file])
+                yield JoinedFiles(source, stem, second=(file,))
         elif not is_listed or (why_skipped(name) and not is_folder(file.entry)):
             if not name.lower().endswith(self.suffix):  # annotation files may be in the same folder
-                yield JoinedFiles(source, f"{file.root}/{name}", others=[file])
+                yield JoinedFiles(source, f"{file.root}/{name}", others=(file,))
         else:
-            yield JoinedFiles(source, name if self.whole else stem, first=[file])
+            yield JoinedFiles(source, name if self.whole else stem, first=(file,))
 
     def stem(self, file: ListedFile) -> str:
         """Return a file's name without extension, equal for an image and its annotation file."""

@@ -211,7 +211,7 @@ def require_columns(where: str, needed: Iterable[str], there: Sequence[str]) -> 
     """Refuse a table without a needed column (`E-TAB-HEADER`)."""
     if missing := {*needed}.difference(there):
         what = f"has no column {min(missing)!r}"
-        remedy = f"name one of {', '.join(there[:20])}, or give another table"
+        remedy = f"give another table or name; this one has {', '.join(there[:20])}"
         raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
