@@ -20,7 +20,6 @@ from beam_tfrec.schemas.manifest import (
     JobPlan,
     Manifest,
     from_json,
-    index_names_of,
     read_manifest,
 )
 from beam_tfrec.schemas.shards import (
@@ -256,7 +255,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
             where = join_uri(output.root, shard.file)
             raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
     stems = shard_stems([shard.split for shard in manifest.shards])
-    index = {name for names in index_names_of(manifest) for name in names}
+    index = {name for shard in manifest.shards for name in shard.index_names}
     wanted = {*map(receipt_name, stems), *index}
     named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
     return [*missing, *sorted(wanted - named)]
@@ -315,7 +314,7 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     index = {name for info in infos for name in index_names(index_stem(info.file))}
     if manifest is not None:
         files |= {shard.file for shard in manifest.shards}
-        index |= {name for of_shard in index_names_of(manifest) for name in of_shard}
+        index |= {name for shard in manifest.shards for name in shard.index_names}
     wanted, named = {"", *splits}, files | _OWN_NAMES
     there = files_in(output, names.folders(splits) | {*map(folder_of, files)})
     doomed = [MANIFEST_NAME]

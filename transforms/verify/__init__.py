@@ -151,14 +151,12 @@ class ShardTask(msgspec.Struct, frozen=True):
         data_set: number of the data set, from 0.
         entry: entry of the shard in the manifest.
         stem: name of the receipt, without folder and suffix.
-        index: names of the index as Parquet and as text.
         file: entry of the shard in the listing; None if it is missing.
     """
 
     data_set: int
     entry: ShardEntry
     stem: str
-    index: tuple[str, ...]
     file: Entry | None
 
 
