@@ -38,8 +38,8 @@ from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
 _RESTORE_INDEX = "restore index/ of that data set, then run again"
 
 
-EarlierShard = tuple[str, ShardEntry]
-"""A shard of an earlier data set, with the data set's URI."""
+EarlierEntry = tuple[str, ShardEntry]
+"""The URI of an earlier data set, and one of its shards."""
 
 
 class JoinBatch(Batch, frozen=True, array_like=True):
@@ -58,7 +58,7 @@ class JoinBatch(Batch, frozen=True, array_like=True):
 
 def list_earlier_shards(
     earlier: EarlierSet, splits: Collection[str], access: Access = DEFAULT_ACCESS
-) -> list[EarlierShard]:
+) -> list[EarlierEntry]:
     """Return the shards of an earlier data set.
 
     Args:
@@ -77,7 +77,7 @@ def list_earlier_shards(
 
 
 def read_written(
-    earlier: EarlierShard, access: Access, count: int
+    earlier: EarlierEntry, access: Access, count: int
 ) -> Iterator[tuple[Partition, JoinBatch]]:
     """Yield the keys of a shard's records by partition, with their first sources.
 

@@ -18,7 +18,6 @@ from beam_tfrec.schemas.example_rules import (
     InferredSchema,
     Place,
     conflicts,
-    rules_of,
 )
 from beam_tfrec.schemas.faults import at_record, counted, fault_line, require_at_least
 from beam_tfrec.schemas.manifest import (
@@ -195,7 +194,8 @@ class ShardRules:
     @cached_property
     def examples(self) -> ExampleRules:
         """Rules for every record."""
-        return rules_of(self.manifest)
+        labels = frozenset(label.id for label in self.manifest.plan.labels)
+        return ExampleRules(self.manifest.spec, labels)
 
 
 class Around(NamedTuple):
