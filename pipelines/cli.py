@@ -355,9 +355,10 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return faults.EXIT_BUG
     code, message = fault
-    left = PROGRESS.planned - PROGRESS.done
-    if message.endswith(_TO_RESUME) and PROGRESS.done and left > 0:
-        needed = faults.bytes_text(PROGRESS.bytes / PROGRESS.done * left)
+    made = PROGRESS.counts
+    left = PROGRESS.planned - made.done
+    if message.endswith(_TO_RESUME) and made.done and left > 0:
+        needed = faults.bytes_text(made.bytes / made.done * left)
         message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
     return faults.FAULTS[code].exit_code
@@ -384,7 +385,8 @@ def _how_far() -> str:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
-    return f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done; run again to resume"
+    done = f"{PROGRESS.counts.shards_done} of {PROGRESS.shards_planned} shards done"
+    return f"{done}; run again to resume"
 
 
 def _end(code: int) -> NoReturn:

@@ -400,9 +400,9 @@ def _show_progress(ended: threading.Event, stream: TextIO) -> None:
             if PROGRESS.planned:
                 bar.total = PROGRESS.planned
                 bar.set_description("converting", refresh=False)
-                shards = f"{PROGRESS.shards_done}/{PROGRESS.shards_planned} shards"
-                bar.set_postfix_str(f"{shards}, {PROGRESS.rejected} rejected", refresh=False)
-            bar.update(PROGRESS.done - bar.n)
+                shards = f"{PROGRESS.counts.shards_done}/{PROGRESS.shards_planned} shards"
+                bar.set_postfix_str(f"{shards}, {PROGRESS.counts.rejected} rejected", refresh=False)
+            bar.update(PROGRESS.counts.done - bar.n)
             if on_terminal:
                 bar.refresh()
             elif not is_last:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from beam_tfrec.readers.shares import STOPPING_STRATEGIES
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import (
-    Label,
-    Manifest,
-    ShardEntry,
-    index_names_of,
-    order_of,
-    spec_of,
-)
+from beam_tfrec.schemas.manifest import Label, Manifest, ShardEntry
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.splits import bucket_size_px, fold_names, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
@@ -52,14 +45,12 @@ class ShardFile(NamedTuple):
     Attributes:
         data_set: number of the data set among those that are read together, from 0.
         entry: entry of the shard in the manifest.
-        index_name: name of the shard's Parquet index.
         uri: path or URI of the shard.
         listed: entry of the shard in the listing, which pins its bytes; None before the listing.
     """
 
     data_set: int
     entry: ShardEntry
-    index_name: str
     uri: str
     listed: Entry | None = None
 
@@ -81,7 +72,7 @@ class DataSets:
     @cached_property
     def spec(self) -> FeatureSpec:
         """The features of every record."""
-        return spec_of(self.manifests[0])
+        return self.manifests[0].spec
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
@@ -97,9 +88,9 @@ class DataSets:
         """
         wanted = self.expanded(split)
         found = [
-            ShardFile(place, entry, name, join_uri(self.roots[place], entry.file))
+            ShardFile(place, entry, join_uri(self.roots[place], entry.file))
             for place, manifest in enumerate(self.manifests)
-            for entry, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True)
+            for entry in manifest.shards
             if entry.split in wanted
         ]
         there = {shard.entry.split for shard in found}
@@ -168,7 +159,7 @@ class DataSets:
     def is_in_input_order(self, split: Splits) -> bool:
         """Return whether any of the data sets keeps the records in the order of their source."""
         return any(
-            order_of(manifest.plan, name) is Order.INPUT
+            manifest.plan.order_of(name) is Order.INPUT
             for manifest in self.manifests
             for name in self.expanded(split)
             if name in manifest.splits
@@ -301,7 +292,7 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
         return array.array("q", np.append(0, np.cumsum(sizes)).tobytes())
     if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
         what = f"the index's records do not fill the shard's {ends[-1]} bytes"
-        where = join_uri(storage.root, file.index_name)
+        where = join_uri(storage.root, file.entry.index_names[0])
         raise RuntimeError(fault_line("E-VER-INDEX", where, what, REMEDY))
     return array.array("q", ends.tobytes())
 
@@ -348,4 +339,4 @@ def _index_columns(file: ShardFile, storage: Storage, names: Sequence[str]) -> "
     from beam_tfrec.transforms.shard_index import index_columns  # pyarrow takes 0.2 s
 
     parse = functools.partial(index_columns, names=names, records=file.entry.records)
-    return read_data_set.read_index(storage, file.index_name, REMEDY, parse)
+    return read_data_set.read_index(storage, file.entry.index_names[0], REMEDY, parse)

@@ -11,7 +11,6 @@ import msgspec
 
 from beam_tfrec.schemas.faults import printable
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec
-from beam_tfrec.schemas.manifest import Manifest, spec_of
 from beam_tfrec.schemas.parse_example import Message, Sequences, Values, kind_of, read_sequence
 
 _SHA256_KEY = "image/key/sha256"
@@ -161,11 +160,6 @@ class ExampleRules:
         for key, digest in digests.items():
             if sources and digest not in sources:
                 yield f"{key!r} has the SHA-256 {digest}, and no source in the index has it"
-
-
-def rules_of(manifest: Manifest) -> ExampleRules:
-    """Return the rules for a data set's records, from its manifest."""
-    return ExampleRules(spec_of(manifest), frozenset(label.id for label in manifest.plan.labels))
 
 
 def _rules(features: Iterable[Feature]) -> Rules:

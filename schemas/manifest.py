@@ -12,7 +12,14 @@ import msgspec
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import Feature, FeatureSpec
 from beam_tfrec.schemas.samples import Order
-from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
+from beam_tfrec.schemas.shards import (
+    COUNTED,
+    FileSum,
+    ShardNames,
+    WrittenShard,
+    index_names,
+    shard_stems,
+)
 from beam_tfrec.schemas.tfrecord import is_array_record
 
 T = TypeVar("T")
@@ -94,6 +101,11 @@ class JobPlan(msgspec.Struct, frozen=True):
     splits: dict[str, PlannedSplit]
     samples: str
     found: list[str] = []
+
+    def order_of(self, split: str) -> Order:
+        """Return a split's order from the option `order`, such as `all=shuffled train=input`."""
+        orders = dict(part.partition("=")[::2] for part in self.options.get("order", "").split())
+        return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
 class SourceFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,22 +227,19 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     classes: dict[str, int] = {}
 
 
-class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One shard file: name, split, planned samples, records, size and checksums in hex.
+class ShardEntry(WrittenShard, frozen=True, omit_defaults=True):
+    """One shard file.
 
-    `index_stem` is the name of its index without extension. `receipt` holds size and checksum of
-    its receipt (see `shards`). Both are missing before format version 3.
+    Attributes:
+        index_stem: name of its index without extension; `Manifest` completes older entries.
     """
 
-    file: str
-    split: str
-    planned: int
-    records: int
-    bytes: int
-    crc32c: str
-    sha256: str
     index_stem: str = ""
-    receipt: FileSum | None = None
+
+    @property
+    def index_names(self) -> tuple[str, ...]:
+        """The names of its index, see `shards.index_names`."""
+        return index_names(self.index_stem)
 
 
 class SharedContents(msgspec.Struct, frozen=True):
@@ -277,10 +286,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     record_format: Literal["array_record"] | msgspec.UnsetType = msgspec.UNSET
     files: dict[str, FileSum] = {}
 
+    def __post_init__(self) -> None:
+        """Name the shards' indexes, which have the receipts' names before format version 3."""
+        stems = shard_stems([entry.split for entry in self.shards])
+        for entry, stem in zip(self.shards, stems, strict=True):
+            msgspec.structs.force_setattr(entry, "index_stem", entry.index_stem or stem)
+
     @property
     def is_array_record(self) -> bool:
         """Whether the shards are ArrayRecord files."""
         return self.record_format is not msgspec.UNSET
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether it holds checksums of all files, as since format version 3."""
+        return self.format_version >= 3
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The features of every record."""
+        return FeatureSpec(self.layout, tuple(self.features))
 
 
 def to_json(value: Any) -> bytes:
@@ -366,17 +391,6 @@ def unknown_keys(given: Any, known: Any) -> Iterator[str]:
             yield from unknown_keys(one, other)
 
 
-def order_of(plan: JobPlan, split: str) -> Order:
-    """Return a split's order from a plan's option `order`, such as `all=shuffled train=input`."""
-    orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())
-    return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
-
-
-def has_sums(manifest: Manifest) -> bool:
-    """Return whether a manifest holds checksums of all files, as since format version 3."""
-    return manifest.format_version >= 3
-
-
 def contradictions(manifest: Manifest) -> Iterator[str]:
     """Yield the contradictions within a manifest, in words."""
     if manifest.format_version != manifest.plan.format_version:
@@ -387,7 +401,7 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
             yield f"its shard {entry.file!r} is not of its record_format"
     try:
         for split in manifest.splits:
-            order_of(manifest.plan, split)
+            manifest.plan.order_of(split)
     except ValueError as error:
         yield f"its plan has no order of split {split} ({error})"
     by_split: dict[str, list[ShardEntry]] = {split: [] for split in manifest.splits}
@@ -434,15 +448,3 @@ def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
             shard = f"shard {index} of split {entry.split}"
             yield f"{shard} is the file {entry.file!r}, by number and records it is {wanted!r}"
             return
-
-
-def index_names_of(manifest: Manifest) -> list[tuple[str, ...]]:
-    """Return the names of each shard's index, see `index_names`."""
-    stems = shard_stems([entry.split for entry in manifest.shards])
-    pairs = zip(manifest.shards, stems, strict=True)
-    return [index_names(entry.index_stem or stem) for entry, stem in pairs]
-
-
-def spec_of(manifest: Manifest) -> FeatureSpec:
-    """Return the features of every record of a data set."""
-    return FeatureSpec(manifest.layout, tuple(manifest.features))

@@ -85,51 +85,70 @@ class FileSum(msgspec.Struct, frozen=True):
     crc32c: str
 
 
-class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finished shard. The receipt is its JSON form.
+class WrittenShard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What receipt and manifest say of a finished shard.
 
     Attributes:
-        plan: digest of the run's plan, hex.
-        split: name of its split.
-        index: number of the shard in its split, from 0.
-        num_shards: number of shards of the split.
         file: file name in the output.
+        split: name of its split.
         planned: samples planned for it; `planned == records + len(sample rejects)`.
         records: records written.
         bytes: size of the file.
         crc32c: CRC-32C of the file, hex.
         sha256: SHA-256 of the file, hex.
+        receipt: size and checksum of the stored receipt; left out of the receipt itself, and
+            missing before format version 3.
+    """
+
+    file: str
+    split: str
+    planned: int
+    records: int
+    bytes: int
+    crc32c: str
+    sha256: str
+    receipt: FileSum | None = None
+
+
+class ShardInfo(WrittenShard, frozen=True, kw_only=True, omit_defaults=True):
+    """A finished shard. The receipt is its JSON form.
+
+    Attributes:
+        plan: digest of the run's plan, hex.
+        index: number of the shard in its split, from 0.
+        num_shards: number of shards of the split.
         annotations_listed: annotations of its planned samples.
         annotations_written: annotations in its records.
         repairs: counts of repairs, by name, such as `box_clipped`.
         traits: counts of unusual images, by trait, such as `cmyk`.
         rejected: its rejected samples and dropped annotations, in order.
         licenses: records by license id of their image; left out of the JSON if empty.
-        receipt: size and checksum of the stored receipt; left out of the receipt itself.
     """
 
     plan: str
-    split: str
     index: int
     num_shards: int
-    file: str
-    planned: int
-    records: int
-    bytes: int
-    crc32c: str
-    sha256: str
     annotations_listed: int
     annotations_written: int
     repairs: dict[str, int]
     traits: dict[str, int]
     rejected: list[Rejected]
     licenses: dict[str, int] = {}
-    receipt: FileSum | None = None
 
     @property
     def name(self) -> str:
         """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
+
+    @property
+    def index_stem(self) -> str:
+        """The name of its index without extension."""
+        return index_stem(self.file)
+
+    @property
+    def index_names(self) -> tuple[str, ...]:
+        """The names of its index, see `index_names`."""
+        return index_names(self.index_stem)
 
 
 def file_sum(data: bytes) -> FileSum:

@@ -101,7 +101,7 @@ def write_rows(
     parquet, text = index_names(stem)
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
-    return ShardEntry(name, split, count, count, size_bytes, "", "", stem)
+    return ShardEntry(name, split, count, count, size_bytes, "", "", index_stem=stem)
 
 
 def older_index(data: bytes, *, is_sealed: bool = True) -> bytes:

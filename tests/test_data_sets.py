@@ -52,7 +52,7 @@ def test_several_data_sets_are_read_as_one(tmp_path: Path) -> None:
     found = find_data_sets([one, two])
     shards = found.shards("train")
     assert [(s.data_set, s.entry.records) for s in shards] == [(0, 3), (0, 0), (1, 1)]
-    assert shards[0].index_name == "index/train-00000-of-00002-3.parquet"
+    assert shards[0].entry.index_names[0] == "index/train-00000-of-00002-3.parquet"
     assert [s.uri for s in found.shards("val")] == [f"{two}/val-00000-of-00001-1.tfrec"]
     assert (found.labels, found.spec) == ((CAT, DOG), SPEC)
 

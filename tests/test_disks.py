@@ -109,7 +109,7 @@ def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> En
     def add_then_close(counts: Counts) -> None:
         add(counts)
         # Between two shards no file is open for writing.
-        if counts.shards_done and PROGRESS.shards_done == shards:
+        if counts.shards_done and PROGRESS.counts.shards_done == shards:
             make_read_only(disk)
             PROGRESS.add = add  # type: ignore[method-assign]
 

@@ -27,7 +27,7 @@ from beam_tfrec.transforms.earlier import (
 from beam_tfrec.transforms.leave_out_earlier import (
     JoinBatch,
     leave_out_earlier,
-    list_indexes,
+    list_earlier_shards,
     read_written,
 )
 from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet
@@ -220,11 +220,11 @@ def test_the_option_never_changes(tmp_path: Path) -> None:
 def test_a_manifest_that_changes_during_the_run_stops_it(tmp_path: Path) -> None:
     uri = put(tmp_path / "one", manifest("1"))
     (earlier,) = find(uri).sets
-    assert list_indexes(earlier, ["train"]) == []
+    assert list_earlier_shards(earlier, ["train"]) == []
     put(tmp_path / "one", manifest("2"))
     line = f"^E-SRC-CHANGED {uri}/manifest.json: another data set than when the run began; run ag"
     with pytest.raises(RuntimeError, match=line):
-        list_indexes(earlier, ["train"])
+        list_earlier_shards(earlier, ["train"])
 
 
 def test_labels_are_those_of_all_data_sets_by_id(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_an_index_that_differs_from_the_manifest_stops_the_run(
     path.write_bytes(b"no index" if damaged else index_to_parquet([IndexRow("4", 0, 20, [], [])]))
     size = shard.stat().st_size
     with pytest.raises(RuntimeError) as raised:
-        for index in list_indexes(earlier, ["train"]):
+        for index in list_earlier_shards(earlier, ["train"]):
             list(read_written(index, DEFAULT_ACCESS, 1))
     what = f"its records do not fill the shard's {size} bytes; restore index/ of that data set"
     assert str(raised.value).startswith(

@@ -9,7 +9,7 @@ from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
-from beam_tfrec.transforms.leave_out_earlier import list_indexes, read_written
+from beam_tfrec.transforms.leave_out_earlier import list_earlier_shards, read_written
 from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from beam_tfrec.transforms.verify.show_record import records_of_set
@@ -93,7 +93,7 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
     (earlier,) = find_earlier_sets(Since([out], datetime.date.max), "", "detection").sets
     parts = [
         p
-        for index in list_indexes(earlier, ["train"])
+        for index in list_earlier_shards(earlier, ["train"])
         for p in read_written(index, DEFAULT_ACCESS, 1)
     ]
     written = [key for _, batch in parts for key in batch.sources]

@@ -52,8 +52,8 @@ def test_two_processes_make_the_bytes_of_one(
     flags = ("--features", "boxes,masks,polygons", "--num_shards", 12, "--max_rejected", 1, *TWO)
     committed(sources, tmp_path / "both", *flags)
     assert 0 < len(built_here) < 12
-    assert (PROGRESS.done, PROGRESS.planned, PROGRESS.rejected) == (24, 24, 1)
-    assert PROGRESS.shards_done == PROGRESS.shards_planned == 12
+    assert (PROGRESS.counts.done, PROGRESS.planned, PROGRESS.counts.rejected) == (24, 24, 1)
+    assert PROGRESS.counts.shards_done == PROGRESS.shards_planned == 12
     assert builders_of(os.getpid()) == []
     built_here.clear()
     monkeypatch.setattr(runner, "builder_processes", lambda *_: contextlib.nullcontext())

@@ -29,8 +29,6 @@ from beam_tfrec.schemas.shards import (
     ShardNames,
     ShardPlan,
     file_sum,
-    index_names,
-    index_stem,
     receipt_name,
 )
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError
@@ -124,7 +122,7 @@ def find_written(
         )
     if info.name != shard.name:
         raise conflict(output, receipt, f"is the receipt of {info.name}")
-    parquet_name, *text_names = index_names(index_stem(info.file))
+    parquet_name, *text_names = info.index_names
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
     _compare_twin(info, output)
@@ -225,7 +223,7 @@ def _commit_shard(
     check_claim(output, info.plan)
     receipt = to_json(info)
     create_or_compare(output, receipt_name(info.name), receipt)
-    parquet_name, *text_names = index_names(index_stem(info.file))
+    parquet_name, *text_names = info.index_names
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output)
     ):

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import NamedTuple
@@ -55,16 +55,8 @@ The command starts them before it gives the graph to its engine. A cluster's wor
 """
 
 
-@dataclass
-class _Builder:
-    """This process's threads or a builder process, with its unfinished shards."""
-
-    submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
-    building: list[Future[ShardInfo]] = field(default_factory=list)
-
-    def num_building(self) -> int:
-        self.building = [shard for shard in self.building if not shard.done()]
-        return len(self.building)
+_Build = Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
+"""Submits a shard to a builder: to threads of this process, or to a builder process."""
 
 
 class ShardBuilders:
@@ -95,15 +87,17 @@ class ShardBuilders:
         self.readers = gate.readers
         self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))
         self._job = job
-        self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in ready)]
+        builders: list[_Build] = [build_here, *(process.submit for process in ready)]
+        self._building: dict[_Build, set[Future[ShardInfo]]] = {build: set() for build in builders}
         self._choosing = threading.Lock()
 
     def submit(self, shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
         """Submit a shard to the least busy builder; of equally busy ones, the first."""
         with self._choosing:
-            builder = min(self._builders, key=_Builder.num_building)
-            built = builder.submit(shard, self._job, plan)
-            builder.building.append(built)
+            build = min(self._building, key=lambda build: len(self._building[build]))
+            built = build(shard, self._job, plan)
+            self._building[build].add(built)
+        built.add_done_callback(self._building[build].discard)
         return built
 
 
@@ -185,7 +179,7 @@ class BuilderProcess:
         self._numbers = itertools.count()
         self._has_job = False
         self._tasks: dict[int, Future[ShardInfo]] = {}
-        self._is_ready: Future[bool] = Future()
+        self._has_answered = threading.Event()
         self._ended = ""
         self._connection, theirs = Pipe()
         with theirs:
@@ -195,10 +189,7 @@ class BuilderProcess:
 
     def is_ready(self) -> bool:
         """Wait until the builder has started, and return whether it can build shards."""
-        try:
-            return self._is_ready.result(_STARTS_WITHIN_S)
-        except TimeoutError:
-            return False
+        return self._has_answered.wait(_STARTS_WITHIN_S) and not self._ended
 
     def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
         """Return the future of a shard; job and plan must be the same in every call."""
@@ -241,8 +232,7 @@ class BuilderProcess:
         try:
             while True:
                 message = self._connection.recv()
-                if not self._is_ready.done():
-                    self._is_ready.set_result(True)
+                self._has_answered.set()
                 self._take(message)
         except (EOFError, OSError):
             pass
@@ -253,8 +243,7 @@ class BuilderProcess:
                 self._ended = fault_line("E-IO-LIMIT", "processes", ended, _LOWER)
                 for future in self._tasks.values():
                     future.set_exception(RuntimeError(self._ended))
-            if not self._is_ready.done():
-                self._is_ready.set_result(False)
+            self._has_answered.set()
 
     def _take(self, message: Counts | Logged | BuilderResult) -> None:
         match message:

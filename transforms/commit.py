@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -37,7 +37,7 @@ from beam_tfrec.schemas.manifest import (
     to_json,
     to_json_lines,
 )
-from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, index_stem
+from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, receipt_name
 from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.build_shard import read_index
@@ -45,7 +45,7 @@ from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
-from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
+from beam_tfrec.transforms.sources.read_samples import SplitSource, add_counts, uri_identity
 from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.storage.read_data_set import what_differs
 
@@ -150,7 +150,7 @@ def make_manifest(
         layout=layout.name,
         plan=plan,
         splits=_with_shares(splits) if "split_by" in plan.options else splits,
-        shards=[*map(_entry, shards)],
+        shards=[msgspec.convert(info, ShardEntry, from_attributes=True) for info in shards],
         features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,
         record_format="array_record" if "record_format" in plan.options else msgspec.UNSET,
@@ -269,11 +269,6 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     return manifest
 
 
-def _entry(info: ShardInfo) -> ShardEntry:
-    entry = msgspec.convert(info, ShardEntry, from_attributes=True)
-    return msgspec.structs.replace(entry, index_stem=index_stem(info.file))
-
-
 def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
     """Return splits with each one's share of all records, rounded to a millionth."""
     records = sum(summary.records for summary in splits.values())
@@ -287,7 +282,9 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
     """Check that a fresh listing shows exactly the shards of the plan."""
     there = output_files.files_in(output, names.folders(info.split for info in shards))
     found = output_files.files_of_shards(output, names, there)
-    planned = {name for info in shards for name in (info.file, *output_files.companions_of(info))}
+    planned = {receipt_name(info.name) for info in shards}
+    for info in shards:
+        planned |= {info.file, *info.index_names}
     for name in sorted(found ^ planned):
         what = "does not belong to this plan" if name in found else "is missing"
         raise output_files.foreign(output, f"{name} {what}")
@@ -318,15 +315,15 @@ def _summarize(
         annotations=Annotations(
             listed=source.annotations,
             written=sum(info.annotations_written for info in shards),
-            dropped=_count(reject.code for reject in annotations),
+            dropped=add_counts([Counter(reject.code for reject in annotations)]),
             lost=sum(len(reject.annotation_ids) for reject in samples),
             excluded=source.excluded_annotations,
             earlier=source.earlier_annotations,
             skipped=source.skipped_annotations,
         ),
-        rejected=_count(reject.code for reject in samples),
-        repairs=_add([source.repairs, *(info.repairs for info in shards)]),
-        traits=_add(info.traits for info in shards),
+        rejected=add_counts([Counter(reject.code for reject in samples)]),
+        repairs=add_counts([source.repairs, *(info.repairs for info in shards)]),
+        traits=add_counts(info.traits for info in shards),
         earlier=source.earlier_images,
         licenses=count_licenses((info.licenses for info in shards), source.licenses),
     )
@@ -335,14 +332,6 @@ def _summarize(
         what = f"licenses cover {under_licenses} records of {summary.records}"
         raise RuntimeError(f"split {source.split}: {what}")
     return summary
-
-
-def _count(codes: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(codes).items()))
-
-
-def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    return dict(sorted(sum(map(Counter, counts), Counter[str]()).items()))
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.manifest import SharedContents
-from beam_tfrec.schemas.shards import ShardInfo, index_names, index_stem
+from beam_tfrec.schemas.shards import ShardInfo
 from beam_tfrec.transforms.build_shard import read_index
 from beam_tfrec.transforms.shuffle.elements import num_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
@@ -155,7 +155,7 @@ def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
 ) -> Iterator[tuple[int, list[Contents]]]:
     """Yield a shard's records by the partition of their first sources' SHA-256."""
-    name, *_ = index_names(index_stem(info.file))
+    name, *_ = info.index_names
     parts: dict[int, list[Contents]] = {}
     for row in read_index(name, open_storage(output, access)):
         for source in row.sources[:1]:

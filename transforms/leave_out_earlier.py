@@ -12,7 +12,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
-from beam_tfrec.schemas.manifest import MANIFEST_NAME, index_names_of
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, ShardEntry
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.earlier import FLAG, EarlierSet
 from beam_tfrec.transforms.shuffle.elements import (
@@ -38,9 +38,8 @@ from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
 _RESTORE_INDEX = "restore index/ of that data set, then run again"
 
 
-EarlierIndex = tuple[str, str, str, int]
-"""Index of a shard of an earlier data set: the data set's URI, the index's name, split and size of
-the shard."""
+EarlierEntry = tuple[str, ShardEntry]
+"""The URI of an earlier data set, and one of its shards."""
 
 
 class JoinBatch(Batch, frozen=True, array_like=True):
@@ -57,10 +56,10 @@ class JoinBatch(Batch, frozen=True, array_like=True):
     sources: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
 
 
-def list_indexes(
+def list_earlier_shards(
     earlier: EarlierSet, splits: Collection[str], access: Access = DEFAULT_ACCESS
-) -> list[EarlierIndex]:
-    """Return the indexes of an earlier data set's shards.
+) -> list[EarlierEntry]:
+    """Return the shards of an earlier data set.
 
     Args:
         earlier: the data set.
@@ -74,32 +73,28 @@ def list_indexes(
     manifest, digest = read_finished(storage, FLAG)
     if digest != earlier.digest:
         raise storage.changed(MANIFEST_NAME, "another data set than when the run began")
-    return [
-        (earlier.uri, name, shard.split, shard.bytes)
-        for shard, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True)
-        if shard.split in splits
-    ]
+    return [(earlier.uri, shard) for shard in manifest.shards if shard.split in splits]
 
 
 def read_written(
-    index: EarlierIndex, access: Access, count: int
+    earlier: EarlierEntry, access: Access, count: int
 ) -> Iterator[tuple[Partition, JoinBatch]]:
     """Yield the keys of a shard's records by partition, with their first sources.
 
     Args:
-        index: index of the shard.
+        earlier: the shard, and the URI of its data set.
         access: credentials and limits for stores.
         count: number of partitions per split.
 
     Raises:
         RuntimeError: `E-VER-…` when the index is missing, or does not describe its shard.
     """
-    uri, name, split, shard_bytes = index
-    rows = read_rows(open_storage(uri, access), name, shard_bytes, _RESTORE_INDEX)
+    uri, shard = earlier
+    rows = read_rows(open_storage(uri, access), shard, _RESTORE_INDEX)
     parts: dict[Partition, dict[str, tuple[str, int]]] = {}
     for row in rows:
         source = (row.sources[0].name, row.sources[0].size) if row.sources else ("", 0)
-        parts.setdefault(partition_of(split, row.key, count), {})[row.key] = source
+        parts.setdefault(partition_of(shard.split, row.key, count), {})[row.key] = source
     for partition, sources in parts.items():
         yield partition, JoinBatch(sources=sources)
 
@@ -183,17 +178,17 @@ class LeaveOutEarlier(beam.PTransform):
         """Join the samples with the keys of the earlier data sets."""
         pipeline = samples.pipeline
         count = num_groups(pipeline)
-        indexes = (
+        shards = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
-            | "ListIndexes" >> beam.FlatMap(list_indexes, self.splits, self.access)
+            | "ListShards" >> beam.FlatMap(list_earlier_shards, self.splits, self.access)
         )
         by_key = BatchByName(_name_of, JoinBatch, _batch_of)
         left = (
             (
                 samples | "BatchSamples" >> by_key,
                 self.rejected | "BatchRejected" >> by_key,
-                spread(indexes) | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
+                spread(shards) | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
             )
             | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
             | "LeaveOut"

@@ -19,8 +19,8 @@ from beam_tfrec.schemas.manifest import (
     SOURCES_DIR,
     JobPlan,
     Manifest,
+    ShardEntry,
     from_json,
-    index_names_of,
     read_manifest,
 )
 from beam_tfrec.schemas.shards import (
@@ -30,8 +30,6 @@ from beam_tfrec.schemas.shards import (
     ShardInfo,
     ShardNames,
     folder_of,
-    index_names,
-    index_stem,
     is_index_name,
     receipt_name,
     shard_stems,
@@ -242,11 +240,6 @@ def indexes(output: Storage, names: ShardNames) -> list[str]:
     return _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
 
 
-def companions_of(info: ShardInfo) -> tuple[str, ...]:
-    """Return the names of a shard's receipt and indexes."""
-    return (receipt_name(info.name), *index_names(index_stem(info.file)))
-
-
 def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     """Return the names of missing shards, receipts and indexes, from a few listings.
 
@@ -265,7 +258,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
             where = join_uri(output.root, shard.file)
             raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
     stems = shard_stems([shard.split for shard in manifest.shards])
-    index = {name for names in index_names_of(manifest) for name in names}
+    index = {name for shard in manifest.shards for name in shard.index_names}
     wanted = {*map(receipt_name, stems), *index}
     named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
     return [*missing, *sorted(wanted - named)]
@@ -314,17 +307,15 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when the plan or the manifest was not written by beam-tfrec.
     """
-    manifest, infos = find_manifest(output), []
+    manifest = find_manifest(output)
+    shards: list[ShardEntry | ShardInfo] = [*manifest.shards] if manifest else []
     for name in receipts(output):
         with contextlib.suppress(ValueError):
-            infos.append(from_json(output.read(name), ShardInfo))
-    if not (read_plan(output) or manifest or infos):
+            shards.append(from_json(output.read(name), ShardInfo))
+    if not (read_plan(output) or manifest or shards):
         return []
-    files = {info.file for info in infos}
-    index = {name for info in infos for name in index_names(index_stem(info.file))}
-    if manifest is not None:
-        files |= {shard.file for shard in manifest.shards}
-        index |= {name for of_shard in index_names_of(manifest) for name in of_shard}
+    files = {shard.file for shard in shards}
+    index = {name for shard in shards for name in shard.index_names}
     wanted, named = {"", *splits}, files | _OWN_NAMES
     there = files_in(output, names.folders(splits) | {*map(folder_of, files)})
     doomed = [MANIFEST_NAME]

@@ -1,5 +1,6 @@
 """Counts of finished work in each process, for the progress display."""
 
+import operator
 import threading
 from typing import NamedTuple
 
@@ -24,12 +25,13 @@ class Counts(NamedTuple):
 
 
 class Progress:
-    """Counts of a run in this process; it has the attributes of `Counts`, too.
+    """Counts of a run in this process.
 
     The counts are for display only. A retry may count work twice here, but not in the shards'
     receipts, where the manifest's sums come from.
 
     Attributes:
+        counts: work that is finished.
         planned: number of samples planned; 0 until the plan is published.
         shards_planned: number of shards planned.
     """
@@ -42,7 +44,7 @@ class Progress:
     def reset(self) -> None:
         """Set all counts to zero, for a new run."""
         self.plan(0, 0)
-        self.take()
+        self.counts = Counts()
 
     def plan(self, samples: int, shards: int) -> None:
         """Set the planned numbers."""
@@ -51,17 +53,13 @@ class Progress:
     def add(self, counts: Counts) -> None:
         """Add work of this or another process."""
         with self._lock:
-            self.done += counts.done
-            self.rejected += counts.rejected
-            self.bytes += counts.bytes
-            self.shards_done += counts.shards_done
+            self.counts = Counts(*map(operator.add, self.counts, counts))
 
     def take(self) -> Counts:
         """Return the counts and set them to zero; another process adds them to its own."""
         with self._lock:
-            counts = Counts(*(getattr(self, name, 0) for name in Counts._fields))
-            self.done = self.rejected = self.bytes = self.shards_done = 0
-            return counts
+            counts, self.counts = self.counts, Counts()
+        return counts
 
 
 PROGRESS = Progress()

@@ -18,7 +18,7 @@ from beam_tfrec.schemas.documents.tensorflow_files import tfds_template
 from beam_tfrec.schemas.faults import FAULTS
 from beam_tfrec.schemas.features import Feature, Kind
 from beam_tfrec.schemas.labels import is_link
-from beam_tfrec.schemas.manifest import Manifest, SplitSummary, spec_of
+from beam_tfrec.schemas.manifest import Manifest, SplitSummary
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,7 +64,7 @@ class Markdown(str):
 
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
-    spec = spec_of(manifest)
+    spec = manifest.spec
     message = "tf.train.SequenceExample" if spec.is_sequence else "tf.train.Example"
     environment = template_environment("beam_tfrec.schemas", "documents", finalize=_shown)
     environment.filters.update(link=_link, parsed=_parsed)

@@ -156,7 +156,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "stratified splits ignore what they hold already",
-        "schemas/stratify.py",
+        "schemas/splits.py",
         "part * total - scale * has for part, has",
         "part * total for part, has",
         "tests/test_stratify.py::test_classes_have_exact_shares",

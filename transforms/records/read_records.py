@@ -91,7 +91,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
         root: name of its root.
         entry: name below the root, size and pin.
         place: its place among all files of the split, for input order.
-        index: name of its Parquet index; empty for a file of another program.
+        shard: its entry in the manifest; None for a file of another program.
         class_ids: ids of the chosen classes in its data set.
         note: features and labels of its data set, in the first file of a data set.
     """
@@ -99,7 +99,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     root: str
     entry: Entry
     place: int = 0
-    index: str = ""
+    shard: ShardEntry | None = None
     class_ids: list[int] = []
     note: SplitSource | None = None
 
@@ -184,8 +184,8 @@ def _shards_of(
         labels=manifest.plan.labels,
         repairs={name: repairs[name] for name in sorted(CONVERSIONS) if repairs[name]},
     )
-    for number, (_, index, file) in enumerate(taken):
-        yield RecordFile(root, file, 0, index, chosen, None if number else note)
+    for number, (shard, file) in enumerate(taken):
+        yield RecordFile(root, file, 0, shard, chosen, None if number else note)
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,8 @@ class RecordReader:
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
         rows: list[IndexRow] = []
-        if file.index:
-            size = file.entry.size_bytes
-            rows = read_data_set.read_rows(storage, file.index, size, _WITHOUT_INDEX)
+        if file.shard:
+            rows = read_data_set.read_rows(storage, file.shard, _WITHOUT_INDEX)
         is_array = is_array_record(file.entry.name)
         from_index = rows and not (self.key_feature or self.splitting.fields or is_array)
         if from_index and all(row.crc32c is not None for row in rows):
@@ -284,14 +283,14 @@ class RecordReader:
         if not is_array_record(file.entry.name):
             where += f" at byte {found.offset}"
         if isinstance(found, BadFrame):
-            if found.code == "E-VER-FRAME" and not (file.index or found.is_last):
+            if found.code == "E-VER-FRAME" and not (file.shard or found.is_last):
                 what, remedy = f"{where}: {found.what}", "restore it, or leave it out of --records"
                 uri = join_uri(source.uri, file.entry.name)
                 raise RuntimeError(fault_line("E-SRC-DAMAGED", uri, what, remedy))
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
-        if file.index and (row is None or row.crc32c not in (None, found.crc32c)):
+        if file.shard and (row is None or row.crc32c not in (None, found.crc32c)):
             return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
         record = None
         if row is None or self.key_feature or self.splitting.fields:
@@ -327,7 +326,7 @@ class RecordReader:
         split = self.splitting.split_for(self.sources[file.root].split, at.key, fields, where)
 
         def has_class() -> bool:
-            if file.index:
+            if file.shard:
                 return not {*file.class_ids}.isdisjoint(copied.labels)
             return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
 

@@ -27,10 +27,7 @@ from beam_tfrec.schemas.manifest import (
     Manifest,
     SplitSummary,
     from_json,
-    has_sums,
-    index_names_of,
     read_manifest,
-    spec_of,
 )
 from beam_tfrec.transforms.gate import usable_cores
 from beam_tfrec.transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
@@ -256,7 +253,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
     """Return the sums of each split's indexes, and notes on missing parts."""
     sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
     notes: list[str] = []
-    names = [name for name, *_ in index_names_of(manifest)]
+    names = [entry.index_names[0] for entry in manifest.shards]
     indexes = in_order(functools.partial(_read_index, storage), names, storage.root)
     places = Counter[str]()
     for entry, index in zip(manifest.shards, indexes, strict=True):
@@ -265,7 +262,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
         else:
             sums[entry.split].add(places[entry.split], entry.file, index)
         places[entry.split] += 1
-    if not has_sums(manifest):  # such indexes also lack these columns
+    if not manifest.has_sums:  # such indexes also lack these columns
         version = f"format version {manifest.format_version} has no such columns"
         notes.append(f"no charts of picture sizes and objects: {version}")
     return sums, first_notes(notes)
@@ -299,7 +296,7 @@ def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
 
 
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
-    roles = roles_of_spec(spec_of(manifest))
+    roles = roles_of_spec(manifest.spec)
     stat = functools.cache(storage.stat)
     picked = pick_records([sums[name] for name in sorted(sums)], most // pictures_each(roles))
     samples = [Sample(record, storage, stat(record.file), roles) for record in picked]

@@ -299,7 +299,8 @@ def _union(parts: Iterable[Collection[Any]]) -> list[Any]:
     return sorted({name for part in parts for name in part})
 
 
-def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums by name, sorted, without zeros."""
     total = Counter[str]()
     for part in filter(None, counts):
         total.update(part)
@@ -308,7 +309,7 @@ def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 _ADDERS: Mapping[Any, Callable] = {
     int: sum,
-    dict[str, int]: _add,
+    dict[str, int]: add_counts,
     list[str]: _union,
     list[License]: _union,
 }

@@ -19,7 +19,6 @@ import google_crc32c
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.manifest import index_names_of
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import CLASS, NEW, DigestValues, Splitting, Unassigned, stratify
 from beam_tfrec.transforms.storage import Access, open_storage, read_uri, source_changed
@@ -155,9 +154,9 @@ def read_earlier(uri: str, splitting: Splitting, access: Access) -> Iterator[Ear
     """
     storage, splits = open_storage(uri, access), [*splitting.shares]
     manifest, _ = read_finished(storage, "--since")
-    for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for shard in manifest.shards:
         if shard.split in splits:  # others are of size buckets
-            rows = read_rows(storage, name, shard.bytes, "restore index/ of that data set")
+            rows = read_rows(storage, shard, "restore index/ of that data set")
             keys = b"".join(splitting.digest_of(row.key) for row in rows)
             yield EarlierShard(splits.index(shard.split), keys)
 

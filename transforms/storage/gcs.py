@@ -16,9 +16,8 @@ import itertools
 import logging
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import pairwise
@@ -80,23 +79,19 @@ Page = tuple[list[Entry], str]
 def list_pages(fetch: Callable[[Bounds, str], Page], ranges: Sequence[Bounds]) -> Iterator[Entry]:
     """Yield every name of the ranges once, in any order.
 
-    At most 16 pages are requested or held at a time.
+    One page of each range is held or requested at a time, and at most 16 are requested.
 
     Args:
         fetch: function that returns the page of a range at a token.
         ranges: ranges of names, without overlap.
     """
-    waiting = deque((bounds, "") for bounds in ranges)
-    running: dict[Future[Page], Bounds] = {}
     with ThreadPoolExecutor(min(_LISTING_THREADS, len(ranges)), "list-names") as pool:
-        while waiting or running:
-            while waiting and len(running) < _LISTING_THREADS:
-                bounds, token = waiting.popleft()
-                running[pool.submit(fetch, bounds, token)] = bounds
+        running = {pool.submit(fetch, bounds, ""): bounds for bounds in ranges}
+        while running:
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
             bounds, (entries, token) = running.pop(future), future.result()
             if token:
-                waiting.appendleft((bounds, token))
+                running[pool.submit(fetch, bounds, token)] = bounds
             yield from entries
 
 

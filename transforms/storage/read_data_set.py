@@ -23,11 +23,9 @@ from beam_tfrec.schemas.manifest import (
     Manifest,
     ShardEntry,
     contradictions,
-    index_names_of,
     read_manifest,
-    spec_of,
 )
-from beam_tfrec.schemas.shards import ShardInfo, folder_of
+from beam_tfrec.schemas.shards import WrittenShard, folder_of
 from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import (
     Access,
@@ -58,12 +56,10 @@ class Shard(NamedTuple):
 
     Attributes:
         entry: its entry in the manifest.
-        index_name: name of its Parquet index.
         file: its entry in the listing.
     """
 
     entry: ShardEntry
-    index_name: str
     file: Entry
 
 
@@ -71,14 +67,12 @@ class ShardPart(NamedTuple):
     """A range of a shard.
 
     Attributes:
-        file: the shard's entry in the listing.
-        index_name: name of the shard's Parquet index.
+        shard: the shard.
         start: offset of the first byte.
         end: offset of the last byte plus one.
     """
 
-    file: Entry
-    index_name: str
+    shard: Shard
     start: int
     end: int
 
@@ -121,14 +115,14 @@ def list_shards(
     folders = {folder_of(entry.file) for entry in manifest.shards if entry.split in wanted}
     there = list_folders(storage, folders)
     shards: list[Shard] = []
-    for entry, (index_name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for entry in manifest.shards:
         if entry.split in wanted:
             file = there.get(entry.file)
             if wrong := what_differs(entry, file):
                 code, what = wrong
                 raise RuntimeError(fault_line(code, storage.uri(entry.file), what, remedy))
             assert file is not None
-            shards.append(Shard(entry, index_name, file))
+            shards.append(Shard(entry, file))
     return shards
 
 
@@ -140,7 +134,7 @@ def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
     return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
-def what_differs(written: ShardEntry | ShardInfo, listed: Entry | None) -> tuple[str, str] | None:
+def what_differs(written: WrittenShard, listed: Entry | None) -> tuple[str, str] | None:
     """Return code and text of how a listed file differs from the shard that was written."""
     if listed is None or listed.kind != "file":
         return "E-VER-MISSING", what_is(listed)
@@ -176,22 +170,23 @@ def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes]
     raise RuntimeError(fault_line(code, storage.uri(name), what, remedy))
 
 
-def read_rows(storage: Storage, name: str, shard_bytes: int, remedy: str) -> "list[IndexRow]":
-    """Return the rows of an index, which must be undamaged and describe a whole shard.
+def read_rows(storage: Storage, shard: ShardEntry, remedy: str) -> "list[IndexRow]":
+    """Return the rows of a shard's index, which must be undamaged and describe a whole shard.
 
     Raises:
         RuntimeError: as `read_index`.
     """
     from beam_tfrec.transforms.shard_index import index_of_shard  # pyarrow takes 0.2 s
 
-    return read_index(storage, name, remedy, lambda data: index_of_shard(data, name, shard_bytes))
+    name = shard.index_names[0]
+    return read_index(storage, name, remedy, lambda data: index_of_shard(data, name, shard.bytes))
 
 
 def parts_of(shard: Shard, part_bytes: int = 64 << 20) -> Iterator[ShardPart]:
     """Yield the ranges of a shard that are read in parallel; a record is in that of its offset."""
     size_bytes = shard.file.size_bytes
     for start in range(0, size_bytes, part_bytes):
-        yield ShardPart(shard.file, shard.index_name, start, min(start + part_bytes, size_bytes))
+        yield ShardPart(shard, start, min(start + part_bytes, size_bytes))
 
 
 def read_part(
@@ -210,8 +205,8 @@ def read_part(
             `E-SRC-CHANGED`; or a storage fault.
     """
     storage = open_storage(uri, access)
-    rows = read_rows(storage, part.index_name, part.file.size_bytes, remedy)
-    file = open_stored(storage, part.file, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
+    rows = read_rows(storage, part.shard.entry, remedy)
+    file = open_stored(storage, part.shard.file, _READ_AHEAD_BYTES, MAX_EXAMPLE_BYTES)
     for number, row in enumerate(rows):
         if not part.start <= row.offset < part.end:
             continue
@@ -220,7 +215,7 @@ def read_part(
             yield row.key, read_frame(file.read(row.size), 0, row.size)
         except FrameError as error:
             what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
-            where = storage.uri(part.file.name)
+            where = storage.uri(part.shard.entry.file)
             raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
 
 
@@ -323,14 +318,14 @@ class StoredImages(Storage):
         manifest = _read_manifest(self._data_set)
         splits = [] if self._split == ALL_SPLITS else [self._split]
         for shard in list_shards(self._data_set, manifest, _RESTORE_IMAGES, splits):
-            rows = read_rows(self._data_set, shard.index_name, shard.entry.bytes, _RESTORE_IMAGES)
+            rows = read_rows(self._data_set, shard.entry, _RESTORE_IMAGES)
             yield from ((shard.file, row) for row in rows)
 
 
 def _read_manifest(data_set: Storage) -> Manifest:
     """Return the manifest of a data set whose records hold the source images."""
     manifest, _ = read_finished(data_set, "--images")
-    images = roles_of_spec(spec_of(manifest)).images
+    images = roles_of_spec(manifest.spec).images
     repairs = {name for split in manifest.splits.values() for name in split.repairs}
     changed = " and ".join(sorted(CONVERSIONS & repairs))
     refused = {

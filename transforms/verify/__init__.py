@@ -18,7 +18,6 @@ from beam_tfrec.schemas.example_rules import (
     InferredSchema,
     Place,
     conflicts,
-    rules_of,
 )
 from beam_tfrec.schemas.faults import at_record, counted, fault_line, require_at_least
 from beam_tfrec.schemas.manifest import (
@@ -151,14 +150,12 @@ class ShardTask(msgspec.Struct, frozen=True):
         data_set: number of the data set, from 0.
         entry: entry of the shard in the manifest.
         stem: name of the receipt, without folder and suffix.
-        index: names of the index as Parquet and as text.
         file: entry of the shard in the listing; None if it is missing.
     """
 
     data_set: int
     entry: ShardEntry
     stem: str
-    index: tuple[str, ...]
     file: Entry | None
 
 
@@ -197,7 +194,8 @@ class ShardRules:
     @cached_property
     def examples(self) -> ExampleRules:
         """Rules for every record."""
-        return rules_of(self.manifest)
+        labels = frozenset(label.id for label in self.manifest.plan.labels)
+        return ExampleRules(self.manifest.spec, labels)
 
 
 class Around(NamedTuple):

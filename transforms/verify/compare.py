@@ -125,7 +125,7 @@ def open_data_set(root: str, access: Access) -> DataSet:
 
 def _read_rows(storage: Storage, shard: read_data_set.Shard) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
-    rows = read_data_set.read_rows(storage, shard.index_name, shard.entry.bytes, _VERIFY)
+    rows = read_data_set.read_rows(storage, shard.entry, _VERIFY)
     if is_array_record(shard.entry.file):  # sizes as in TFRecord files, to compare both formats
         return [replace(row, size=row.size + FRAME_BYTES) for row in rows]
     if all(row.crc32c is not None for row in rows):

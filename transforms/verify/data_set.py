@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
+import msgspec
 
 from beam_tfrec.schemas.documents.data_card import is_sealed
 from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
@@ -23,9 +24,6 @@ from beam_tfrec.schemas.manifest import (
     ShardEntry,
     contradictions,
     from_json,
-    has_sums,
-    index_names_of,
-    order_of,
     plan_digest,
 )
 from beam_tfrec.schemas.samples import Order, shuffle_keys
@@ -33,6 +31,7 @@ from beam_tfrec.schemas.shards import (
     COUNTED,
     ShardInfo,
     ShardNames,
+    WrittenShard,
     file_sum,
     folder_of,
     receipt_name,
@@ -65,7 +64,7 @@ _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
 _WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *output_files.SIDE_FILES}
 
 _SOURCE_REMEDY = "restore it from a copy, or write the data set again"
-_OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
+_OF_RECEIPTS = {field.name for field in msgspec.structs.fields(WrittenShard)} - {"receipt"}
 
 
 def verify_around(
@@ -88,7 +87,7 @@ def verify_around(
     storage, options = open_storage(root, config.access), manifest.plan.options
     try:
         for split in {*manifest.splits, *(entry.split for entry in manifest.shards)}:
-            order_of(manifest.plan, split)
+            manifest.plan.order_of(split)
         rules = ShardRules(root, manifest, int(options.get("seed", 0)), config.deep)
         texts = metadata_files(manifest, rules.examples.spec, has_names=False)
         names = ShardNames(options.get("shard_names", COUNTED))
@@ -99,8 +98,8 @@ def verify_around(
     listed = list_folders(storage, {"", *(folder_of(entry.file) for entry in manifest.shards)})
     stems = shard_stems([entry.split for entry in manifest.shards])
     tasks = [
-        ShardTask(len(all_rules), entry, stem, pair, listed.get(entry.file))
-        for entry, stem, pair in zip(manifest.shards, stems, index_names_of(manifest), strict=True)
+        ShardTask(len(all_rules), entry, stem, listed.get(entry.file))
+        for entry, stem in zip(manifest.shards, stems, strict=True)
     ]
     all_rules.append(rules)
     for what in contradictions(manifest):
@@ -114,7 +113,9 @@ def verify_around(
             report.notes.append(f"{name} was deleted")
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
             report.notes.append(f"{name} was edited")
-    ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
+    ours = {*map(receipt_name, stems)}
+    for entry in manifest.shards:
+        ours |= {entry.file, *entry.index_names}
     for name in sorted(output_files.files_of_shards(storage, names, listed) - ours):
         what = "is named or placed like a file of a shard, but is not in the manifest"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
@@ -191,7 +192,7 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
     if wrong := what_differs(entry, file):
         code, what = wrong
         report.find(code, storage.uri(entry.file), what)
-    rows = read_index(task, storage, report, has_sum=has_sums(rules.manifest))
+    rows = read_index(task, storage, report, has_sum=rules.manifest.has_sums)
     if rows is not None:
         check_rows(task, rows, rules, report)
     check_receipt(task, storage, report, rules.manifest)
@@ -283,7 +284,7 @@ def read_index(
 
     With `has_sum`, the CRC-32C that the index holds of itself is compared.
     """
-    parquet_name, *text_names = task.index
+    parquet_name, *text_names = task.entry.index_names
     rows = None
     data = read_if_there(parquet_name, storage, report)
     if data is not None:
@@ -322,13 +323,13 @@ def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: M
     except ValueError as error:
         report.find("E-VER-MANIFEST", name, f"not a receipt ({error})")
         return
-    wanted = {field: getattr(entry, field) for field in _OF_RECEIPTS}
+    wanted = {field: getattr(entry, field) for field in sorted(_OF_RECEIPTS)}
     wanted |= {"plan": plan_digest(manifest.plan), "name": task.stem}
     wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
         report.find("E-VER-MANIFEST", name, what)
-    if has_sums(manifest) and not wrong and file_sum(data) != entry.receipt:
+    if manifest.has_sums and not wrong and file_sum(data) != entry.receipt:
         report.find("E-VER-CRC", name, "its size or CRC-32C differs from the manifest")
 
 
@@ -336,7 +337,7 @@ def check_rows(
     task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
 ) -> None:
     """Compare a shard's index with the manifest, and check the order of its keys."""
-    name, entry = task.index[0], task.entry
+    name, entry = task.entry.index_names[0], task.entry
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
         report.find("E-VER-INDEX", name, what)
@@ -349,7 +350,7 @@ def check_rows(
         what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, the next part begins at"
         report.find("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
     keys = [row.key for row in rows]
-    if order_of(rules.manifest.plan, entry.split) is Order.INPUT:
+    if rules.manifest.plan.order_of(entry.split) is Order.INPUT:
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
             report.find("E-VER-ORDER", name, f"key {key!r} occurs twice")
         return

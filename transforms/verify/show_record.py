@@ -12,7 +12,7 @@ from beam_tfrec.schemas.example_rules import aligned
 from beam_tfrec.schemas.faults import at_record, counted, printable
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import ImageInfo
-from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest, index_names_of
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, Manifest
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from beam_tfrec.transforms.images.check_images import check_image, looks_like_image
@@ -69,13 +69,13 @@ def records_of_set(
     from beam_tfrec.transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
     storage = open_storage(root, access)
-    for entry, (name, *_) in zip(manifest.shards, index_names_of(manifest), strict=True):
+    for entry in manifest.shards:
         if entry.split != split:
             continue
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        rows = read_index(storage, name, _VERIFY, index_from_parquet)
+        rows = read_index(storage, entry.index_names[0], _VERIFY, index_from_parquet)
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
                 data, wrong, uri = None, "", join_uri(root, entry.file)
