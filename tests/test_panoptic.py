@@ -16,7 +16,7 @@ from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts import groups as panoptic_group
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.samples import Blob, Sample, pack
-from beam_tfrec.transforms.build_records import convert_all
+from beam_tfrec.transforms.build_records import convert_all, or_unfit
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import UPRIGHT, as_stored, encoded, jpeg_of, oriented, png_of
 
@@ -60,7 +60,7 @@ def build(
     fields = PictureFields(*size_px, [], segments=segments)
     blobs = (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png"))[: len(images)]
     sample = Sample("train", "1", 0, blobs, pack(fields), (5,))
-    return DetectionLayout(features=("boxes", "panoptic")).build(sample, images, {})
+    return or_unfit(DetectionLayout(features=("boxes", "panoptic")).build, sample, images, {})
 
 
 def photo(width_px: int = 7, height_px: int = 5) -> EncodedImage:

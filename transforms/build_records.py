@@ -258,7 +258,7 @@ def check_all(
         takes_foreign = conversion.takes_foreign and not is_id_root(blob.root)
         info = or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, Unfit):
-            return info._replace(place=blob_index)
+            return Unfit(info.code, info.detail, blob_index)
         images.append(_image(blob, data, info))
     return images
 
@@ -310,7 +310,7 @@ def convert_all(
                 proven = or_unfit(check_image, image.data, Check.DECODE)
                 result = proven if isinstance(proven, Unfit) else result
         if isinstance(result, Unfit):
-            return result._replace(place=blob_index)
+            return Unfit(result.code, result.detail, blob_index)
         converted.append(result)
     return converted
 
@@ -324,15 +324,12 @@ def build_record(
 
 def _build(
     sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
-) -> Record | Unfit:
+) -> Record:
     built = layout.build(sample, images, labels)
-    if isinstance(built, Unfit):
-        known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
-        return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
     parts = encode_example_parts(built.features, built.feature_lists)
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
-        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
+        raise Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     if size < UNCOPIED_BYTES:
         frame, crc32c = frame_one(b"".join(parts))
         return Record([frame], len(frame), built, images, crc32c)
@@ -352,6 +349,9 @@ def or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unf
         raise
     except BadImage as error:
         return Unfit(error.code, error.detail)
+    except Unfit as unfit:
+        known = unfit.code in FAULTS and FAULTS[unfit.code].scope is Scope.SAMPLE
+        return unfit if known else Unfit("E-EX-FAILED", f"{unfit.code}: {unfit.detail}")
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

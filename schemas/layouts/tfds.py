@@ -53,16 +53,15 @@ def _boxes_values(picture: Picture) -> Values:
     return _objects_values("objects", picture.objects)
 
 
-def _panoptic_values(picture: Picture) -> Values | Unfit:
+def _panoptic_values(picture: Picture) -> Values:
     image = picture.panoptic_image
     if image is None:
-        return Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
-    orientation = orientation_to_photo(image, picture.image)
-    if isinstance(orientation, Unfit):
-        return orientation
-    if orientation != 1:  # the PNG's bytes are kept, so it cannot be turned to fit the photo
+        raise Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
+    if (
+        orientation_to_photo(image, picture.image) != 1
+    ):  # the PNG's bytes are kept, so it cannot be turned to fit the photo
         detail = "made of the picture as viewed, which takes --orientation upright"
-        return Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
+        raise Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
     # A segment whose box lies outside the image is left out.
     found = [picture.place_object(of.id, of) for of in picture.fields.segments or []]
     placed = [segment for segment in found if isinstance(segment, PictureObject)]
@@ -143,8 +142,8 @@ class KerasLayout(GroupedLayout):
         FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
     )
 
-    def values(self, picture: Picture) -> Values | Unfit:
+    def values(self, picture: Picture) -> Values:
         """Return the features of an image and its one annotation."""
         for dropped in picture.dropped:
-            return Unfit("E-EX-EMPTY", dropped.detail)
+            raise Unfit("E-EX-EMPTY", dropped.detail)
         return super().values(picture)
