@@ -91,14 +91,6 @@ class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=Fals
     image_id: AnyId
 
 
-class CocoBox(
-    CocoInstance[AnyId, AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True
-):
-    """An object's entry without its segmentation; a slice would take 48 bytes."""
-
-    segmentation: msgspec.Raw = msgspec.field(default=NOTHING, name="-")
-
-
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `annotations` of a captions file."""
 
@@ -160,7 +152,6 @@ class CocoFile:
         *,
         string_ids: bool = False,
         image_field: str = "",
-        segmentations: bool = True,
     ) -> None:
         """Parse a file.
 
@@ -168,7 +159,6 @@ class CocoFile:
             data: the file's bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             string_ids: accept ids that are strings.
-            segmentations: keep segmentations even where every object has an area.
             image_field: field of images to keep as text; empty for none.
 
         Raises:
@@ -187,17 +177,12 @@ class CocoFile:
             section = self._take(sections, "categories")
             self.categories = self._decode(section, "categories", CocoCategory)
         entries: dict[Kind, Any] = {
-            Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
+            Kind.INSTANCES: CocoInstance[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],
             Kind.PANOPTIC: CocoPanoptic[ids],
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            areas = [annotation.area for annotation in self.annotations]
-            if not segmentations and (None in areas or min(areas, default=0.0) < 0):
-                entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
-                self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
-                self.annotations = self._decode(annotations, "annotations", entry)
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
@@ -215,13 +200,7 @@ class CocoFile:
             remedy = "correct it, or give --string_ids"
         return self.fault("E-ANN-TYPE", what, remedy)
 
-    def decode(
-        self,
-        raw: msgspec.Raw,
-        kind: Any,
-        path_of: Callable[[], str],
-        remedy: str = "correct the file",
-    ) -> Any:
+    def decode(self, raw: msgspec.Raw, kind: Any, path_of: Callable[[], str]) -> Any:
         """Decode a part of the file as a type.
 
         Raises:
@@ -232,7 +211,7 @@ class CocoFile:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError as error:
             what, _, at = str(error).partition(" - at `$")  # no path: the part itself
-            raise self.wrong_type(f"{what} - at `{path_of()}{at or '`'}", remedy) from None
+            raise self.wrong_type(f"{what} - at `{path_of()}{at or '`'}") from None
         except (ValueError, RecursionError) as error:
             what = f"{path_of()}: {error}"
             raise self.fault("E-ANN-JSON", what, "repair the file, or save it as UTF-8") from None
@@ -290,10 +269,7 @@ class CocoFile:
             RuntimeError: `E-ANN-TYPE` when a value is neither text nor a number.
         """
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
-        remedy = "write text or a number, or split by another field"
-        kind = list.__class_getitem__(entry)
-        entries = self.decode(images, kind, lambda: "$.images", remedy)
-        texts = [_as_text(found.value) for found in entries]
+        texts = [_as_text(found.value) for found in self._decode(images, "images", entry)]
         ids = (image.id for image in self.images)
         return {number: text for number, text in zip(ids, texts, strict=True) if text}
 

@@ -75,7 +75,7 @@ class CocoFiles:
 
         Args:
             files: parsed files; the order within a kind must not depend on the command line.
-            segmentations: parse segmentations; the files must have been parsed with them.
+            segmentations: parse segmentations.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
@@ -136,17 +136,10 @@ class CocoFiles:
 
         Instances and keypoints count as one kind.
         """
-        import numpy as np  # late: few who import schemas need it
-
         for kinds in _KINDS_OF_IDS:
             files = [file for file in self._files if file.kind in kinds]
-            number = sum(len(file.annotations) for file in files)
-            ids = (annotation.id for file in files for annotation in file.annotations)
-            if self._string_ids:
-                differ = len({*ids}) == number
-            else:  # A set of a million numbers takes 60 MB and four times as long.
-                differ = bool(np.diff(np.sort(np.fromiter(ids, np.int64, number))).all())
-            if not differ:
+            ids = {annotation.id for file in files for annotation in file.annotations}
+            if len(ids) < sum(len(file.annotations) for file in files):
                 return True
         return False
 
@@ -173,13 +166,8 @@ class CocoFiles:
                 positions.setdefault(annotation.id, len(positions))
         return positions
 
-    def has(self, *kinds: Kind) -> bool:
-        """Return whether a file is of one of these kinds."""
-        return any(file.kind in kinds for file in self._files)
-
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
-        joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
         for image in self.images:
             instances: list[tuple[CocoFile, list[CocoInstance]]] = []
             captions: list[tuple[int | str, str]] = []
@@ -192,7 +180,7 @@ class CocoFiles:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
                     panoptic += [(file, entry) for entry in here]
-            joined = self._join_keypoints(instances) if joins else {}
+            joined = self._join_keypoints(instances) if len(instances) > 1 else {}
             kept = [
                 one
                 for file, here in instances
