@@ -42,14 +42,11 @@ class Kind(enum.Enum):
     CAPTIONS = "captions"
     PANOPTIC = "panoptic"
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether its annotations are objects with boxes."""
-        return self in (Kind.INSTANCES, Kind.KEYPOINTS)
-
 
 class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `images`; sizes in pixels, `file_name` as `blob_name` gives it.
+
+    `field` is the text of the field that decides splits, set after decoding; None without one.
 
     LVIS gives no `file_name`, but a `coco_url`, and lists of category ids.
     """
@@ -62,6 +59,7 @@ class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     coco_url: msgspec.Raw = NOTHING
     neg_category_ids: list[Int64] | None = None
     not_exhaustive_category_ids: list[Int64] | None = None
+    field: Any = msgspec.field(default=None, name="-")
 
 
 class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
@@ -136,13 +134,11 @@ class CocoFile:
 
     Attributes:
         where: its name, for messages.
-        string_ids: whether ids may be strings.
         kind: kind of its annotations.
         images: entries in the file's order; ids and names are unique.
         categories: entries in the file's order; an id has one name. Empty for captions.
         annotations: entries in the file's order.
         licenses: entries sorted by id.
-        image_values: values of `image_field` by image id, without missing ones.
     """
 
     def __init__(
@@ -165,13 +161,13 @@ class CocoFile:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
-        self.string_ids = string_ids
         sections = self._sections(data)
         images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
         ids: Any = Int64 | str if string_ids else Int64
         self.images: list[CocoImage] = self._decode(images, "images", CocoImage[ids])
-        self.image_values = self._decode_field(images, image_field) if image_field else {}
+        if image_field:
+            self._decode_field(images, image_field)
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
             section = self._take(sections, "categories")
@@ -262,16 +258,16 @@ class CocoFile:
         """Return a section's entries."""
         return self.decode(section, list.__class_getitem__(entry), lambda: f"$.{name}")
 
-    def _decode_field(self, images: msgspec.Raw, name: str) -> dict[int | str, str]:
-        """Return a field of images as text, by image id.
+    def _decode_field(self, images: msgspec.Raw, name: str) -> None:
+        """Set the text of a field of images.
 
         Raises:
             RuntimeError: `E-ANN-TYPE` when a value is neither text nor a number.
         """
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
-        texts = [_as_text(found.value) for found in self._decode(images, "images", entry)]
-        ids = (image.id for image in self.images)
-        return {number: text for number, text in zip(ids, texts, strict=True) if text}
+        found = self._decode(images, "images", entry)
+        for image, of_image in zip(self.images, found, strict=True):
+            image.field = _as_text(of_image.value) or None
 
     def _check_images(self) -> None:
         """Normalize file names; refuse names outside the root, and repeated ids or names."""

@@ -170,7 +170,7 @@ class _ImageReader:
         yield from self._summaries()
 
     def _split_for(self, image: CocoImage) -> str:
-        fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
+        fields = dict.fromkeys(self._splitting.fields.values(), image.field or "")
         return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
