@@ -10,7 +10,7 @@ from beam_tfrec.schemas.fields import STORED_FRACTIONS, UPRIGHT_FRACTIONS, Image
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_size
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.pictures import Frame, SizeMismatch, aspects_agree, choose_frame
-from beam_tfrec.transforms.build_records import or_unfit
+from tests.small_pictures import or_unfit
 
 AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
 TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON

@@ -9,8 +9,8 @@ from beam_tfrec.pipelines import pairs
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.transforms.build_records import or_unfit
 from tests.coco_command import committed_by, examples, literal_png, rejected_of, value
+from tests.small_pictures import or_unfit
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]
