@@ -28,11 +28,6 @@ class BoxFormat(enum.Enum):
     REL_YXYX = "rel_yxyx"
     REL_CENTER_XYWH = "rel_center_xywh"
 
-    @property
-    def is_relative(self) -> bool:
-        """Whether numbers are fractions."""
-        return self.value.startswith("rel_")
-
     def to_xywh(self, box: Any) -> Any:
         """Return left edge, top edge, width and height; anything but four numbers unchanged.
 
@@ -129,7 +124,7 @@ def side_file_of(
         crowd = crowd if isinstance(crowd, int) else 0
         box = names.box_format.to_xywh(of.get(names.box))
         entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
-    if names.box_format.is_relative:
+    if names.box_format.value.startswith("rel_"):
         return SideFile(*STORED_FRACTIONS, entries, bad)
     sides = (cells.get(side) for side in _SIDES)
     width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)

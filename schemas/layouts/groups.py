@@ -26,7 +26,7 @@ class FeatureGroup:
         name: name for `--features`.
         features: declarations of the features.
         values: function that returns the values by key, or raises `Unfit`.
-        found_as: name in `JobPlan.found` of the content that it needs, such as `boxes` for masks.
+        needs: content of the annotation files that it needs; empty for one of its own name.
         by_default: whether it is written without `--features` if files hold its content.
         needs_boxes: whether its values belong to objects, so that `boxes` must be written too.
     """
@@ -34,9 +34,14 @@ class FeatureGroup:
     name: str
     features: tuple[Feature, ...]
     values: Callable[[Picture], Values]
-    found_as: str
+    needs: str = ""
     by_default: bool = True
     needs_boxes: bool = False
+
+    @property
+    def found_as(self) -> str:
+        """Name in `JobPlan.found` of the content that it needs, such as `boxes` for masks."""
+        return self.needs or self.name
 
 
 def choose_groups(
@@ -320,7 +325,7 @@ def orientation_to_photo(
     raise Unfit("E-IMG-SIZE", detail, place)
 
 
-PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values, found_as="panoptic")
+PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values)
 
 
 def _read_numbers(picture: Picture, place: int) -> Any:
@@ -378,8 +383,8 @@ _SEMANTIC = (
     text(f"{_CLASSES}/format", "png"),
 )
 OF_PNGS = (
-    FeatureGroup("semantic", _SEMANTIC, _semantic_values, "semantic"),
-    FeatureGroup("object_masks", _MASKS, _object_mask_values, "object_masks", needs_boxes=True),
-    FeatureGroup("instance_masks", _MASKS, _instance_values, "instance_masks", needs_boxes=True),
+    FeatureGroup("semantic", _SEMANTIC, _semantic_values),
+    FeatureGroup("object_masks", _MASKS, _object_mask_values, needs_boxes=True),
+    FeatureGroup("instance_masks", _MASKS, _instance_values, needs_boxes=True),
 )
 """Groups for PNGs: Pascal VOC's of classes and numbered objects, Open Images' of an object each."""

@@ -84,12 +84,11 @@ def _objects_values(key: str, found: Sequence[PictureObject]) -> Values:
     }
 
 
-_BOXES = FeatureGroup("boxes", _objects("objects", "COCO annotation ids"), _boxes_values, "boxes")
+_BOXES = FeatureGroup("boxes", _objects("objects", "COCO annotation ids"), _boxes_values)
 _PANOPTIC = FeatureGroup(
     "panoptic",
     (*_PANOPTIC_IMAGE, *_objects("panoptic_objects", "R + 256 G + 65536 B of the pixels")),
     _panoptic_values,
-    "panoptic",
 )
 
 
@@ -139,7 +138,7 @@ class KerasLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 160  # including the box
     image: ClassVar[AttributeValues] = AttributeValues(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
-        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
+        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values),
     )
 
     def values(self, picture: Picture) -> Values:
