@@ -1,10 +1,10 @@
 """Build samples of annotated pictures, and their images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, PictureFields
-from beam_tfrec.schemas.layouts import Built, Labels
+from beam_tfrec.schemas.layouts import Built, Labels, Unfit
 from beam_tfrec.schemas.layouts.pictures import PictureLayout
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample, pack
@@ -40,9 +40,15 @@ def built(
     found: Sequence[str] = ("boxes",),
 ) -> Built:
     """Build a sample with a layout, resolved for the found annotations."""
-    made = layout.resolved(found).build(sample, images, labels)
-    assert isinstance(made, Built), made
-    return made
+    return layout.resolved(found).build(sample, images, labels)
+
+
+def or_unfit(make: Callable[..., Any], *args: Any) -> Any:
+    """Return a function's result, or the `Unfit` that it raises."""
+    try:
+        return make(*args)
+    except Unfit as unfit:
+        return unfit
 
 
 def values_of(made: Built) -> dict[str, list]:

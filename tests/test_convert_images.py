@@ -22,6 +22,7 @@ from beam_tfrec.transforms.images.convert_images import convert_image
 from beam_tfrec.transforms.images.findings import BadImage
 from tests import small_images as small
 from tests.conftest import thorough
+from tests.small_pictures import or_unfit
 from tests.turned_images import (
     UPRIGHT,
     as_stored,
@@ -443,5 +444,5 @@ def test_a_decoded_image_must_pass_the_decode_check(
     data: bytes, conversion: Conversion, detail: str
 ) -> None:
     sample, image = Sample("train", "1", 0, (Blob("train", "a.jpg"),), b""), encoded(data)
-    found = convert_all(sample, [image], conversion)
+    found = or_unfit(convert_all, sample, [image], conversion)
     assert found == (Unfit("E-IMG-DAMAGED", detail, 0) if detail else [image])

@@ -10,6 +10,7 @@ from beam_tfrec.schemas.fields import STORED_FRACTIONS, UPRIGHT_FRACTIONS, Image
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_size
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.pictures import Frame, SizeMismatch, aspects_agree, choose_frame
+from tests.small_pictures import or_unfit
 
 AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
 TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON
@@ -28,8 +29,9 @@ def frame_in(
     """Return the frame where an image is kept as stored, or turned upright."""
     if upright and orientation != 1:
         info = ImageInfo("jpeg", *turn_size(file_size, orientation))
-        return choose_frame(json_size, info, policy, orientation)
-    return choose_frame(json_size, ImageInfo("jpeg", *file_size, orientation), policy)
+        return or_unfit(choose_frame, json_size, info, policy, orientation)
+    info = ImageInfo("jpeg", *file_size, orientation)
+    return or_unfit(choose_frame, json_size, info, policy)
 
 
 # Policy, size in the annotations, size and orientation of the file; the frame of an image kept as

@@ -33,7 +33,7 @@ BLOBS = (Blob("train", NAME, len(JPEG), "5"),)
 SAMPLE = Sample("train", NAME, 0, BLOBS, pack(ClassFields("n01440764")))
 
 
-def build(layout: Layout, label: Label = TENCH, **image: Any) -> Built | Unfit:
+def build(layout: Layout, label: Label = TENCH, **image: Any) -> Built:
     given = {"name": NAME, "data": JPEG, "sha256": SHA256, "info": RGB, **image}
     return layout.build(SAMPLE, [EncodedImage(**given)], labels_by_category([label]))
 
@@ -41,7 +41,6 @@ def build(layout: Layout, label: Label = TENCH, **image: Any) -> Built | Unfit:
 def read_back(layout: Layout, label: Label = TENCH, **image: Any) -> dict[str, Any]:
     """Return the values of a record, parsed by TensorFlow with the layout's spec."""
     built = build(layout, label, **image)
-    assert isinstance(built, Built)
     assert (built.dropped, built.repairs, built.labels) == ([], [], [label.id])
     record = encode_example(built.features)
     example = tf.train.Example.FromString(record)
@@ -108,8 +107,9 @@ def test_layout_tensor() -> None:
     ],
 )
 def test_imagenet_takes_only_rgb_jpegs(info: ImageInfo, what: str) -> None:
-    unfit = Unfit("E-IMG-TYPE", f"{what}, the layout holds JPEGs of RGB")
-    assert build(ImagenetLayout(), info=info) == unfit
+    with pytest.raises(Unfit) as unfit:
+        build(ImagenetLayout(), info=info)
+    assert unfit.value == Unfit("E-IMG-TYPE", f"{what}, the layout holds JPEGs of RGB")
 
 
 def test_unknown_types_of_pixels_are_refused() -> None:

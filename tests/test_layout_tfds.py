@@ -55,8 +55,11 @@ def test_panoptic_alone_gives_coco_2017_panoptic() -> None:
 
 def test_an_image_without_panoptic_annotation_is_rejected() -> None:
     layout = TfdsLayout().resolved(["panoptic"])
-    unfit = layout.build(sample_of(100, 50), [image_of(100, 50)], LABELS)
-    assert unfit == Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
+    with pytest.raises(Unfit) as unfit:
+        layout.build(sample_of(100, 50), [image_of(100, 50)], LABELS)
+    assert unfit.value == Unfit(
+        "E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +77,10 @@ def test_a_panoptic_image_of_another_form_is_rejected(
     image = EncodedImage("pan/a.png", RGB_PNG, "", ImageInfo(*second))
     images = [image_of(100, 50, orientation), image]
     layout = TfdsLayout().resolved(["panoptic"])
-    built = layout.build(sample_of(100, 50, segments=SEGMENTS), images, LABELS)
-    assert isinstance(built, Unfit) and built.place == 1
-    assert f"{built.code} {built.detail}".startswith(f"E-IMG-{unfit}")
+    with pytest.raises(Unfit) as raised:
+        layout.build(sample_of(100, 50, segments=SEGMENTS), images, LABELS)
+    assert raised.value.place == 1
+    assert f"{raised.value.code} {raised.value.detail}".startswith(f"E-IMG-{unfit}")
 
 
 # --- compared with TFDS itself ---

@@ -10,6 +10,7 @@ from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.schemas.samples import Sample
 from tests.coco_command import committed_by, examples, literal_png, rejected_of, value
+from tests.small_pictures import or_unfit
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]
@@ -96,5 +97,6 @@ def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
 )
 def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str) -> None:
     images = [encoded(literal_png(3, 2, 0)), encoded(literal_png(*size, 0))]
-    built = PairsLayout(scale).build(Sample("train", "a.png", 0, (), b""), images, {})
+    sample = Sample("train", "a.png", 0, (), b"")
+    built = or_unfit(PairsLayout(scale).build, sample, images, {})
     assert built == Unfit("E-IMG-SIZE", detail, 1) if detail else isinstance(built, Built)

@@ -72,7 +72,7 @@ def test_shapes_of_a_group_are_one_object() -> None:
 
 def test_a_circle_becomes_a_polygon_of_nearly_its_area() -> None:
     outline = outline_of("circle", [(10.0, 20.0), (13.0, 24.0)])
-    assert isinstance(outline, list) and len(outline) == 2 * 64
+    assert len(outline) == 2 * 64
     corners = list(zip(outline[0::2], outline[1::2], strict=True))
     assert all(math.isclose(math.dist(corner, (10, 20)), 5, rel_tol=1e-9) for corner in corners)
     ((_, fields),) = objects_of(labelme(shape("cat", "circle", (10, 20), (13, 24)))).objects

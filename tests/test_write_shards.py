@@ -121,9 +121,7 @@ class OddLayout(DetectionLayout):
 
     odd: Callable[[], Any] = dict
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
         if sample.key == "2":
             return self.odd()
         return super().build(sample, images, labels)
@@ -180,8 +178,8 @@ NOT_BUILT = [
         "E-EX-FAILED",
         "ValueError: <object at 0x> \\udcff\\x1b[0m",
     ),
-    (lambda: Unfit("E-IMG-SIZE", "too small for me"), "E-IMG-SIZE", "too small for me"),
-    (lambda: Unfit("E-BOX-EMPTY", "none"), "E-EX-FAILED", "E-BOX-EMPTY: none"),
+    (raising(Unfit("E-IMG-SIZE", "too small for me")), "E-IMG-SIZE", "too small for me"),
+    (raising(Unfit("E-BOX-EMPTY", "none")), "E-EX-FAILED", "E-BOX-EMPTY: none"),
 ]
 
 

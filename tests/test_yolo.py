@@ -40,9 +40,7 @@ def names_of(out: Path, split: str) -> list[str]:
 
 
 def parsed(text: str, labels: Sequence[Label] = CLASSES, point_values: int = 0) -> SideFile:
-    file = parse_yolo(text.encode(), labels, point_values)
-    assert isinstance(file, SideFile), file
-    return file
+    return parse_yolo(text.encode(), labels, point_values)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,8 @@ def test_a_line_that_is_no_object_is_named(line: str, code: str, detail: str) ->
 def test_repeated_lines_and_empty_files_are_counted() -> None:
     assert parsed("0 .5 .5 .5 .5\n0 .5 .5 .5 .5").repairs["repeated_line_left_out"] == 1
     assert parsed(" \n").repairs == {"background": 1}
-    assert parse_yolo(b"\xff", CLASSES) == "not UTF-8 (byte 0): save the file as UTF-8"
+    with pytest.raises(ValueError, match=r"not UTF-8 \(byte 0\): save the file as UTF-8"):
+        parse_yolo(b"\xff", CLASSES)
 
 
 @pytest.mark.parametrize(

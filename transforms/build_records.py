@@ -132,10 +132,8 @@ def record_maker(
     layout = job.layout.resolved(plan.found)
     conversion_of = functools.cache(job.conversion.for_split)
 
-    def make_record(sample: Sample) -> Record | Unfit:
+    def make_fit(sample: Sample) -> Record:
         contents = read_contents(sample, roots)
-        if isinstance(contents, Unfit):
-            return contents
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         conversion = conversion_of(sample.split)
@@ -147,26 +145,31 @@ def record_maker(
                 raw = [_image(blob, data, RAW) for blob, data in files]
                 return build_record(sample, raw, layout, labels)
             images = check_all(sample, contents, job.check, conversion)
-            if not isinstance(images, Unfit) and (pixels := num_decoded(images, conversion)):
+            if pixels := num_decoded(images, conversion):
                 with gate.decoding(pixels):
                     images = convert_all(sample, images, conversion, job.check)
-            if isinstance(images, Unfit):
-                return images
             return build_record(sample, images, layout, labels)
+
+    def make_record(sample: Sample) -> Record | Unfit:
+        try:
+            return make_fit(sample)
+        except Unfit as unfit:  # a new one, since a traceback holds the images
+            return Unfit(unfit.code, unfit.detail, unfit.place)
 
     return make_record
 
 
-def read_contents(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes] | Unfit:
-    """Return the bytes of a sample's blobs, or why an image's record cannot be read.
+def read_contents(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
+    """Return the bytes of a sample's blobs.
 
     Raises:
+        Unfit: an image's record cannot be read.
         RuntimeError: a storage fault, which fails the shard instead of rejecting the sample.
     """
     try:
         return [read_blob(roots[blob.root], blob) for blob in sample.blobs]
     except FrameError as error:  # of a record that holds an image
-        return Unfit("E-REC-DAMAGED", str(error))
+        raise Unfit("E-REC-DAMAGED", str(error)) from None
 
 
 def make_rows(
@@ -248,17 +251,18 @@ def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
 
 def check_all(
     sample: Sample, contents: Sequence[bytes], check: Check, conversion: Conversion = NO_CONVERSION
-) -> list[EncodedImage] | Unfit:
-    """Check a sample's images, and return them in its blobs' order, or the first fault.
+) -> list[EncodedImage]:
+    """Check a sample's images, and return them in its blobs' order.
 
     Formats that TensorFlow cannot read are accepted if the conversion encodes every image again.
+
+    Raises:
+        Unfit: the fault of the first image that has one.
     """
     images: list[EncodedImage] = []
     for blob_index, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
         takes_foreign = conversion.takes_foreign and not is_id_root(blob.root)
-        info = or_unfit(check_image, data, check, takes_foreign=takes_foreign)
-        if isinstance(info, Unfit):
-            return info._replace(place=blob_index)
+        info = or_unfit(blob_index, check_image, data, check, takes_foreign=takes_foreign)
         images.append(_image(blob, data, info))
     return images
 
@@ -281,8 +285,8 @@ def convert_all(
     images: Sequence[EncodedImage],
     conversion: Conversion,
     checked: Check = Check.HEADER,
-) -> list[EncodedImage] | Unfit:
-    """Turn and convert a sample's images as configured, or return the first fault.
+) -> list[EncodedImage]:
+    """Turn and convert a sample's images as configured.
 
     A panoptic image or a PNG of masks gets the same changes as its photo; the layout scales one of
     another size. An image that is decoded for this must pass `Check.DECODE`.
@@ -292,6 +296,9 @@ def convert_all(
         images: checked images, in the order of the sample's blobs.
         conversion: changes to make.
         checked: check that the images have passed.
+
+    Raises:
+        Unfit: the fault of the first image that has one.
     """
     from beam_tfrec.transforms.images.convert_images import (  # late: Pillow
         convert_along,
@@ -301,38 +308,32 @@ def convert_all(
     converted: list[EncodedImage] = []
     for blob_index, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
         if has_own_sizes(blob.root):
-            result: EncodedImage | Unfit = image
+            result = image
         elif is_id_root(blob.root):
-            result = or_unfit(convert_along, image, converted[0])
+            result = or_unfit(blob_index, convert_along, image, converted[0])
         else:
-            result = or_unfit(convert_image, image, conversion)
+            result = or_unfit(blob_index, convert_image, image, conversion)
             if result is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
-                proven = or_unfit(check_image, image.data, Check.DECODE)
-                result = proven if isinstance(proven, Unfit) else result
-        if isinstance(result, Unfit):
-            return result._replace(place=blob_index)
+                or_unfit(blob_index, check_image, image.data, Check.DECODE)
         converted.append(result)
     return converted
 
 
 def build_record(
     sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
-) -> Record | Unfit:
-    """Return a sample's record, or why it cannot be built."""
-    return or_unfit(_build, sample, images, layout, labels)
+) -> Record:
+    """Return a sample's record; raise `Unfit` if it cannot be built."""
+    return or_unfit(0, _build, sample, images, layout, labels)
 
 
 def _build(
     sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
-) -> Record | Unfit:
+) -> Record:
     built = layout.build(sample, images, labels)
-    if isinstance(built, Unfit):
-        known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
-        return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
     parts = encode_example_parts(built.features, built.feature_lists)
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
-        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
+        raise Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     if size < UNCOPIED_BYTES:
         frame, crc32c = frame_one(b"".join(parts))
         return Record([frame], len(frame), built, images, crc32c)
@@ -340,22 +341,33 @@ def _build(
     return Record(framed, size + FRAME_BYTES, built, images, stored_crc(framed[-1]))
 
 
-def or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
-    """Call a pure function of bytes, and return its result, or its exception as a reject.
+def or_unfit(place: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a pure function of bytes, and raise its exceptions as `Unfit`.
 
-    Only this function turns exceptions into rejects. Errors of the machine are raised, since the
-    sample did not cause them.
+    Only this function turns exceptions into rejects. Errors of the machine are raised as they are,
+    since the sample did not cause them.
+
+    Args:
+        place: index of the blob at fault in `Sample.blobs`, unless an `Unfit` says it.
+        make: the function.
+        *args: its arguments.
+        **kwargs: its keyword arguments.
     """
     try:
         return make(*args, **kwargs)
     except (MemoryError, RecursionError):
         raise
     except BadImage as error:
-        return Unfit(error.code, error.detail)
+        raise Unfit(error.code, error.detail, place) from None
+    except Unfit as unfit:
+        known = unfit.code in FAULTS and FAULTS[unfit.code].scope is Scope.SAMPLE
+        if known:
+            raise
+        raise Unfit("E-EX-FAILED", f"{unfit.code}: {unfit.detail}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        return Unfit("E-EX-FAILED", one_line(error))
+        raise Unfit("E-EX-FAILED", one_line(error), place) from None
 
 
 def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:

@@ -123,12 +123,10 @@ def size_of(
     if photo.blobs[0].is_staged and not photo.blobs[0].name:
         what = "--buckets needs images in archives and Parquet, which only a run unpacks"
         raise RuntimeError(fault_line("E-ARG", "--plan", what, "leave --buckets out"))
-    found: list | Unfit = read_contents(photo, roots)
-    if not isinstance(found, Unfit):
-        found = check_all(photo, found, Check.HEADER, conversion)
-    if isinstance(found, Unfit):
+    try:
+        info = check_all(photo, read_contents(photo, roots), Check.HEADER, conversion)[0].info
+    except Unfit:
         return None
-    info = found[0].info
     is_swapped = conversion.turns and info.orientation in SWAPPING
     return info.size_px[::-1] if is_swapped else info.size_px
 

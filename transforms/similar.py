@@ -144,18 +144,17 @@ def hash_photo(
     Raises:
         RuntimeError: a storage fault.
     """
-    found: list | bytes | Unfit = read_contents(photo, roots)
-    with gate.working:
-        if isinstance(found, list):
-            found = check_all(photo, found, job.check, job.conversion)
-        if isinstance(found, list):
-            info = found[0].info
+    try:
+        contents = read_contents(photo, roots)
+        with gate.working:
+            image = check_all(photo, contents, job.check, job.conversion)[0]
+            info = image.info
             with gate.decoding(info.width_px * info.height_px):
-                found = or_unfit(hash_image, found[0])
-    if isinstance(found, Unfit):
-        return photo.reject(_STAGE, found.code, found.detail)
+                hashed = or_unfit(0, hash_image, image)
+    except Unfit as unfit:
+        return photo.reject(_STAGE, unfit.code, unfit.detail)
     size_px = turn_size(info.size_px, info.orientation)
-    return HashedImage(photo.split, photo.key, found, size_px, pack(photo.blobs[0]))
+    return HashedImage(photo.split, photo.key, hashed, size_px, pack(photo.blobs[0]))
 
 
 def photos_of(sample: Sample) -> list[Sample]:

@@ -28,11 +28,6 @@ class BoxFormat(enum.Enum):
     REL_YXYX = "rel_yxyx"
     REL_CENTER_XYWH = "rel_center_xywh"
 
-    @property
-    def is_relative(self) -> bool:
-        """Whether numbers are fractions."""
-        return self.value.startswith("rel_")
-
     def to_xywh(self, box: Any) -> Any:
         """Return left edge, top edge, width and height; anything but four numbers unchanged.
 
@@ -77,18 +72,19 @@ class ObjectMap(NamedTuple):
 NO_OBJECTS = ObjectMap("")
 
 
-def parse_mapped(data: bytes, objects: ObjectMap) -> SideFile | str:
-    """Return the content of JSON in which a map finds objects, or an error text.
+def parse_mapped(data: bytes, objects: ObjectMap) -> SideFile:
+    """Return the content of JSON in which a map finds objects.
 
     >>> side = parse_mapped(b'{"o": {"bbox": [[1, 2, 3, 4]], "category": [7]}}', ObjectMap("o"))
     >>> side.entries[0].category_id, bytes(side.entries[0].bbox)
     ('7', b'[1,2,3,4]')
+
+    Raises:
+        ValueError: it is no JSON object, or has no objects there.
     """
     cells = cells_at(data, [objects.path, *_SIDES])
-    if isinstance(cells, str):
-        return cells
     if objects.path not in cells:
-        return f"nothing at {objects.path!r}"
+        raise ValueError(f"nothing at {objects.path!r}")
     return side_file_of(cells, cells[objects.path], objects, _text_of_class)
 
 
@@ -97,8 +93,8 @@ def side_file_of(
     objects: Any,
     names: ObjectMap,
     class_of: Callable[[Any], str],
-) -> SideFile | str:
-    """Return objects as a side file, or an error text.
+) -> SideFile:
+    """Return objects as a side file.
 
     Their members `id`, `area` and `iscrowd` may be missing. Without unique whole ids, an object's
     id is its place.
@@ -108,10 +104,11 @@ def side_file_of(
         objects: a list of objects, an object of equally long lists, or None for no objects.
         names: names of the members.
         class_of: function that returns the name of a class, or raises `ValueError`.
+
+    Raises:
+        ValueError: `objects` has another form.
     """
-    found = _objects_in(objects)
-    if found is None:
-        return f"{names.path!r} is neither a list of objects nor an object of equally long lists"
+    found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]
     if not all(type(one) is int for one in ids) or len({*ids}) < len(ids):
         ids = [*range(len(found))]
@@ -127,15 +124,15 @@ def side_file_of(
         crowd = crowd if isinstance(crowd, int) else 0
         box = names.box_format.to_xywh(of.get(names.box))
         entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
-    if names.box_format.is_relative:
+    if names.box_format.value.startswith("rel_"):
         return SideFile(*STORED_FRACTIONS, entries, bad)
     sides = (cells.get(side) for side in _SIDES)
     width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
     return SideFile(width, height, entries, bad)
 
 
-def _objects_in(value: Any) -> list[dict[str, Any]] | None:
-    """Return objects with their members; None for a value of another form."""
+def _objects_in(value: Any, path: str) -> list[dict[str, Any]]:
+    """Return objects with their members."""
     if value is None:
         return []
     if isinstance(value, dict):
@@ -146,7 +143,7 @@ def _objects_in(value: Any) -> list[dict[str, Any]] | None:
             return [dict(zip(lists, of_object, strict=True)) for of_object in of_objects]
     elif isinstance(value, list) and all(isinstance(of_object, dict) for of_object in value):
         return value
-    return None
+    raise ValueError(f"{path!r} is neither a list of objects nor an object of equally long lists")
 
 
 def _is_number(value: Any) -> bool:

@@ -109,39 +109,38 @@ def raw_json(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def decode(data: bytes, kind: type[T]) -> T | str:
-    """Return a decoded file, or an error text.
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return a decoded file.
 
-    >>> decode(b'{"a": }', dict)
-    'JSON is malformed: invalid character (byte 6)'
+    Raises:
+        ValueError: it is not JSON in UTF-8, or of another type.
     """
     try:
         data.decode()  # First: decoders do not check the UTF-8 of values that they skip.
         return msgspec.json.decode(data.removeprefix(_UTF8_BOM), type=kind)
     except UnicodeDecodeError as error:
-        return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
+        raise ValueError(f"not UTF-8 (byte {error.start}): save the file as UTF-8") from None
     except RecursionError:
-        return "JSON is nested too deeply"
-    except ValueError as error:  # Invalid JSON, or another type.
-        return str(error)
+        raise ValueError("JSON is nested too deeply") from None
 
 
-def format_of(data: bytes) -> SideFormat | str:
-    """Return the format of a side file by its keys, or an error text.
+def format_of(data: bytes) -> SideFormat:
+    """Return the format of a side file by its keys.
 
-    >>> format_of(b'{"version": "5", "shapes": []}'), format_of(b'{"images": []}')
-    (<SideFormat.LABELME: 'labelme'>, 'neither shapes (LabelMe) nor image and annotations (SA-1B)')
+    >>> format_of(b'{"version": "5", "shapes": []}')
+    <SideFormat.LABELME: 'labelme'>
+
+    Raises:
+        ValueError: it is no JSON object, or its keys are not those of one format.
     """
     sections = decode(data, dict[str, msgspec.Raw])
-    if isinstance(sections, str):
-        return sections
-    is_sa1b = {"image", "annotations"} <= sections.keys()
-    if "shapes" in sections:
-        both = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
-        return both if is_sa1b else SideFormat.LABELME
-    if is_sa1b:
-        return SideFormat.SA1B
-    return "neither shapes (LabelMe) nor image and annotations (SA-1B)"
+    is_labelme, is_sa1b = "shapes" in sections, {"image", "annotations"} <= sections.keys()
+    if is_labelme and is_sa1b:
+        both = "both shapes (LabelMe) and image and annotations (SA-1B)"
+        raise ValueError(f"{both}: --format says which")
+    if not (is_labelme or is_sa1b):
+        raise ValueError("neither shapes (LabelMe) nor image and annotations (SA-1B)")
+    return SideFormat.LABELME if is_labelme else SideFormat.SA1B
 
 
 def value_at(data: bytes, path: str) -> str:
@@ -154,22 +153,25 @@ def value_at(data: bytes, path: str) -> str:
     >>> value_at(b'{"image": {"file_name": "a.jpg"}}', "image.file_name")
     'a.jpg'
     """
-    cells = cells_at(data, [path])
-    value = cells.get(path) if isinstance(cells, dict) else None
+    try:
+        value = cells_at(data, [path]).get(path)
+    except ValueError:
+        return ""
     if value is None or isinstance(value, (dict, list)):
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
-    """Return the values at paths of a JSON object, without missing ones; or an error text.
+def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any]:
+    """Return the values at paths of a JSON object, without missing ones.
 
     >>> cells_at(b'{"a": {"b": [1, 2]}, "c": null}', ["a.b", "c", "d.e"])
     {'a.b': [1, 2], 'c': None}
+
+    Raises:
+        ValueError: it is no JSON object.
     """
     content = decode(data, dict[str, Any])
-    if not isinstance(content, dict):
-        return str(content)
     cells: dict[str, Any] = {}
     for path in paths:
         found: Any = content
@@ -180,21 +182,22 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
     return cells
 
 
-def parse_side_file(data: bytes, format: SideFormat | None = None) -> SideFile | str:
-    """Return the content of a side file, or an error text.
+def parse_side_file(data: bytes, format: SideFormat | None = None) -> SideFile:
+    """Return the content of a side file.
 
     Args:
         data: the file.
         format: the file's format; None to detect it by its keys.
+
+    Raises:
+        ValueError: the file cannot be parsed.
     """
-    found = format or format_of(data)
-    if isinstance(found, str):
-        return found
-    return parse_labelme(data) if found is SideFormat.LABELME else parse_sa1b(data)
+    is_labelme = (format or format_of(data)) is SideFormat.LABELME
+    return parse_labelme(data) if is_labelme else parse_sa1b(data)
 
 
-def parse_labelme(data: bytes) -> SideFile | str:
-    """Return the content of a LabelMe file, or an error text.
+def parse_labelme(data: bytes) -> SideFile:
+    """Return the content of a LabelMe file.
 
     An object's id is the position of its first shape in the file, from 0. Embedded images are
     ignored.
@@ -202,32 +205,39 @@ def parse_labelme(data: bytes) -> SideFile | str:
     >>> shape = b'{"label": "a", "points": [[1, 2]], "shape_type": "point"}'
     >>> parse_labelme(b'{"shapes": [' + shape + b"]}").bad
     [BadAnnotation(annotation_id=0, code='E-ANN-SHAPE', detail="shape_type is 'point'")]
+
+    Raises:
+        ValueError: the file cannot be parsed.
     """
     file = decode(data, _LabelmeFile)
-    if isinstance(file, str):
-        return file
     objects: dict[object, tuple[int, str, list[list[float]]]] = {}
     bad: list[BadAnnotation] = []
     for place, raw in enumerate(file.shapes):
-        shape = _open_shape(raw)
-        if isinstance(shape, str):
-            bad.append(BadAnnotation(place, "E-ANN-SHAPE", shape))
+        try:
+            shape = msgspec.json.decode(raw, type=_Shape)
+            if not shape.label:
+                raise ValueError("label is empty")
+            outline = outline_of(shape.shape_type, shape.points)
+        except ValueError as error:
+            bad.append(BadAnnotation(place, "E-ANN-SHAPE", str(error)))
             continue
-        label, group, outline = shape
-        one = place if group is None else (label, group)
-        _, _, outlines = objects.setdefault(one, (place, label, []))
+        one = place if shape.group_id is None else (shape.label, shape.group_id)
+        _, _, outlines = objects.setdefault(one, (place, shape.label, []))
         outlines.append(outline)
     entries = [_outlined(*found) for found in objects.values()]
     return SideFile(file.width_px or 0, file.height_px or 0, entries, bad)
 
 
-def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float] | str:
-    """Return a shape as polygon `[x0, y0, x1, y1, ...]`, or an error text.
+def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float]:
+    """Return a shape as polygon `[x0, y0, x1, y1, ...]`.
 
     >>> outline_of("rectangle", [(1.0, 2.0), (4.0, 6.0)])
     [1.0, 2.0, 4.0, 2.0, 4.0, 6.0, 1.0, 6.0]
     >>> outline_of("circle", [(5.0, 5.0), (5.0, 7.0)])[:2]
     [7.0, 5.0]
+
+    Raises:
+        ValueError: the shape has no area.
     """
     kind = shape_type or "polygon"
     if kind == "rectangle" and len(points) == 2:
@@ -237,22 +247,23 @@ def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float
         (x, y), (edge_x, edge_y) = points
         radius = math.hypot(edge_x - x, edge_y - y)
         return [value for cos, sin in _CIRCLE for value in (x + radius * cos, y + radius * sin)]
-    if kind not in ("polygon", "rectangle", "oriented_rectangle"):
-        return f"shape_type is {kind!r}" if kind != "circle" else f"circle of {len(points)} points"
-    if len(points) < 3:
-        return f"{kind} of {len(points)} points"
+    if kind not in ("polygon", "rectangle", "oriented_rectangle", "circle"):
+        raise ValueError(f"shape_type is {kind!r}")
+    if len(points) < 3 or kind == "circle":
+        raise ValueError(f"{kind} of {len(points)} points")
     return [value for point in points for value in point]
 
 
-def parse_sa1b(data: bytes) -> SideFile | str:
-    """Return the content of an SA-1B file, or an error text.
+def parse_sa1b(data: bytes) -> SideFile:
+    """Return the content of an SA-1B file.
 
     An annotation that cannot be parsed, such as one without an id, is identified by its position,
     as `annotations[0]`.
+
+    Raises:
+        ValueError: the file cannot be parsed.
     """
     file = decode(data, _Sa1bFile)
-    if isinstance(file, str):
-        return file
     entries: list[CocoInstance] = []
     bad: list[BadAnnotation] = []
     for place, raw in enumerate(file.annotations):
@@ -265,18 +276,6 @@ def parse_sa1b(data: bytes) -> SideFile | str:
         entries.append(CocoInstance(image_id=0, category_id=CLASS_NAME, **fields))
     entries.sort(key=lambda entry: entry.id)
     return SideFile(file.image.width, file.image.height, entries, bad)
-
-
-def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] | str:
-    """Return a shape's label, group and outline, or an error text."""
-    try:
-        shape = msgspec.json.decode(raw, type=_Shape)
-    except ValueError as error:
-        return str(error)
-    if not shape.label:
-        return "label is empty"
-    outline = outline_of(shape.shape_type, shape.points)
-    return outline if isinstance(outline, str) else (shape.label, shape.group_id, outline)
 
 
 def _outlined(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:

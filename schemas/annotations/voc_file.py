@@ -22,8 +22,8 @@ _OF_A_CLASS = re.compile(r"\S+\s+-?[01]")
 _MAX_SIDE_PX = 2**31 - 1
 
 
-def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
-    """Return the content of an annotation file, or an error text.
+def parse_voc(data: bytes, offset_px: int = 1) -> SideFile:
+    """Return the content of an annotation file.
 
     An object's id is its position in the file, from 0. VOC counts pixels from 1, and a box includes
     the pixels of all its edges. So its left edge is `xmin - 1` and its right edge `xmax`.
@@ -36,12 +36,15 @@ def parse_voc(data: bytes, offset_px: int = 1) -> SideFile | str:
     >>> file = parse_voc(b"<annotation><object><name>a</name>" + box + b"</object></annotation>")
     >>> bytes(file.entries[0].bbox)
     b'[0.0,2.0,5.0,7.0]'
+
+    Raises:
+        ValueError: the file cannot be parsed.
     """
     try:
         root = _parse_xml(data)
         width_px, height_px = _side_px(root, "width"), _side_px(root, "height")
     except (ValueError, LookupError, expat.ExpatError) as error:
-        return f"XML: {error}"
+        raise ValueError(f"XML: {error}") from None
     entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
     attributes: dict[int | str, dict[str, int | str]] = {}
     for place, found in enumerate(root.iterfind("object")):

@@ -102,8 +102,8 @@ def label_path(path: str) -> str:
     return f"{head}/labels/{tail}".rstrip("/") if is_below and not head.endswith(":/") else path
 
 
-def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> SideFile | str:
-    """Return the content of a label file, or an error text. Coordinates are fractions of the image.
+def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> SideFile:
+    """Return the content of a label file. Coordinates are fractions of the image.
 
     An object's id is the number of its line, from 1. A line is a box of five numbers, or the class
     and the corners of a polygon, or a box and its keypoints.
@@ -116,11 +116,14 @@ def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> S
     >>> file = parse_yolo(b"0 .5 .5 .5 .25", [Label(0, "cat")])
     >>> bytes(file.entries[0].bbox), parse_yolo(b"3 .5 .5 .5 .5", [Label(0, "cat")]).bad[0].code
     (b'[0.25,0.375,0.5,0.25]', 'E-ANN-CATEGORY')
+
+    Raises:
+        ValueError: the file is not UTF-8.
     """
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
+        raise ValueError(f"not UTF-8 (byte {error.start}): save the file as UTF-8") from None
     entries, bad, repairs = list[CocoInstance](), list[BadAnnotation](), Counter[str]()
     points = len(labels[0].keypoints) if labels else 0
     known, seen = {label.id for label in labels}, set[str]()

@@ -6,6 +6,7 @@ annotated pictures extend `beam_tfrec.schemas.layouts.pictures.PictureLayout`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
@@ -64,8 +65,9 @@ class Built(NamedTuple):
     license_id: int | None = None
 
 
-class Unfit(NamedTuple):
-    """The reason why a sample cannot become an Example.
+@dataclass(unsafe_hash=True)
+class Unfit(Exception):
+    """A sample cannot become an Example, and is rejected.
 
     Attributes:
         code: a code of `FAULTS` with the scope SAMPLE.
@@ -195,15 +197,16 @@ class Layout:
         """Return the classes of a sample, by id or name, to divide samples evenly into splits."""
         raise NotImplementedError
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        """Return the Example's values, or why there is no Example.
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
+        """Return the Example's values.
 
         Args:
             sample: the sample.
             images: its images, in the order of its blobs.
             labels: labels by category id and by name.
+
+        Raises:
+            Unfit: there is no Example. Other exceptions reject the sample too.
         """
         raise NotImplementedError
 

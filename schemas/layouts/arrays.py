@@ -10,7 +10,7 @@ import msgspec
 from beam_tfrec.schemas.example import FeatureValues
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind, class_label
 from beam_tfrec.schemas.fields import ArrayFields, EncodedImage, NamedTensor, Scalar, TensorFields
-from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit
+from beam_tfrec.schemas.layouts import Built, Labels, Layout
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.tensors import TENSOR_TYPES, serialize_tensor
 
@@ -144,9 +144,7 @@ class ArraysLayout(Layout):
         """Return the record's estimated size; features of other arrays are its largest error."""
         return _BYTES_BESIDE_ARRAY + sum(b.read_bytes for b in sample.blobs) + len(sample.fields)
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
         """Return the Example's values."""
         fields = _FIELDS.decode(sample.fields)
         items = zip(self._item_keys, fields.tensors, images, strict=True)

@@ -142,9 +142,7 @@ class ClassifiedLayout(Layout):
         """Return the record's estimated size; it takes names of usual lengths."""
         return self.bytes_beside_image + sample.blobs[0].read_bytes
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
         """Return the Example's values."""
         label = labels[_FIELDS.decode(sample.fields).class_name]
         values = self.attributes(_Classified(images[0], label))
@@ -174,15 +172,13 @@ class ImagenetLayout(ClassifiedLayout):
 
     first_label: int = 1
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        """Return the Example's values, or a fault if the image is not an RGB JPEG."""
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
+        """Return the Example's values; raise `Unfit` if the image is not an RGB JPEG."""
         info = images[0].info
         if info.format != "jpeg" or info.channels != 3 or "cmyk" in info.traits:
             colours = "CMYK" if "cmyk" in info.traits else f"{info.channels} channels"
             what = f"a {info.format} of {colours}, the layout holds JPEGs of RGB"
-            return Unfit("E-IMG-TYPE", what)
+            raise Unfit("E-IMG-TYPE", what)
         return super().build(sample, images, labels)
 
 
@@ -285,17 +281,15 @@ class PairsLayout(Layout):
         images_bytes = sum(blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_IMAGES + len(sample.key) + images_bytes
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        """Return the Example's values, or a fault if the sizes do not fit the scale."""
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
+        """Return the Example's values; raise `Unfit` if the sizes do not fit the scale."""
         low, high = images
         (low_width, low_height), (width, height) = low.info.size_px, high.info.size_px
         factor = width // low_width if self.scale is None else self.scale
         if not factor or (width, height) != (low_width * factor, low_height * factor):
             wanted = "a whole multiple" if self.scale is None else f"{self.scale} times"
             what = f"high is {width} x {height}, not {wanted} of low's {low_width} x {low_height}"
-            return Unfit("E-IMG-SIZE", what, 1)
+            raise Unfit("E-IMG-SIZE", what, 1)
         written = [_tensor_of(image) if self.tensors else image.data for image in images]
         values = {"lr": written[:1], "hr": written[1:], "filename": [high.name.encode()]}
         return Built(self.typed(values), dropped=[], repairs=[], labels=[])

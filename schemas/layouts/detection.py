@@ -54,7 +54,7 @@ _BOXES = {
     int64("image/object/is_crowd", _IS_CROWD, repeated=True): "is_crowd",
     floats("image/object/area", "areas in px squared, as annotated, else of the boxes"): "area_px2",
 }
-BOXES = FeatureGroup("boxes", tuple(_BOXES), AttributeValues(_BOXES, of_objects=True), "boxes")
+BOXES = FeatureGroup("boxes", tuple(_BOXES), AttributeValues(_BOXES, of_objects=True))
 _SEEN = "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible"
 _KEYPOINTS = (
     floats("image/object/keypoint/x", "points / image width, object by object"),
@@ -96,9 +96,7 @@ def _keypoints_values(picture: Picture) -> Values:
     }
 
 
-KEYPOINTS = FeatureGroup(
-    "keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints", needs_boxes=True
-)
+KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, needs_boxes=True)
 
 
 def _captions_values(picture: Picture) -> Values:
@@ -126,21 +124,17 @@ def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
     return [label.id for label in labels if label is not None]
 
 
-CAPTIONS = FeatureGroup(
-    "captions",
-    (text("image/caption", "captions, by annotation id", repeated=True),),
-    _captions_values,
-    found_as="captions",
-)
+_CAPTIONS = text("image/caption", "captions, by annotation id", repeated=True)
+CAPTIONS = FeatureGroup("captions", (_CAPTIONS,), _captions_values)
 _LICENSE = int64("image/license", "id of the license; none where it is not known", repeated=True)
-LICENSE = FeatureGroup("license", (_LICENSE,), _license_values, "license", by_default=False)
+LICENSE = FeatureGroup("license", (_LICENSE,), _license_values, by_default=False)
 _NEGATIVE = "class ids of which no object is in the image, verified"
 _NOT_EXHAUSTIVE = "class ids of which not all objects are annotated"
 _LVIS = (
     int64("image/neg_category_ids", _NEGATIVE, repeated=True),
     int64("image/not_exhaustive_category_ids", _NOT_EXHAUSTIVE, repeated=True),
 )
-LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
+LVIS = FeatureGroup("lvis", _LVIS, _lvis_values)
 
 _IMAGE_LABELS = (
     class_label("image/class/label", "class ids of verified labels of the image", repeated=True),
@@ -159,7 +153,7 @@ def _image_labels_values(picture: Picture) -> Values:
     }
 
 
-IMAGE_LABELS = FeatureGroup("image_labels", _IMAGE_LABELS, _image_labels_values, "image_labels")
+IMAGE_LABELS = FeatureGroup("image_labels", _IMAGE_LABELS, _image_labels_values)
 """Group for labels of whole images, with their confidences."""
 
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
@@ -175,7 +169,7 @@ def _attribute_group(name: str, feature: Feature) -> FeatureGroup:
             return {feature.key: [value or 0 for value in given]}
         return {feature.key: [str(value or "").encode() for value in given]}
 
-    return FeatureGroup(name, (feature,), values, found_as=name, needs_boxes=True)
+    return FeatureGroup(name, (feature,), values, needs_boxes=True)
 
 
 _FLAGS = {

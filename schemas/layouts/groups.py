@@ -25,18 +25,23 @@ class FeatureGroup:
     Attributes:
         name: name for `--features`.
         features: declarations of the features.
-        values: function that returns the values by key, or why the picture gets no Example.
-        found_as: name in `JobPlan.found` of the content that it needs, such as `boxes` for masks.
+        values: function that returns the values by key, or raises `Unfit`.
+        needs: content of the annotation files that it needs; empty for one of its own name.
         by_default: whether it is written without `--features` if files hold its content.
         needs_boxes: whether its values belong to objects, so that `boxes` must be written too.
     """
 
     name: str
     features: tuple[Feature, ...]
-    values: Callable[[Picture], Values | Unfit]
-    found_as: str
+    values: Callable[[Picture], Values]
+    needs: str = ""
     by_default: bool = True
     needs_boxes: bool = False
+
+    @property
+    def found_as(self) -> str:
+        """Name in `JobPlan.found` of the content that it needs, such as `boxes` for masks."""
+        return self.needs or self.name
 
 
 def choose_groups(
@@ -138,14 +143,11 @@ class GroupedLayout(PictureLayout):
         objects_bytes = self.bytes_per_object * len(sample.annotation_ids)
         return self.bytes_beside_objects + files_bytes + objects_bytes
 
-    def values(self, picture: Picture) -> Values | Unfit:
+    def values(self, picture: Picture) -> Values:
         """Return the features of an image and its annotations."""
         values: dict[str, Sequence] = {**self.image(picture)}
         for group in self.chosen:
-            found = group.values(picture)
-            if isinstance(found, Unfit):
-                return found
-            values.update(found)
+            values.update(group.values(picture))
         return values
 
 
@@ -231,7 +233,7 @@ NUMBERS_8_BITS = (bytes([8, 0]), *(bytes([bits, 3]) for bits in (1, 2, 4, 8)))
 """The same of PNGs with a number for each pixel: gray of 8 bits, or places in a palette."""
 
 
-def _panoptic_values(picture: Picture) -> Values | Unfit:
+def _panoptic_values(picture: Picture) -> Values:
     import numpy as np  # takes a tenth of a second, and few data sets have panoptic images
 
     from beam_tfrec.schemas.geometry.masks import encode_gray_png, paint_values, read_places
@@ -241,12 +243,10 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
         return {key: [] for key in _DOCS}
     values = paint_values(segments)
     if isinstance(values, str):
-        return Unfit("E-EX-FAILED", f"panoptic: {values}", PANOPTIC_IMAGE)
+        raise Unfit("E-EX-FAILED", f"panoptic: {values}", PANOPTIC_IMAGE)
     read = functools.partial(read_places, segments=segments)
-    found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
-    if isinstance(found, Unfit):
-        return found
-    orientation, (places, has_unlisted_pixels, num_empty) = found
+    orientation, found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
+    places, has_unlisted_pixels, num_empty = found
     if segments and num_empty == len(segments):
         detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
@@ -263,7 +263,7 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
 
 def _read_ids(
     picture: Picture, place: int, kinds: Sequence[bytes], read: Callable[..., Any]
-) -> tuple[int, Any] | Unfit:
+) -> tuple[int, Any]:
     """Return what is read of an image of ids, and the orientation that turns it to the photo.
 
     Args:
@@ -274,23 +274,20 @@ def _read_ids(
     """
     png = picture.more_images[place - 1]
     orientation = orientation_to_photo(png, picture.image, kinds, place)
-    if isinstance(orientation, Unfit):
-        return orientation
-    found = _read_pixels(png, place, read)
-    return found if isinstance(found, Unfit) else (orientation, found)
+    return orientation, _read_pixels(png, place, read)
 
 
-def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any | Unfit:
-    """Return what is read of a PNG, or why it cannot be read. See `_read_ids` for arguments."""
+def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any:
+    """Return what is read of a PNG, or raise `Unfit`. See `_read_ids` for arguments."""
     pixels = png.info.width_px * png.info.height_px
     if pixels > MAX_PANOPTIC_PX:
-        return Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", place)
+        raise Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", place)
     try:
         return read(png.data, png.info.size_px)
     except OSError as error:
         if error.errno is not None:  # a fault of the machine, not of the file
             raise
-        return Unfit("E-IMG-DAMAGED", f"pixels of {png.name}: {error}", place)
+        raise Unfit("E-IMG-DAMAGED", f"pixels of {png.name}: {error}", place) from None
 
 
 def orientation_to_photo(
@@ -298,59 +295,56 @@ def orientation_to_photo(
     photo: EncodedImage,
     kinds: Sequence[bytes] = RGB_8_BITS,
     place: int = PANOPTIC_IMAGE,
-) -> int | Unfit:
+) -> int:
     """Return the orientation that turns a panoptic image so that it fits the written photo.
 
     It is 1 except in one case: the panoptic image was drawn on the upright picture, and the photo
     is written as stored. If the photo was turned, a panoptic image drawn on the stored picture was
-    turned with it. A panoptic image that is not an 8-bit RGB PNG, or has another size, cannot be
-    matched with the photo: the sample gets no Example. The same holds for PNGs of masks.
+    turned with it.
 
     Args:
         png: the panoptic image.
         photo: the photo.
         kinds: bit depths and colour types that the PNG may have.
         place: index of the PNG in `Sample.blobs`.
+
+    Raises:
+        Unfit: the PNG is of another kind, or its size does not match the photo's.
     """
     if png.info.format != "png" or png.data[24:26] not in kinds:
         wanted = "a panoptic image must be a PNG of RGB, 8 bits each"
         if kinds != RGB_8_BITS:
             wanted = "masks must be PNGs with a palette, or of gray with 8 bits"
-        return Unfit("E-IMG-TYPE", wanted, place)
+        raise Unfit("E-IMG-TYPE", wanted, place)
     size, written = png.whole_size_px, photo.whole_size_px
     if size == written:
         return 1
     if size == turn_size(written, photo.info.orientation):
         return inverse_orientation(photo.info.orientation)
     detail = f"{size[0]} x {size[1]}, its photo is {written[0]} x {written[1]}"
-    return Unfit("E-IMG-SIZE", detail, place)
+    raise Unfit("E-IMG-SIZE", detail, place)
 
 
-PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values, found_as="panoptic")
+PANOPTIC = FeatureGroup("panoptic", _PANOPTIC, _panoptic_values)
 
 
-def _read_numbers(picture: Picture, place: int) -> Any | Unfit:
+def _read_numbers(picture: Picture, place: int) -> Any:
     """Return the number of each pixel of a PNG, an array turned as the photo is."""
     from beam_tfrec.schemas.geometry.masks import read_numbers
 
-    found = _read_ids(picture, place, NUMBERS_8_BITS, read_numbers)
-    if isinstance(found, Unfit):
-        return found
-    orientation, pixels = found
+    orientation, pixels = _read_ids(picture, place, NUMBERS_8_BITS, read_numbers)
     return turn_array(pixels, orientation)
 
 
-def _semantic_values(picture: Picture) -> Values | Unfit:
+def _semantic_values(picture: Picture) -> Values:
     """Return the PNG of the class of each pixel."""
     from beam_tfrec.schemas.geometry.masks import encode_gray_png
 
-    numbers = _read_numbers(picture, 1)
-    if isinstance(numbers, Unfit):
-        return numbers
-    return {f"{_CLASSES}/encoded": [encode_gray_png(numbers)], f"{_CLASSES}/format": [b"png"]}
+    png = encode_gray_png(_read_numbers(picture, 1))
+    return {f"{_CLASSES}/encoded": [png], f"{_CLASSES}/format": [b"png"]}
 
 
-def _object_mask_values(picture: Picture) -> Values | Unfit:
+def _object_mask_values(picture: Picture) -> Values:
     """Return the mask of each object, from the PNG that numbers them.
 
     Sources with such PNGs count objects from 0, and their pixels have the next number.
@@ -358,15 +352,13 @@ def _object_mask_values(picture: Picture) -> Values | Unfit:
     from beam_tfrec.schemas.geometry.masks import encode_gray_png
 
     numbers = _read_numbers(picture, 2)
-    if isinstance(numbers, Unfit):
-        return numbers
     ids = [int(found.annotation_id) + 1 for found in picture.objects]
     masks = [(numbers == number) & (number < 255) for number in ids]  # 255 is the border
     picture.repairs.extend("mask_empty" for mask in masks if not mask.any())
     return {"image/object/mask": [encode_gray_png(mask.view("uint8")) for mask in masks]}
 
 
-def _instance_values(picture: Picture) -> Values | Unfit:
+def _instance_values(picture: Picture) -> Values:
     """Return the mask of each object. Its attribute `mask` is the place of its PNG, if any."""
     from beam_tfrec.schemas.geometry.masks import read_numbers
 
@@ -376,11 +368,8 @@ def _instance_values(picture: Picture) -> Values | Unfit:
         if place:
             png = picture.more_images[place - 1]
             if png.info.format != "png":
-                return Unfit("E-IMG-TYPE", f"{png.name} is no PNG, but {png.info.format}", place)
-            pixels = _read_pixels(png, place, read_numbers)
-            if isinstance(pixels, Unfit):
-                return pixels
-            pixels = (pixels > 0).view("uint8")
+                raise Unfit("E-IMG-TYPE", f"{png.name} is no PNG, but {png.info.format}", place)
+            pixels = (_read_pixels(png, place, read_numbers) > 0).view("uint8")
         else:
             picture.repairs.append("mask_empty")
         masks.append(_mask_png(Segmentation(), picture, pixels))
@@ -394,8 +383,8 @@ _SEMANTIC = (
     text(f"{_CLASSES}/format", "png"),
 )
 OF_PNGS = (
-    FeatureGroup("semantic", _SEMANTIC, _semantic_values, "semantic"),
-    FeatureGroup("object_masks", _MASKS, _object_mask_values, "object_masks", needs_boxes=True),
-    FeatureGroup("instance_masks", _MASKS, _instance_values, "instance_masks", needs_boxes=True),
+    FeatureGroup("semantic", _SEMANTIC, _semantic_values),
+    FeatureGroup("object_masks", _MASKS, _object_mask_values, needs_boxes=True),
+    FeatureGroup("instance_masks", _MASKS, _instance_values, needs_boxes=True),
 )
 """Groups for PNGs: Pascal VOC's of classes and numbered objects, Open Images' of an object each."""

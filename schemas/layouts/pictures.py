@@ -224,8 +224,8 @@ class PictureLayout(Layout):
     on_size_mismatch: SizeMismatch = SizeMismatch.AUTO
     first_label: int | None = None
 
-    def values(self, picture: Picture) -> Values | Unfit:
-        """Return the values of all features of the spec, or why the picture gets no Example."""
+    def values(self, picture: Picture) -> Values:
+        """Return the values of all features of the spec, or raise `Unfit`."""
         raise NotImplementedError
 
     def options(self) -> dict[str, str]:
@@ -244,26 +244,13 @@ class PictureLayout(Layout):
         """Return the record's size without its annotations."""
         return sum(blob.read_bytes for blob in sample.blobs)
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        """Return the Example's values, or why the sample gets no Example."""
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
+        """Return the Example's values; raise `Unfit` if its image has another size than said."""
         fields, image, policy = _FIELDS.decode(sample.fields), images[0], self.on_size_mismatch
         json_size = fields.width_px, fields.height_px
         frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
-        if isinstance(frame, Unfit):
-            return frame
-        picture = Picture(
-            sample.key,
-            image,
-            frame,
-            fields,
-            objects=[],
-            labels=labels,
-            more_images=images[1:],
-            dropped=[],
-            repairs=[*frame.repairs],
-        )
+        picture = Picture(sample.key, image, frame, fields, [], labels, images[1:])
+        picture.repairs.extend(frame.repairs)
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)
@@ -279,11 +266,8 @@ class PictureLayout(Layout):
             if placed.box.clipped:
                 picture.repairs.append("box_clipped")
             picture.objects.append(placed)
-        values = self.values(picture)
-        if isinstance(values, Unfit):
-            return values
+        features = self.typed(self.values(picture))
         label_ids = [placed.label.id for placed in picture.objects]
-        features = self.typed(values)
         noted = picture.dropped, picture.repairs
         return Built(features, *noted, label_ids, None, fields.license_id)
 
@@ -294,7 +278,7 @@ def choose_frame(
     policy: SizeMismatch,
     turned: int = 1,
     window: Window | None = None,
-) -> Frame | Unfit:
+) -> Frame:
     """Return the frame of an image's annotations.
 
     Annotations were made on the picture as stored or on the upright picture. Only the size in the
@@ -309,6 +293,9 @@ def choose_frame(
         policy: policy for sizes that differ.
         turned: EXIF orientation by which the written image was turned upright; 1 if it was not.
         window: part of the picture that a converted image shows; None without conversion.
+
+    Raises:
+        Unfit: the sizes differ, and the policy does not allow it.
     """
     written, crop = (info.size_px, None) if window is None else window
     if json_size == written and info.orientation == turned == 1:
@@ -330,7 +317,7 @@ def choose_frame(
         trusts_json, rescales = policy is SizeMismatch.TRUST_JSON, policy is SizeMismatch.AUTO
         if not trusts_json and not (rescales and (fits_stored or fits_upright)):
             in_file = f"{stored[0]} x {stored[1]} in the file"
-            return Unfit("E-IMG-SIZE", f"{in_file}, {size[0]} x {size[1]} annotated")
+            raise Unfit("E-IMG-SIZE", f"{in_file}, {size[0]} x {size[1]} annotated")
         is_upright = fits_upright and not fits_stored
         repairs += ["frame_assumed"] if orientation != 1 and fits_stored == fits_upright else []
         repairs += ["size_from_json" if trusts_json else "boxes_rescaled"]

@@ -123,9 +123,7 @@ class TableLayout(Layout):
         images = sum(_BYTES_BESIDE_IMAGE + blob.read_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_ROW + row_bytes(sample) + images
 
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
+    def build(self, sample: Sample, images: Sequence[EncodedImage], labels: Labels) -> Built:
         """Return the Example's values."""
         cells = row_of(sample)
         features: dict[str, tuple[Kind, Sequence]] = {}
@@ -137,12 +135,13 @@ class TableLayout(Layout):
                 elif (values := values_of(cells.get(name), wanted)) is not None:
                     features[name] = wanted.kind, values
             except ValueError as error:
-                return Unfit("E-ROW-TYPE", f"column {name!r} is {wanted} and holds {error}")
+                what = f"column {name!r} is {wanted} and holds {error}"
+                raise Unfit("E-ROW-TYPE", what) from None
         named = []
         if self.label_columns:
             named = [labels[name] for name in labels_of(cells, self.label_columns)]
             if not named and not self.many_labels:
-                return Unfit("E-SRC-LABEL", f"column {self.label_columns[0]!r} names no class")
+                raise Unfit("E-SRC-LABEL", f"column {self.label_columns[0]!r} names no class")
             features[LABEL_KEY] = Kind.INT64, [label.id for label in named]
             texts = [(label.text or label.name).encode() for label in named]
             features[TEXT_KEY] = Kind.BYTES, texts

@@ -53,16 +53,15 @@ def _boxes_values(picture: Picture) -> Values:
     return _objects_values("objects", picture.objects)
 
 
-def _panoptic_values(picture: Picture) -> Values | Unfit:
+def _panoptic_values(picture: Picture) -> Values:
     image = picture.panoptic_image
     if image is None:
-        return Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
-    orientation = orientation_to_photo(image, picture.image)
-    if isinstance(orientation, Unfit):
-        return orientation
-    if orientation != 1:  # the PNG's bytes are kept, so it cannot be turned to fit the photo
+        raise Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
+    if (
+        orientation_to_photo(image, picture.image) != 1
+    ):  # the PNG's bytes are kept, so it cannot be turned to fit the photo
         detail = "made of the picture as viewed, which takes --orientation upright"
-        return Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
+        raise Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
     # A segment whose box lies outside the image is left out.
     found = [picture.place_object(of.id, of) for of in picture.fields.segments or []]
     placed = [segment for segment in found if isinstance(segment, PictureObject)]
@@ -85,12 +84,11 @@ def _objects_values(key: str, found: Sequence[PictureObject]) -> Values:
     }
 
 
-_BOXES = FeatureGroup("boxes", _objects("objects", "COCO annotation ids"), _boxes_values, "boxes")
+_BOXES = FeatureGroup("boxes", _objects("objects", "COCO annotation ids"), _boxes_values)
 _PANOPTIC = FeatureGroup(
     "panoptic",
     (*_PANOPTIC_IMAGE, *_objects("panoptic_objects", "R + 256 G + 65536 B of the pixels")),
     _panoptic_values,
-    "panoptic",
 )
 
 
@@ -140,11 +138,11 @@ class KerasLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 160  # including the box
     image: ClassVar[AttributeValues] = AttributeValues(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
-        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
+        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values),
     )
 
-    def values(self, picture: Picture) -> Values | Unfit:
+    def values(self, picture: Picture) -> Values:
         """Return the features of an image and its one annotation."""
         for dropped in picture.dropped:
-            return Unfit("E-EX-EMPTY", dropped.detail)
+            raise Unfit("E-EX-EMPTY", dropped.detail)
         return super().values(picture)

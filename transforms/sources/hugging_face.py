@@ -187,7 +187,8 @@ def open_objects(
         return text_of(category)
 
     members = objects._replace(label=class_path.removeprefix(f"{objects.path}."))
-    side = side_file_of(cells, cells.get(objects.path), members, name_of)
-    if isinstance(side, str):
-        raise RowFault("E-ROW-TYPE", f"column {side}")
+    try:
+        side = side_file_of(cells, cells.get(objects.path), members, name_of)
+    except ValueError as error:
+        raise RowFault("E-ROW-TYPE", f"column {error}") from None
     return read_sidecar.open_objects(side)

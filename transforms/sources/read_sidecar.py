@@ -106,7 +106,7 @@ class SideSample(msgspec.Struct, frozen=True):
 
 def read_objects(
     text: bytes | None,
-    parse: Callable[[bytes], SideFile | str] = parse_side_file,
+    parse: Callable[[bytes], SideFile] = parse_side_file,
     *,
     segmentations: bool = False,
 ) -> SideSample | Fault:
@@ -118,9 +118,10 @@ def read_objects(
         segmentations: whether the sample needs segmentations.
     """
     # An image without a file has no objects, and any size.
-    side = SideFile(0, 0, [], []) if text is None else parse(text)
-    if isinstance(side, str):
-        return "E-ANN-FILE", side
+    try:
+        side = SideFile(0, 0, [], []) if text is None else parse(text)
+    except ValueError as error:
+        return "E-ANN-FILE", str(error)
     return open_objects(side, segmentations=segmentations)
 
 
@@ -154,9 +155,10 @@ def read_values(
         types: types of the fields, by path; a path has keys with dots in between.
         others: values of fields that are not in the file.
     """
-    cells = {} if text is None else cells_at(text, types.keys())
-    if isinstance(cells, str):
-        return "E-ANN-FILE", cells
+    try:
+        cells = {} if text is None else cells_at(text, types.keys())
+    except ValueError as error:
+        return "E-ANN-FILE", str(error)
     cells |= others
     row: dict[str, Any] = {}
     for path, wanted in types.items():

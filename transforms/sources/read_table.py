@@ -46,7 +46,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     SourcePieces,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
 from beam_tfrec.transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
     OpenTable,
@@ -111,8 +111,7 @@ class TableReader:
                 `E-SRC-SPLIT` when a row has no split.
         """
         if not file.format:
-            split = self.splitting.split_of_other(file.split, file.entry.name)
-            yield SplitSource(split, listed=1, skipped={"not_called_a_table": 1})
+            yield note_skipped(self.splitting, file.split, file.entry.name, "not_called_a_table")
             return
         whole = {self.image_column, self.objects.path} - {""} if self.stores_images else ()
         table = open_table(file, self.access, self.max_cell_bytes, whole)
