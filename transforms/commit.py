@@ -32,7 +32,6 @@ from beam_tfrec.schemas.manifest import (
     ShardEntry,
     SplitSummary,
     contradictions,
-    index_names_of,
     plan_digest,
     to_json,
     to_json_lines,
@@ -168,8 +167,8 @@ def make_manifest(
 def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     """Return the manifest with the classes of each split, counted in the indexes of its shards."""
     counts = {split: Counter[int]() for split in manifest.splits}
-    for shard, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        for row in read_index(index, output):
+    for shard in manifest.shards:
+        for row in read_index(shard.index_names[0], output):
             counts[shard.split].update({*row.labels})
     splits = {
         split: msgspec.structs.replace(
