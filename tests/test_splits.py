@@ -363,7 +363,7 @@ def read_drawn(data: bytes, splitting: Splitting) -> list[Any]:
         (
             ["a"],
             "E-ANN-TYPE f.json: Expected `int | float | str | null`, got `array` - at"
-            " `$.images[1].scene`; correct the file",
+            " `$.images[1].scene`; write text or a number, or split by another field",
         ),
     ],
 )

@@ -31,8 +31,7 @@ from beam_tfrec.schemas.manifest import Label, SourceFile
 
 _ID = operator.attrgetter("id")
 _KINDS = list(Kind)
-_OF_OBJECTS = (Kind.INSTANCES, Kind.KEYPOINTS)
-_KINDS_OF_IDS = (_OF_OBJECTS, (Kind.CAPTIONS,), (Kind.PANOPTIC,))
+_KINDS_OF_IDS = ((Kind.INSTANCES, Kind.KEYPOINTS), (Kind.CAPTIONS,), (Kind.PANOPTIC,))
 
 
 class AnnotatedImage(NamedTuple):
@@ -76,7 +75,7 @@ class CocoFiles:
 
         Args:
             files: parsed files; the order within a kind must not depend on the command line.
-            segmentations: parse segmentations.
+            segmentations: parse segmentations; the files must have been parsed with them.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
@@ -97,7 +96,11 @@ class CocoFiles:
             for place, category in enumerate(file.categories)
             if not _is_thing(category, place, file)
         }
+        self._string_ids = any(file.string_ids for file in self._files)
         self._outlined = segmentations
+        self._image_values: dict[int | str, str] = {}
+        for file in reversed(self._files):  # the first file wins
+            self._image_values |= file.image_values
 
     @property
     def licenses(self) -> list[License]:
@@ -124,15 +127,26 @@ class CocoFiles:
             for file, other_sizes in zip(self._files, self._other_sizes, strict=True)
         ]
 
+    def field_of(self, image: CocoImage) -> str:
+        """Return the requested field of an image, from the first file that has it."""
+        return self._image_values.get(image.id, "")
+
     def repeats_ids(self) -> bool:
         """Return whether two annotations of one kind of file have the same id.
 
         Instances and keypoints count as one kind.
         """
+        import numpy as np  # late: few who import schemas need it
+
         for kinds in _KINDS_OF_IDS:
             files = [file for file in self._files if file.kind in kinds]
-            ids = {annotation.id for file in files for annotation in file.annotations}
-            if len(ids) < sum(len(file.annotations) for file in files):
+            number = sum(len(file.annotations) for file in files)
+            ids = (annotation.id for file in files for annotation in file.annotations)
+            if self._string_ids:
+                differ = len({*ids}) == number
+            else:  # A set of a million numbers takes 60 MB and four times as long.
+                differ = bool(np.diff(np.sort(np.fromiter(ids, np.int64, number))).all())
+            if not differ:
                 return True
         return False
 
@@ -159,21 +173,26 @@ class CocoFiles:
                 positions.setdefault(annotation.id, len(positions))
         return positions
 
+    def has(self, *kinds: Kind) -> bool:
+        """Return whether a file is of one of these kinds."""
+        return any(file.kind in kinds for file in self._files)
+
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
+        joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
         for image in self.images:
             instances: list[tuple[CocoFile, list[CocoInstance]]] = []
             captions: list[tuple[int | str, str]] = []
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
                 here = grouped[image.id]
-                if file.kind in _OF_OBJECTS:
+                if file.kind.has_objects:
                     instances.append((file, here))
                 elif file.kind is Kind.CAPTIONS:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
                     panoptic += [(file, entry) for entry in here]
-            joined = self._join_keypoints(instances) if len(instances) > 1 else {}
+            joined = self._join_keypoints(instances) if joins else {}
             kept = [
                 one
                 for file, here in instances
@@ -181,7 +200,7 @@ class CocoFiles:
                 if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
             ]
             objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
-            objects.sort(key=_by_id)
+            objects.sort(key=_by_id if self._string_ids else None)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
             opened = self._open_panoptic(panoptic, image) if panoptic else None
@@ -249,9 +268,12 @@ class CocoFiles:
 
 def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]]:
     """Return the images of all files, and each file's number of images with another size."""
-    united: dict[int | str, CocoImage] = {}
-    other_sizes = list[int]()
-    for file in files:
+    first, *others = files
+    if not others:
+        return first.images, [0]
+    united: dict[int | str, CocoImage] = {image.id: image for image in first.images}
+    other_sizes = [0]
+    for file in others:
         differing = 0
         for image in file.images:
             known = united.setdefault(image.id, image)
@@ -260,8 +282,8 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
                 _add_to_image(known, image, files, file)
         other_sizes.append(differing)
     images = list(united.values())
-    if len(files) > 1:
-        refuse_twins(images, f"{files[0].where} and {len(files) - 1} more of its split")
+    where = f"{first.where} and {len(others)} more of its split"
+    refuse_twins(images, where)
     return images, other_sizes
 
 
@@ -273,7 +295,7 @@ def _add_to_image(
         first = next(other.where for other in files if known in other.images)
         what = f"image {image.id} is {image.file_name!r}, and {known.file_name!r} in {first}"
         raise file.fault("E-ANN-JOIN", what, "give files of the same images")
-    for name in ("license", "neg_category_ids", "not_exhaustive_category_ids", "field"):
+    for name in ("license", "neg_category_ids", "not_exhaustive_category_ids"):
         if getattr(known, name) is None:
             setattr(known, name, getattr(image, name))
 
@@ -298,7 +320,7 @@ def _is_thing(category: CocoCategory, place: int, file: CocoFile) -> bool:
 def _found_in(files: Sequence[CocoFile]) -> list[str]:
     images = [image for file in files for image in file.images]
     holds: Mapping[str, Any] = {
-        "boxes": any(file.kind in _OF_OBJECTS for file in files),
+        "boxes": any(file.kind.has_objects for file in files),
         "captions": any(file.kind is Kind.CAPTIONS for file in files),
         "keypoints": any(file.kind is Kind.KEYPOINTS for file in files),
         "license": any(license_of(image) is not None for image in images),

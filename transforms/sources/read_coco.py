@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage
+from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
 from beam_tfrec.schemas.faults import FAULTS, Rejected, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
@@ -110,27 +110,28 @@ class CocoReader:
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+        ids, outlines = self.rules.string_ids, self.rules.segmentations
         name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=self.rules.string_ids, image_field=name)
+            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
             for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        files = CocoFiles(parsed, segmentations=outlines)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self).items()
 
     def _check_kinds(self, files: CocoFiles, split: str) -> None:
         """Refuse kinds of files that do not fit the options."""
-        panoptic, found = split in self.panoptic_splits, files.found
+        panoptic = split in self.panoptic_splits
         what = remedy = ""
-        if "panoptic" in found and not panoptic:
+        if files.has(Kind.PANOPTIC) and not panoptic:
             what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
-        if panoptic and "panoptic" not in found:
+        if panoptic and not files.has(Kind.PANOPTIC):
             what = "a folder of panoptic PNGs, and no panoptic file"
             remedy = "give it in --annotations"
-        others = [kind for kind in ("captions", "panoptic") if kind in found]
-        if self.rules.per_annotation and others:
-            what = f"a {others[0]} file, for which records of one object each have no place"
+        if self.rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
+            kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
+            what = f"a {kind} file, for which records of one object each have no place"
             remedy = "leave it out, or give another --layout"
         if what:
             raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
@@ -153,7 +154,7 @@ class _ImageReader:
         self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
-        self._has_objects = "boxes" in files.found
+        self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
         self._positions = files.positions() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
@@ -170,7 +171,7 @@ class _ImageReader:
         yield from self._summaries()
 
     def _split_for(self, image: CocoImage) -> str:
-        fields = dict.fromkeys(self._splitting.fields.values(), image.field or "")
+        fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
         return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
