@@ -45,30 +45,30 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 4165, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3671, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 3085, ["transforms/sources/**/*.py"]),
-    Budget("report", 1145, ["transforms/report/**/*.py"]),
+    Budget("pipelines", 3806, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3579, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2916, ["transforms/sources/**/*.py"]),
+    Budget("report", 1115, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1050, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1402, ["transforms/storage/**/*.py"]),
-    Budget("verify", 966, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 490, ["transforms/records/**/*.py"]),
-    Budget("forecast", 186, ["transforms/forecast/**/*.py"]),
+    Budget("transforms/images", 1049, ["transforms/images/**/*.py"]),
+    Budget("transforms/storage", 1395, ["transforms/storage/**/*.py"]),
+    Budget("verify", 932, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 467, ["transforms/records/**/*.py"]),
+    Budget("forecast", 180, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2300, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1190, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2270, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1127, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2265,
+        2194,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 1020, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 22_907, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 34_300, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 1015, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 22_020, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 33_313, ["tests/**/*.py"], all_lines=True),
 )
-MOST_MODULES = 150
+MOST_MODULES = 146
 
 
 def code_lines(source: str) -> int:
