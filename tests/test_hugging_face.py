@@ -257,7 +257,7 @@ FAULTS = [
     ("in/twice.parquet --key_column id", "E-SET-DUPLICATE ", 3),
     ("in/two.parquet", "E-ARG command line: image_column must name one of a, b, got none", 2),
     ("in/t.parquet --image_root in", "E-ARG command line: image_root must come with image_col", 2),
-    ("in/t.parquet --objects_column x", "E-TAB-HEADER in/t.parquet: has no column 'x'; name", 3),
+    ("in/t.parquet --objects_column x", "E-TAB-HEADER in/t.parquet: has no column 'x'; give", 3),
     ("in/poses.parquet", "E-ARG command line: objects_column must have one member of classes", 2),
     ("in/t.parquet --max_dropped 5", "E-ARG command line: max_dropped must come with objects_c", 2),
     (
