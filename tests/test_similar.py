@@ -273,6 +273,17 @@ def test_what_does_not_fit_is_refused(words: str, line: str) -> None:
     assert run.code == 2 and line in run.fault
 
 
+@pytest.mark.thorough
+def test_grouped_splits_share_no_near_copies(photos: Path, tmp_path: Path) -> None:
+    drawn = ("folder", "--images", photos, "--split_by", "hash", "--splits", "train=1,val=1")
+    table, again = tmp_path / "s.parquet", tmp_path / "again.parquet"
+    by_key = run_pipeline(similar.run, *drawn, "--output", table)
+    by_cluster = run_pipeline(similar.run, *drawn, "--group_by", table, "--output", again)
+    found = "4 clusters of near copies with 8 images, "
+    assert found in by_key.out and f"{found}0 across splits" not in by_key.out
+    assert f"{found}0 across splits" in by_cluster.out
+
+
 def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     """No budget counts them, neither by the flag nor by `--plan`."""
     table, out = tmp_path / "s.parquet", tmp_path / "out"
@@ -293,7 +304,7 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     (photos / kept["split"] / kept["key"]).unlink()
     lost = run_pipeline(folder.run, *flags, "--output", tmp_path / "lost")
     assert lost.code == 2
-    assert f"keeps 1 images that this run does not have, such as {kept['key']!r};" in lost.err
+    assert f"keeps 1 image that this run does not have, such as {kept['key']!r};" in lost.err
     other = run_pipeline(folder.run, *given_of(photos), "--output", out)
     assert other.ended == (5, "E-OUT-PLAN") and "options drop_similar was" in other.fault
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import Rejected, counted, fault_line
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
@@ -353,7 +353,8 @@ def check_kept(
     """
     expected = {name for name in copies.kept if not splits or name[0] in splits}
     if missing := sorted(expected.difference(kept)):
-        what = f"keeps {len(missing)} images that this run does not have, such as {missing[0][1]!r}"
+        lost = f"{counted(len(missing), 'image')} that this run does not have"
+        what = f"keeps {lost}, such as {missing[0][1]!r}"
         raise RuntimeError(fault_line("E-ARG", uri, what, "make it again from the run's sources"))
     return []
 
