@@ -155,11 +155,11 @@ SABOTAGES = (
         "tests/test_splits.py::test_a_table_keeps_groups_together",
     ),
     Sabotage(
-        "stratified splits ignore what they hold already",
+        "stratified splits take more than their share of a class",
         "schemas/splits.py",
-        "part * total - scale * has for part, has",
-        "part * total for part, has",
-        "tests/test_stratify.py::test_classes_have_exact_shares",
+        "if left >= least]",
+        "if left or True]",
+        "tests/test_stratify.py::test_golden_splits_of_fixed_keys",
     ),
     # 4. A manifest is the commit point.
     Sabotage(
@@ -209,8 +209,8 @@ SABOTAGES = (
     Sabotage(
         "an output of another plan is accepted",
         PUBLISH,
-        "if data != to_json(plan) and",
-        "if not data and",
+        "if data != to_json(plan):",
+        "if not data:",
         "tests/test_commit.py::test_another_plan_stops_the_run_and_names_the_difference",
     ),
     Sabotage(
