@@ -10,6 +10,7 @@ STOPPING_STRATEGIES: Mapping[str, Callable[[Iterable[float]], float]] = {
 """Ends of mixtures: when one data set, or each of them, was read to its end."""
 
 MOST_MIXED_RECORDS = 1_000_000_000
+"""Largest mixture with an end, since readers hold the order of its records."""
 
 
 class Part(NamedTuple):

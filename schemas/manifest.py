@@ -290,6 +290,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Name the shards' indexes, which have the receipts' names before format version 3."""
         stems = shard_stems([entry.split for entry in self.shards])
         for entry, stem in zip(self.shards, stems, strict=True):
+            # Entries are frozen, and were just made for this manifest.
             msgspec.structs.force_setattr(entry, "index_stem", entry.index_stem or stem)
 
     @property
