@@ -170,13 +170,21 @@ def steps_per_epoch(
         ValueError: An argument is wrong, or dropping the remainder leaves no batch.
     """
     from beam_tfrec.readers.data_sets import find_mixture
-    from beam_tfrec.readers.shares import steps
+    from beam_tfrec.readers.shares import deal, drops_remainder, mixed_records, num_batches
 
     found, weights = find_mixture(data_sets, stopping_strategy, access)
-    counts = [found.records(splits) for splits in found.buckets(split)] or [found.records(split)]
-    counts = found.records_by_data_set(split) if weights else counts
-    sharing = global_batch, hosts, host, drop_remainder
-    return steps(counts, *sharing, weights, stopping_strategy)
+    drops = drops_remainder(hosts, drop_remainder)
+    groups = found.records_by_data_set(split) if weights else found.records_by_bucket(split)
+    dealt = [deal(records, host, hosts, drop_remainder=drops) for records in groups]
+    if global_batch < 1 or global_batch % hosts:
+        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
+    have = [sum(part.records for part in parts) for parts in dealt]
+    if weights:
+        have = [sum(mixed_records(have, weights, stopping_strategy))]
+    steps = sum(num_batches(n, global_batch // hosts, drop_remainder=drops) for n in have)
+    if drops and not steps:
+        raise ValueError(f"global_batch must be at most {max(have) * hosts}, got {global_batch}")
+    return steps
 
 
 def repeat_factors(

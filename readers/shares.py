@@ -104,47 +104,13 @@ def mixed_records(
     return taken
 
 
-def steps(
-    records: Sequence[Sequence[int]],
-    global_batch: int,
-    hosts: int = 1,
-    host: int = 0,
-    drop_remainder: bool | None = None,
-    weights: Sequence[float] = (),
-    stopping_strategy: str | None = None,
-) -> int:
-    """Return the number of batches that a host reads from a split in an epoch.
+def num_batches(records: int, batch_size: int, *, drop_remainder: bool) -> int:
+    """Return the number of batches of a host's records; without a remainder, all are full.
 
-    Args:
-        records: number of records in each shard, by size bucket; one bucket if there are none. For
-            a mixture, by data set.
-        global_batch: number of records in a batch, summed over all hosts.
-        hosts: number of hosts.
-        host: number of this host, from 0.
-        drop_remainder: as in `drops_remainder`.
-        weights: weight of each data set of a mixture; empty for no mixture.
-        stopping_strategy: end of the mixture, as in `mixed_records`.
-
-    Raises:
-        ValueError: `host` is not below `hosts`, `global_batch` is not a multiple of `hosts`, or
-            dropping the remainder leaves no batch.
-
-    >>> shards = [[500, 500]]
-    >>> steps(shards, 64, 8), steps(shards, 64), steps(shards, 64, drop_remainder=True)
-    (15, 16, 15)
+    >>> num_batches(1000, 64, drop_remainder=False), num_batches(1000, 64, drop_remainder=True)
+    (16, 15)
     """
-    is_dropping = drops_remainder(hosts, drop_remainder)
-    dealt = [deal(group, host, hosts, drop_remainder=is_dropping) for group in records]
-    if global_batch < 1 or global_batch % hosts:
-        raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")
-    have = [sum(part.records for part in parts) for parts in dealt]
-    if weights:
-        have = [sum(mixed_records(have, weights, stopping_strategy))]
-    batch = global_batch // hosts
-    count = sum(number // batch if is_dropping else -(-number // batch) for number in have)
-    if is_dropping and not count:
-        raise ValueError(f"global_batch must be at most {max(have) * hosts}, got {global_batch}")
-    return count
+    return records // batch_size if drop_remainder else -(-records // batch_size)
 
 
 def drops_remainder(hosts: int, drop_remainder: bool | None) -> bool:

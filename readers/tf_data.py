@@ -19,7 +19,7 @@ from beam_tfrec.readers.data_sets import (
     find_mixture,
     list_shards,
 )
-from beam_tfrec.readers.shares import deal, mixed_records, steps
+from beam_tfrec.readers.shares import deal, mixed_records, num_batches
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
@@ -126,14 +126,16 @@ def _load_buckets(
     Buckets take turns in proportion to their numbers of batches. The order of the buckets is the
     same on all hosts and in all epochs, since hosts that train together need equal shapes.
     """
-    size, hosts, dropping = reading.batch_size or 1, reading.hosts, reading.drop_remainder
+    size, dropping = reading.batch_size or 1, reading.drop_remainder
     datasets, counts, records = [], [], 0
     for splits in buckets:
         shards = data_sets.records(splits)
         records += sum(shards)
-        if dropping and sum(shards) < size * hosts:
+        parts = deal(shards, reading.host, reading.hosts, drop_remainder=dropping)
+        count = num_batches(sum(p.records for p in parts), size, drop_remainder=dropping)
+        if dropping and not count:
             continue
-        counts.append(steps([shards], size * hosts, hosts, reading.host, dropping))
+        counts.append(count)
         width, height = bucket_size_px(splits[0])
         sized = replace(reading, stored_size=(height, width))
         datasets.append(_load_split(data_sets, splits, sized))

@@ -1,8 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.readers.shares import Part, deal, steps
+from beam_tfrec.readers.shares import Part, deal
 
 shard_records = st.lists(st.integers(0, 40), min_size=1, max_size=40)
 
@@ -37,26 +36,3 @@ def test_hosts_read_whole_shards_unless_records_were_rejected() -> None:
     shares = [deal([64] * 3 + [62] + [64] * 12, host, 2) for host in range(2)]
     assert shares[0][-1] == Part(14, 0, 63)
     assert Part(14, 63, 64) in shares[1]
-
-
-@given(shard_records, st.integers(1, 9), st.integers(1, 5), st.booleans())
-def test_steps_are_what_each_host_can_read(
-    records: list[int], batch: int, hosts: int, drop_remainder: bool
-) -> None:
-    for host in range(hosts):
-        parts = deal(records, host, hosts, drop_remainder=drop_remainder)
-        count = sum(part.records for part in parts)
-        wanted = count // batch if drop_remainder else -(-count // batch)
-        if drop_remainder and not wanted:
-            with pytest.raises(ValueError, match=r"global_batch must be at most"):
-                steps([records], batch * hosts, hosts, host, drop_remainder)
-        else:
-            assert steps([records], batch * hosts, hosts, host, drop_remainder) == wanted
-
-
-@pytest.mark.parametrize("batch", [0, -8, 12])
-def test_a_batch_that_hosts_cannot_share_is_refused(batch: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"^global_batch must be a multiple of hosts=8, got {batch}"
-    ):
-        steps([[1000]], batch, 8)
