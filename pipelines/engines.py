@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineState
 
 from beam_tfrec.pipelines.cli import JOB_ELSEWHERE, FlagParser, say
-from beam_tfrec.schemas.faults import fault_line, find_fault
+from beam_tfrec.schemas.faults import did_you_mean, fault_line, find_fault
 from beam_tfrec.transforms.shuffle.elements import close_spools
 from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
@@ -82,10 +81,9 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
-    names = [flag.lstrip("-") for flag in known]
-    close = difflib.get_close_matches(argument.lstrip("-"), names, n=1, cutoff=0.7)
-    remedy = f"did you mean --{close[0]}?" if close else "see --help_all"
-    return ValueError(f"unknown argument {argument!r}: {remedy}")
+    return ValueError(
+        f"unknown argument {argument!r}: {did_you_mean(argument, known, 'see --help_all')}"
+    )
 
 
 def runner_of(options: PipelineOptions) -> str:

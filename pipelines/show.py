@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from beam_tfrec.pipelines.cli import A_SET, FlagParser, add_reading_flags, main, reading_access, say
 from beam_tfrec.schemas.example_rules import InferredSchema, aligned
 from beam_tfrec.schemas.faults import counted, fault_line, printable, require_at_least
-from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest, read_manifest
+from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
+from beam_tfrec.transforms.storage.read_data_set import read_finished
 from beam_tfrec.transforms.verify.show_record import (
     pictures_of,
     record_lines,
@@ -61,9 +62,8 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
     is_one = flags.key is not None or flags.record is not None
     limit, first, among = 1 if is_one else flags.limit, flags.record or 0, ""
     storage = open_storage(flags.path, access)
-    if storage.stat(MANIFEST_NAME) is not None:
-        where = join_uri(flags.path, MANIFEST_NAME)
-        manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
+    if any(storage.stat(name) is not None for name in (MANIFEST_NAME, PLAN_NAME)):
+        manifest, _ = read_finished(storage, "path")
         yield from _manifest_lines(flags.path, manifest)
         splits = _splits_to_search(flags, manifest)
         among = f" among the {' and '.join(f'{manifest.splits[s].records} of {s}' for s in splits)}"
@@ -72,9 +72,6 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
             for split in splits
         ]
     else:
-        if storage.stat(PLAN_NAME) is not None:
-            what, remedy = "is not complete", "run its command again"
-            raise RuntimeError(fault_line("E-ARG", flags.path, what, remedy))
         if flags.key is not None or flags.split:
             what = f"a data set, got {flags.key or flags.split!r} for a file, which has no index"
             raise ValueError(f"key and split must come with {what}: give --record")

@@ -289,11 +289,9 @@ def _picture_size(
             return None
     for key in roles.pixels:
         for value in values_at(values, key, Kind.BYTES)[:1]:
-            stated = [
-                values_at(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)
-            ]
-            tensor = read_tensor(value)
-            shape = (tensor and tensor.shape) or [int(number) for side in stated for number in side]
+            sides, tensor = (roles.height, roles.width), read_tensor(value)
+            stated = [int(n) for side in sides for n in values_at(values, side, Kind.INT64)[:1]]
+            shape: Sequence[int] = tensor.shape if tensor and tensor.shape else stated
             is_picture = len(shape) in (2, 3) and min(shape) > 0
             return (shape[0], shape[1]) if is_picture else None
     return None
