@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 import beam_tfrec
 from beam_tfrec.pipelines import cli
 from beam_tfrec.transforms.progress import PROGRESS, Counts
-from tests.coco_command import digests, run_coco, run_pipeline, spawn_coco
+from tests.coco_command import MakeCoco, digests, run_coco, run_pipeline, spawn_coco
 
-MakeCoco = Callable[..., tuple[Path, Path]]
 SCRIPT = Path(sys.executable).parent / "beam-tfrec"
 
 

@@ -20,6 +20,7 @@ from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.transforms.shard_table import Sharding
 from tests.coco_command import (
     DATA,
+    MakeCoco,
     check_committed,
     command,
     committed,
@@ -33,7 +34,6 @@ from tests.conftest import coco_dict, jpeg_bytes
 from tests.faulty_sources import cut_off
 
 SPLITS = ("train", "val")
-MakeCoco = Callable[..., tuple[Path, Path]]
 MakePipeline = Callable[[], beam.Pipeline]
 
 

@@ -21,6 +21,7 @@ from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.storage import open_storage
 from tests.coco_command import shard_paths
+from tests.faulty_sources import grow
 from tests.invariants import files_of
 from tests.small_runs import (
     SmallJob,
@@ -264,10 +265,6 @@ def test_a_wrong_sum_prevents_the_manifest(
     infos = [msgspec.structs.replace(first, **of_shard), second]
     run = dataclasses.replace(run, files=[msgspec.structs.replace(run.files[0], **of_file)])
     check_uncommitted(small, run, [infos[place] for place in places], wrong)
-
-
-def grow(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
 
 
 def add(path: Path) -> None:

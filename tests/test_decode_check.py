@@ -14,7 +14,6 @@ from PIL import Image, ImageFile, PngImagePlugin
 from beam_tfrec.schemas.fields import ImageInfo
 from beam_tfrec.transforms.images.check_images import Check, check_image
 from beam_tfrec.transforms.images.findings import BadImage
-from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder
 from beam_tfrec.transforms.images.png import png_for_decoder
 from tests.small_images import (
     EOI,
@@ -22,7 +21,6 @@ from tests.small_images import (
     GRAY_PALETTE,
     GRAY_SCAN,
     HUFFMAN,
-    IEND,
     QUANTIZATION,
     YCBCR,
     YCBCR_SCAN,
@@ -31,7 +29,6 @@ from tests.small_images import (
     frame,
     gif,
     gif_frame,
-    gray_jpeg_with,
     idat,
     ihdr,
     jpeg,
@@ -41,32 +38,7 @@ from tests.small_images import (
 )
 from tests.turned_images import odd_files, saved
 
-PLTE, TEXT = chunk(b"PLTE", b"rgb"), chunk(b"tEXt", b"a\0b")
 PIXELS = zlib.compress(bytes(6))
-
-
-def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
-    jfif, adobe = segment(0xE0, b"JFIF\0"), segment(0xEE, b"Adobe")
-    data = gray_jpeg_with(
-        jfif,
-        segment(0xE1, b"Exif\0"),
-        b"\xff\xd0\xff",
-        adobe,
-        segment(0xFE, b"hello"),
-        end=EOI + b"trailing",
-    )
-    assert jpeg_for_decoder(data) == gray_jpeg_with(jfif, adobe)
-    with pytest.raises(BadImage, match="second scan"):  # the header check does not look for it
-        jpeg_for_decoder(jpeg(end=GRAY_SCAN + EOI))
-
-
-def test_a_png_goes_to_the_decoder_without_metadata() -> None:
-    head, split = ihdr(colour_type=3), chunk(b"IDAT", PIXELS[:4]) + chunk(b"IDAT", PIXELS[4:])
-    data = png(head, chunk(b"gAMA"), PLTE, chunk(b"tRNS"), split, TEXT, end=IEND + b"trailing")
-    assert png_for_decoder(data) == png(head, PLTE, split)
-    assert png_for_decoder(data, transparency=True) == png(head, PLTE, split)  # it is empty
-    fitting = png(head, PLTE, chunk(b"tRNS", b"\7"), split)
-    assert png_for_decoder(fitting, transparency=True) == fitting
 
 
 @pytest.mark.parametrize(
@@ -247,6 +219,10 @@ FIRST_BLOCK = WHOLE["jpeg"].index(b"\xff\xda") + 14
         ),
         (WHOLE["jpeg"][:FIRST_BLOCK] + EOI, OUT_OF_DATA),
         (WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:], OUT_OF_DATA),
+        (
+            jpeg(end=GRAY_SCAN + EOI),
+            "second scan at byte 149, the first held all components",
+        ),
         (
             png(ihdr(), idat(b"\x09\0\0\0\0\0")),  # filter type 9
             "OSError: unrecognized data stream contents when reading image file",

@@ -17,7 +17,7 @@ from beam_tfrec.schemas.layouts.tfds import TfdsLayout
 from beam_tfrec.schemas.tensors import encode_tensor
 from beam_tfrec.transforms.report import Outline, PickedRecord, class_color
 from beam_tfrec.transforms.report.pictures import Drawn, Legend, draw_record
-from tests.turned_images import jpeg_of, png_of
+from tests.turned_images import jpeg_of, png_of, saved
 
 WIDTH, HEIGHT = 120, 80
 BOX_XYWH_PX = (30, 20, 48, 16)
@@ -69,12 +69,6 @@ def drawn(features: Features, roles: Roles = DETECTION) -> Drawn:
 
 def drawn_image(value: bytes) -> Drawn:
     return drawn({"image/encoded": (Kind.BYTES, [value])})
-
-
-def saved(image: Image.Image, file_format: str, **save: Any) -> bytes:
-    out = io.BytesIO()
-    image.save(out, file_format, **save)
-    return out.getvalue()
 
 
 RECTANGLE = Image.fromarray(rectangle())

@@ -1,6 +1,5 @@
 """Which runner is used, where its workers run, and how its failures are reported."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -9,7 +8,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import Forbidden
 
 from beam_tfrec.pipelines.engines import engine_fault, runner_of, runs_workers_here
-from tests.coco_command import Sources, command, run_coco
+from tests.coco_command import MakeCoco, command, run_coco
 from tests.servers import free_port
 
 
@@ -45,9 +44,7 @@ def test_workers_in_threads_of_the_command_are_recognised(flags: list[str], here
     assert runs_workers_here(PipelineOptions(flags)) is here
 
 
-def test_a_missing_job_service_is_one_line(
-    make_coco: Callable[..., Sources], tmp_path: Path
-) -> None:
+def test_a_missing_job_service_is_one_line(make_coco: MakeCoco, tmp_path: Path) -> None:
     endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{free_port()}")
     run = run_coco(*command(make_coco(2), tmp_path / "out", *endpoint))
     assert run.ended == (6, "E-JOB")

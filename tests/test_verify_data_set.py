@@ -269,6 +269,10 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
         edit_manifest(lambda m: m["plan"]["options"].update(order="all=backwards")),
         [f"{MANIFEST} {NO_RUN}'backwards' is not a valid Order); {COPY}"],
     ),
+    "a key that no manifest has": (
+        edit_manifest(lambda m: m.update(surplus=1)),
+        [f"E-VER-MANIFEST OUT/manifest.json: has an unknown key 'surplus'; {COPY}"],
+    ),
     "not a manifest": (
         lambda out: (out / "manifest.json").write_bytes(b"{"),
         [f"E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); {COPY}"],
