@@ -81,9 +81,8 @@ def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
-    return ValueError(
-        f"unknown argument {argument!r}: {did_you_mean(argument, known, 'see --help_all')}"
-    )
+    remedy = did_you_mean(argument, known, "see --help_all")
+    return ValueError(f"unknown argument {argument!r}: {remedy}")
 
 
 def runner_of(options: PipelineOptions) -> str:

@@ -56,7 +56,8 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
 
     Raises:
         ValueError: when a number is negative, or the flags do not suit the path.
-        RuntimeError: `E-ARG` when there is no such record, `E-IO-…` when the store fails.
+        RuntimeError: `E-ARG` when there is no such record, a fault of `read_finished`, or `E-IO-…`
+            when the store fails.
     """
     require_at_least(0, limit=flags.limit, record=flags.record)
     is_one = flags.key is not None or flags.record is not None

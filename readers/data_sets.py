@@ -136,14 +136,6 @@ class DataSets:
             found.setdefault(bucket_size_px(name), []).append(name)
         return [*map(tuple, found.values())]
 
-    def records_by_bucket(self, split: Splits) -> list[list[int]]:
-        """Return the number of records in each shard of splits, by size bucket; else in one list.
-
-        Raises:
-            ValueError: No data set has records in a split, or a split is named twice.
-        """
-        return [self.records(of) for of in self.buckets(split)] or [self.records(split)]
-
     def records_by_data_set(self, split: Splits) -> list[list[int]]:
         """Return the number of records in each shard of splits, by data set."""
         counts: list[list[int]] = [[] for _ in self.roots]

@@ -105,7 +105,7 @@ def mixed_records(
 
 
 def num_batches(records: int, batch_size: int, *, drop_remainder: bool) -> int:
-    """Return the number of batches of a host's records; without a remainder, all are full.
+    """Return the number of batches of a host's records; `drop_remainder` leaves out a short one.
 
     >>> num_batches(1000, 64, drop_remainder=False), num_batches(1000, 64, drop_remainder=True)
     (16, 15)

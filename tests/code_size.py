@@ -45,7 +45,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3801, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3800, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3578, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2916, ["transforms/sources/**/*.py"]),
     Budget("report", 1115, ["transforms/report/**/*.py"]),
@@ -64,9 +64,9 @@ BUDGETS = (
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 1008, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 22_007, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 33_221, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 22_005, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 33_236, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageFile, PngImagePlugin
 from beam_tfrec.schemas.fields import ImageInfo
 from beam_tfrec.transforms.images.check_images import Check, check_image
 from beam_tfrec.transforms.images.findings import BadImage
+from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder
 from beam_tfrec.transforms.images.png import png_for_decoder
 from tests.small_images import (
     EOI,
@@ -29,6 +30,7 @@ from tests.small_images import (
     frame,
     gif,
     gif_frame,
+    gray_jpeg_with,
     idat,
     ihdr,
     jpeg,
@@ -39,6 +41,13 @@ from tests.small_images import (
 from tests.turned_images import odd_files, saved
 
 PIXELS = zlib.compress(bytes(6))
+
+
+def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
+    jfif, adobe = segment(0xE0, b"JFIF\0"), segment(0xEE, b"Adobe")
+    exif, comment = segment(0xE1, b"Exif\0"), segment(0xFE, b"hello")
+    data = gray_jpeg_with(jfif, exif, b"\xff\xd0\xff", adobe, comment, end=EOI + b"trailing")
+    assert jpeg_for_decoder(data) == gray_jpeg_with(jfif, adobe)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +228,7 @@ FIRST_BLOCK = WHOLE["jpeg"].index(b"\xff\xda") + 14
         ),
         (WHOLE["jpeg"][:FIRST_BLOCK] + EOI, OUT_OF_DATA),
         (WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:], OUT_OF_DATA),
-        (
-            jpeg(end=GRAY_SCAN + EOI),
-            "second scan at byte 149, the first held all components",
-        ),
+        (jpeg(end=GRAY_SCAN + EOI), "second scan at byte 149, the first held all components"),
         (
             png(ihdr(), idat(b"\x09\0\0\0\0\0")),  # filter type 9
             "OSError: unrecognized data stream contents when reading image file",

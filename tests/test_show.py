@@ -149,11 +149,7 @@ def test_a_key_is_searched_in_all_splits(tmp_path: Path) -> None:
         ("a.tfrecord", {"split": "train"}, "key and split must come with a data set, got 'train'"),
         ("none", {}, "none: no such file; give the path of a file"),
         (".", {}, "has no manifest.json; give a finished data set or a file"),
-        (
-            "begun",
-            {},
-            "begun: is not a finished data set: it has no manifest.json; run its",
-        ),
+        ("begun", {}, "begun: is not a finished data set: it has no manifest.json; run its com"),
     ],
 )
 def test_missing_records_and_files_are_named(

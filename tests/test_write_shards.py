@@ -23,6 +23,7 @@ from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parqu
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import source_ids
 from tests.conftest import jpeg_bytes, thorough
+from tests.faulty_sources import grow
 from tests.invariants import check_output, files_of
 from tests.small_images import chunk, ihdr, jpeg, png
 from tests.small_runs import (
@@ -205,10 +206,6 @@ def test_errors_of_the_machine_are_never_rejects(small: SmallSet, error: BaseExc
         build(run)
     assert raised.value is error
     assert small.made() == {}
-
-
-def grow(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"more")
 
 
 @pytest.mark.parametrize("change", [Path.unlink, grow, touch])
