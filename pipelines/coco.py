@@ -24,7 +24,7 @@ from beam_tfrec.schemas.layouts.groups import GroupedLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from beam_tfrec.schemas.samples import panoptic_root
-from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
@@ -99,7 +99,8 @@ class CocoConfig(DataSetConfig):
         files = [(split, tuple(self.annotations[split])) for split in sorted(self.annotations)]
         pieces = root | "Files" >> beam.Create(files)
         read = pieces | "ReadCoco" >> self.samples_step(self.reader())
-        return read._replace(listing=root | "ListBlobs" >> ListBlobs(self.roots, self.access))
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access)
+        return read._replace(listing=listed.pieces, tallies=listed.tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -13,7 +13,7 @@ from beam_tfrec.pipelines.flags import SourceParser, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
 from beam_tfrec.transforms.images.conversion import Color, Encoding
-from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_folder import FOLDER, FolderReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
@@ -54,7 +54,7 @@ class FolderConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""
-        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
         read = listed.pieces | "ReadFolder" >> self.samples_step(FolderReader(self.splitting))
         return read._replace(tallies=listed.tallies)
 

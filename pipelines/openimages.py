@@ -19,7 +19,7 @@ from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources import read_openimages
 from beam_tfrec.transforms.sources.join_files import JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 
@@ -87,7 +87,7 @@ class OpenImagesConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from images joined with rows."""
-        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
         images = listed.pieces | "NameFiles" >> beam.FlatMap(read_openimages.name_by_id)
         tables = spread(root | "Tables" >> beam.Create(self.tables))
         rows = tables | "ReadRows" >> beam.FlatMap(read_openimages.read_rows, self.access)

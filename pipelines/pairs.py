@@ -14,7 +14,7 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles, is_read
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
@@ -56,7 +56,7 @@ class PairsConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
-        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
         named = listed.pieces | "NamePairs" >> beam.FlatMap(
             PairNames(self.low_suffix)
         ).with_output_types(JoinedFiles)

@@ -54,6 +54,8 @@ class SideConfig(DataSetConfig):
     )
 
     images_field: ClassVar[str] = "images"
+    join_by = ""
+    """Field of annotation files that names the image; empty if the two share a name."""
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -69,11 +71,6 @@ class SideConfig(DataSetConfig):
     def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
         """The parser of an annotation file, or of None for an image without one."""
         raise NotImplementedError
-
-    @property
-    def name_field(self) -> str:
-        """Field of annotation files that names the image; empty if the two share a name."""
-        return ""
 
     @property
     def skip_imageless(self) -> Mapping[str, Sequence[str]]:
@@ -94,25 +91,22 @@ class SideConfig(DataSetConfig):
         return {**self.roots, **self.annotation_roots}
 
     @property
-    def patterns(self) -> dict[str, str]:
-        """Globs of annotation files by split; empty for all files of a folder."""
-        return {split: root_and_pattern(uri)[1] for split, uri in self.annotations.items()}
-
-    @property
     def globs(self) -> dict[str, str]:
         """Globs of the sources, by root name."""
-        return {f"{split}/annotations": glob for split, glob in self.patterns.items() if glob}
+        found = ((split, root_and_pattern(uri)[1]) for split, uri in self.annotations.items())
+        return {f"{split}/annotations": glob for split, glob in found if glob}
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
-        names, field = self.side_names, self.name_field
+        names = self.side_names
         listed = root | "ListFiles" >> ListFiles(
             self.listed_roots, self.access, self.in_order, names.reads
         )
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(JoinedFiles)
         texts = read_sidecar.ReadTexts(self.annotation_roots, self.access)
-        if field:  # read files twice, so that the join holds names only
-            name = beam.Map(read_sidecar.name_by_field, field).with_output_types(JoinedFiles)
+        if self.join_by:  # read files twice, so that the join holds names only
+            name = beam.Map(read_sidecar.name_by_field, self.join_by)
+            name = name.with_output_types(JoinedFiles)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
         named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
@@ -121,7 +115,7 @@ class SideConfig(DataSetConfig):
             self.splitting,
             self.read,
             self.allow_unannotated,
-            field,
+            self.join_by,
             self.skip_imageless,
             names.masks,
         )
@@ -153,12 +147,7 @@ class SidecarConfig(SideConfig):
     @property
     def side_names(self) -> read_sidecar.SideNames:
         """The rule that pairs images with JSON files."""
-        return read_sidecar.SideNames(self.patterns, whole=bool(self.join_by))
-
-    @property
-    def name_field(self) -> str:
-        """Field of JSON files that names the image."""
-        return self.join_by
+        return read_sidecar.SideNames(self.globs, whole=bool(self.join_by))
 
     @property
     def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:

@@ -29,7 +29,7 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION
-from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader, first_features
 from beam_tfrec.transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
@@ -246,8 +246,9 @@ class TableConfig(StagingConfig):
         )
         read = pieces | "ReadTable" >> self.samples_step(reader)
         if self.image_column and not self.stores_images:
-            listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
-            read = read._replace(listing=listing)
+            listed = root | "ListFiles" >> ListFiles(self.roots, self.access)
+            tallies = (tallies, listed.tallies) | "Tallies" >> beam.Flatten()
+            read = read._replace(listing=listed.pieces)
         return read._replace(tallies=tallies)
 
     def options(self) -> dict[str, str]:

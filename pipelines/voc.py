@@ -74,7 +74,7 @@ class VocConfig(SideConfig):
             split: NameList(uri, parse_image_set, self.access)
             for split, uri in self.image_sets.items()
         }
-        return SideNames(self.patterns, suffix=".xml", lists=lists, masks=self.masks)
+        return SideNames(self.globs, suffix=".xml", lists=lists, masks=self.masks)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:

@@ -178,8 +178,7 @@ class YoloConfig(SideConfig):
                 labels = self.annotations[split]
                 stems = functools.partial(_stems, images.lists, labels, self.access)
                 lists[split] = NameList(images.lists[0], stems, self.access)
-        globs = dict.fromkeys(self.sources, "")
-        return YoloNames(globs, False, ".txt", lists, self.listed_roots, self.sources)
+        return YoloNames({}, False, ".txt", lists, self.listed_roots, self.sources)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:

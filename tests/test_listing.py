@@ -11,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_tfrec.transforms.sources.list_blobs import ListBlobs
+from beam_tfrec.transforms.sources.list_blobs import ListFiles
 from beam_tfrec.transforms.storage import Entry, open_storage
 from beam_tfrec.transforms.storage.gcs import Bounds, Page, list_pages
 from tests.gcs_stand_in import GcsStandIn, Kind
@@ -82,6 +82,6 @@ def test_each_runner_lists_all_names(runner: str, stand_in: GcsStandIn) -> None:
     names = BUCKETS["many folders"][0][:400]
     stand_in.put_all("b", names)
     with beam.Pipeline(runner=runner) as pipeline:
-        listed = pipeline | ListBlobs({"train": "gs://b"})
-        found = listed | beam.Map(lambda file: file.entry.name)
+        listed = pipeline | ListFiles({"train": "gs://b"})
+        found = listed.pieces | beam.Map(lambda file: file.entry.name)
         assert_that(found, equal_to(names))

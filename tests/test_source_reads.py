@@ -32,10 +32,10 @@ JSON = "train/annotations"
     ],
 )
 def test_images_and_their_json_files_are_read(listed: ListedFile, glob: str, is_read: bool) -> None:
-    assert SideNames({"train": glob}).reads(listed) is is_read
+    assert SideNames({"train/annotations": glob} if glob else {}).reads(listed) is is_read
 
 
 def test_a_folder_that_cannot_be_listed_counts_as_an_annotation_file() -> None:
     folder = file("\\xff", kind="directory whose name is no UTF-8", root=JSON)
-    (named,) = SideNames({"train": "a/*.json"})(folder)
+    (named,) = SideNames({"train/annotations": "a/*.json"})(folder)
     assert (named.name, named.second) == ("\\xff", (folder,))

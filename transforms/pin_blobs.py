@@ -18,7 +18,6 @@ from beam_tfrec.transforms.sources.list_blobs import (
     TallyOutput,
     add_pin_tallies,
     first_name,
-    listing_digest,
     pin_sample,
 )
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
@@ -100,7 +99,7 @@ class PinBlobs(beam.PTransform):
     use one blob. A sample is rejected at its first blob that cannot be read.
 
     Attributes:
-        listing: output of `ListBlobs`.
+        listing: output of `ListFiles`.
         more_tallies: counts of samples pinned or skipped before; None without such samples.
         panoptic: whether samples may have a panoptic image.
         spool: file of the batches during the group-by; None if steps run in other processes.
@@ -178,18 +177,16 @@ def _pin(
         yield from samples
         return
     names = [sample.blobs[index].name for sample in samples]
-    read: list[Entry] = []
     for sample, name in zip(samples, names, strict=True):
         pinned = pin_sample(sample, entries.get(name), index)
         if isinstance(pinned, Rejected):
             yield RejectedOutput("rejected", pinned)
         else:
-            read.append(entries[name])
             yield pinned
-    yield TallyOutput("tallies", (root, _tally(names, entries.values(), read)))
+    yield TallyOutput("tallies", (root, _tally(names, entries.values())))
 
 
-def _tally(names: Sequence[str], entries: Iterable[Entry], read: Sequence[Entry]) -> PinTally:
+def _tally(names: Sequence[str], entries: Iterable[Entry]) -> PinTally:
     listed = {entry.name for entry in entries}
     missing = [name for name in names if name not in listed]
     unreferenced = {entry.name for entry in entries if entry.kind == "file"}.difference(names)
@@ -197,9 +194,6 @@ def _tally(names: Sequence[str], entries: Iterable[Entry], read: Sequence[Entry]
         named=len(names),
         missing=len(missing),
         unreferenced=len(unreferenced),
-        listing=f"{listing_digest(entries):x}",
         first_missing=first_name(missing),
         first_unreferenced=first_name(unreferenced),
-        read_files=len(read),
-        read_bytes=sum(entry.size_bytes for entry in read),
     )

@@ -277,10 +277,9 @@ def forecast_reads(
         for root, (count, size) in outline.reads.items():
             files[root] += count
             sizes[root] += size
-    # A listing counts each file once, with JSON files. Samples count only their own files.
     for root, tally in gathered.tallies:
-        listed = (tally.read_files, tally.read_bytes)
-        files[root], sizes[root] = max(listed, (files[root], sizes[root]))
+        if root not in files:  # it holds files without images, such as JSON files
+            files[root], sizes[root] = tally.read_files, tally.read_bytes
     tried = (sample for outline in gathered.outlines for sample in outline.tried)
     sampled = {join_uri(roots[blob.root], blob.name) for s in tried for blob in s.blobs}
     # A file of many samples, such as an array, is counted with its samples.

@@ -1,7 +1,7 @@
 """List source roots, and pin the blobs of samples to listed files.
 
-`ListBlobs` lists roots whose files are named by samples; `PinBlobs` joins and digests them.
-`ListFiles` lists files that are the source themselves, and digests them.
+`ListFiles` lists roots and digests the listings. Their files are the source themselves, or samples
+name them; then `PinBlobs` joins both.
 
 A *pin* identifies a version of a file: its modification time, or its generation in a bucket.
 """
@@ -47,7 +47,7 @@ class PinTally(msgspec.Struct, frozen=True):
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
         first_unreferenced: smallest name of an unreferenced file.
-        read_files: number of files that are read: for samples, or by the source's reader.
+        read_files: number of files that the source's reader reads.
         read_bytes: size of the files that are read.
     """
 
@@ -172,12 +172,6 @@ def is_folder(entry: Entry) -> bool:
     return entry.kind.startswith("directory")
 
 
-def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is read as an image, by its name, kind and size."""
-    code, _ = listing_fault(file.entry)
-    return not (code or why_skipped(file.entry.name))
-
-
 def why_skipped(name: str) -> str:
     """Return why a file is not an image by its name, or an empty text if it is one.
 
@@ -206,31 +200,8 @@ def listing_fault(entry: Entry | None) -> tuple[str, str]:
     return "", ""
 
 
-def _list_root(named: tuple[str, str], access: Access) -> Iterator[ListedFile]:
-    root, uri = named
-    return _every_entry(root, open_storage(uri, access).list())
-
-
 def _every_entry(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
     return (ListedFile(root, entry) for entry in entries)
-
-
-@dataclass(eq=False)
-class ListBlobs(beam.PTransform):
-    """Pipeline root -> all entries of the source roots, in any order.
-
-    Attributes:
-        roots: URIs by root name, such as `{"train": "gs://b/train2017"}`.
-        access: credentials and limits for stores.
-    """
-
-    roots: Mapping[str, str]
-    access: Access = DEFAULT_ACCESS
-
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[ListedFile]:
-        """List each root on one worker."""
-        roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
-        return roots | "List" >> beam.FlatMap(_list_root, self.access)
 
 
 @dataclass(eq=False)
@@ -244,8 +215,8 @@ class ListFiles(beam.PTransform):
         roots: URIs by root name.
         access: credentials and limits for stores.
         numbered: whether to set positions. For this, one worker sorts each root in memory.
-        is_read: function that returns whether the reader reads a file, for `--plan`'s counts; a
-            named function or method.
+        is_read: function that returns whether the reader reads a file, for `--plan`'s counts of
+            roots without blobs; a named function or method.
         plan: function of a root's name and its listing that returns the files, each with its
             `entry`; a named function or a partial one. It must take all entries, since they are
             digested as they pass. By default, it returns every entry as a `ListedFile`.

@@ -18,22 +18,24 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.fields import STORED_FRACTIONS, AttributedFields, ObjectFields
+from beam_tfrec.schemas.fields import (
+    STORED_FRACTIONS,
+    AttributedFields,
+    BadAnnotation,
+    ObjectFields,
+)
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.samples import Blob, Sample, is_id_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, Row
-from beam_tfrec.transforms.sources.list_blobs import (
-    ListedFile,
-    is_folder,
-    pin_all,
-    why_skipped,
-)
+from beam_tfrec.transforms.sources.list_blobs import ListedFile, is_folder, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, require_columns
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
+STAGE = "read_openimages"
 BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
 """Kinds of tables."""
 
@@ -212,8 +214,8 @@ class OpenImagesReader:
         objects: list[ObjectFields] = []
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
-        ids: list[int | str] = []
-        image_id, name, seen = joined.name, image.entry.name, set[tuple[str, ...]]()
+        ids, bad = list[int | str](), list[BadAnnotation]()
+        image_id, seen = joined.name, set[tuple[str, ...]]()
         found = {BOXES, "instance_masks"} if self.has_masks else {BOXES}
         orientation = 0
         for row in by_kind[ROTATION]:
@@ -221,7 +223,7 @@ class OpenImagesReader:
             turn = _ORIENTATIONS.get(cell.removesuffix(".0"))
             if turn is None or orientation not in (0, turn):
                 detail = f"Rotation is {cell!r}, not 0, 90, 180 or 270, or unlike an earlier row"
-                yield _rejected("E-ANN-ROW", detail, image_id, name, _id_of(row))
+                bad.append(BadAnnotation(_id_of(row), "E-ANN-ROW", detail))
             else:
                 orientation = turn
         for row in (*by_kind[BOXES], *by_kind[LABELS]):
@@ -231,7 +233,7 @@ class OpenImagesReader:
                 opened = "E-ANN-TWICE", "an earlier row of the image is equal"
             seen.add((kind, *cells))
             if isinstance(opened, tuple):
-                yield _rejected(*opened, image_id, name, _id_of(row))
+                bad.append(BadAnnotation(_id_of(row), *opened))
                 continue
             ids.append(_id_of(row))
             if isinstance(opened, float):
@@ -245,17 +247,18 @@ class OpenImagesReader:
         files = [image]
         for row, match in match_masks(by_kind[MASKS], objects, masks):
             if isinstance(match, tuple):
-                yield _rejected(*match, image_id, name, _id_of(row))
+                bad.append(BadAnnotation(_id_of(row), *match))
             else:
                 attributes[match] = attributes[match] | {"mask": len(files)}
                 files.append(masks[posixpath.basename(row[2][-1])])
         fields = AttributedFields(*STORED_FRACTIONS, objects, image_id=image_id)
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
         blobs = [Blob(file.root, file.entry.name) for file in files]
-        blobs[0] = Blob(image.root, name, orientation=orientation)
-        sample = Sample("", image_id, image.position, tuple(blobs), pack(fields), tuple(ids))
-        yield pin_all(sample, [file.entry for file in files])
-        yield SplitSource("", found=sorted(found))
+        blobs[0] = msgspec.structs.replace(blobs[0], orientation=orientation)
+        note = SplitSource("", found=sorted(found))
+        side = SideSample(note, pack(fields), b"", tuple(ids), bad)
+        at = Sample("", image_id, image.position, tuple(blobs), b"")
+        yield from side.items(at, STAGE, [file.entry for file in files])
 
     def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Fault:
         """Return the object of a row of boxes, the confidence of a label, or the row's fault."""
@@ -297,7 +300,7 @@ def _flags_of(*cells: str) -> tuple[dict[str, int | str], frozenset[str]]:
 def _rejected(code: str, detail: str, key: str, name: str, *ids: int | str) -> Rejected:
     """Return a reject without its split."""
     facts = {"code": code, "detail": detail, "key": key, "file_name": name}
-    return Rejected(stage="read_openimages", split="", annotation_ids=ids, **facts)
+    return Rejected(stage=STAGE, split="", annotation_ids=ids, **facts)
 
 
 def _id_of(row: Row) -> int | str:

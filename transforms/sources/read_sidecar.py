@@ -287,7 +287,7 @@ class SideNames:
     and roots of masks have names of `mask_root`.
 
     Attributes:
-        globs: globs of annotation files' names, by source; empty for all names with the suffix.
+        globs: globs of annotation files' names, by root; none for all names with the suffix.
         whole: whether to keep images' extensions, since a field has them.
         suffix: extension of annotation files, in lower case; names may have it in any case.
         lists: lists of the images to read, by source; none for all images.
@@ -312,7 +312,7 @@ class SideNames:
             if is_listed and name.endswith(".png") and not why_skipped(name):
                 yield JoinedFiles(source, stem, masks=(file,))
         elif kind:
-            glob = self.globs[source]
+            glob = self.globs.get(file.root)
             is_meant = matches(name, glob) if glob else name.lower().endswith(self.suffix)
             if is_listed and (is_meant or is_folder(file.entry)) and why_skipped(name) != HIDDEN:
                 yield JoinedFiles(source, stem, second=(file,))
