@@ -14,7 +14,6 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, publish_plan
-from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.storage import open_storage, read_uri
 
@@ -137,7 +136,7 @@ def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan)
     )
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
-    refuse_empty(gathered.sources, plan, planned, config)
+    publish_plan.refuse_empty(gathered.sources, plan, planned, config)
     return found
 
 

@@ -268,6 +268,15 @@ def utf_16(old: Path, keys: Path) -> Iterator[object]:
     yield from ("--records", old, "--keys", keys)
 
 
+def no_key(old: Path, keys: Path) -> Iterator[object]:
+    keys.write_text("other")
+    yield from ("--records", old, "--keys", keys)
+
+
+def no_class(old: Path, folder: Path) -> Iterator[object]:
+    yield from ("--records", shards_alone(old, folder), "--classes", "unicorn")
+
+
 def mixed(folder: Path, other: bytes) -> Iterator[object]:
     folder.mkdir()
     write_records(folder / "a.tfrecord", [row(1, "a"), other])
@@ -288,6 +297,14 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
     "no class": (
         lambda old, _: ("--records", old, "--classes", "unicorn"),
         "has no class 'unicorn'; it has",
+    ),
+    "no class in files": (
+        lambda old, new: [*no_class(old, new)],
+        "no record with features is left; check sources, --keys and --classes",
+    ),
+    "no key": (
+        lambda old, new: [*no_key(old, new)],
+        "E-SET-EMPTY split train: none of 7 records is left; correct, exclude or skip fewer",
     ),
     "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
     "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),

@@ -18,7 +18,7 @@ import msgspec
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME, croissant_json
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, data_card
 from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
-from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, printable, reject_order
 from beam_tfrec.schemas.labels import count_licenses
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import (
@@ -37,12 +37,16 @@ from beam_tfrec.schemas.manifest import (
     to_json_lines,
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, receipt_name
-from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.build_shard import read_index
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
+from beam_tfrec.transforms.publish_plan import (
+    check_budget_aloud,
+    first_difference,
+    other_plan,
+    refuse_empty,
+)
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, add_counts, uri_identity
 from beam_tfrec.transforms.storage import Storage, open_storage
@@ -178,37 +182,6 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
         for split, summary in manifest.splits.items()
     }
     return msgspec.structs.replace(manifest, splits=splits)
-
-
-def refuse_empty(
-    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
-) -> None:
-    """Refuse a split that has images but no samples left.
-
-    The split may be empty if earlier data sets hold some of its samples. An optional split may be
-    empty if another split has samples, and a size bucket if another bucket of its split has some.
-
-    Args:
-        sources: counts of the sources, one `SplitSource` per split.
-        plan: plan of the run.
-        samples: number of samples by split.
-        job: configuration of the run.
-
-    Raises:
-        RuntimeError: `E-SET-EMPTY`.
-    """
-    planned = {split for split, facts in plan.splits.items() if facts.samples}
-    optional = set(job.optional_splits) - planned if planned else set()
-    filled = {split_without_bucket(split) for split, count in samples.items() if count}
-    if "buckets" in plan.options:
-        optional |= {split for split in samples if split_without_bucket(split) in filled}
-    for source in sources:
-        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
-        if not source.is_empty and not samples[source.split] and not may_be_empty:
-            listed = counted(source.images or source.listed, job.layout.sample_noun)
-            remedy = "correct, exclude or skip fewer, or give --allow_empty"
-            what = f"none of {listed} is left"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
 def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ from beam_tfrec.schemas.manifest import (
     to_json,
 )
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.splits import USUAL_SPLITS
+from beam_tfrec.schemas.splits import USUAL_SPLITS, split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.earlier import check_turn
@@ -266,6 +266,37 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
+def refuse_empty(
+    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+) -> None:
+    """Refuse a split that has images but no samples left.
+
+    The split may be empty if earlier data sets hold some of its samples. An optional split may be
+    empty if another split has samples, and a size bucket if another bucket of its split has some.
+
+    Args:
+        sources: counts of the sources, one `SplitSource` per split.
+        plan: plan of the run.
+        samples: number of samples by split.
+        job: configuration of the run.
+
+    Raises:
+        RuntimeError: `E-SET-EMPTY`.
+    """
+    planned = {split for split, facts in plan.splits.items() if facts.samples}
+    optional = set(job.optional_splits) - planned if planned else set()
+    filled = {split_without_bucket(split) for split, count in samples.items() if count}
+    if "buckets" in plan.options:
+        optional |= {split for split in samples if split_without_bucket(split) in filled}
+    for source in sources:
+        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
+        if not source.is_empty and not samples[source.split] and not may_be_empty:
+            listed = counted(source.images or source.listed, job.layout.sample_noun)
+            remedy = "correct, exclude or skip fewer, or give --allow_empty"
+            what = f"none of {listed} is left"
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
+
+
 def _numbered(
     sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
 ) -> list[Label]:
@@ -399,6 +430,7 @@ def _publish(
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, sources, rejected, job, label_file)
     warn_of_sources(sources, job)
+    refuse_empty(sources, plan, {of: split.samples for of, split in plan.splits.items()}, job)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
