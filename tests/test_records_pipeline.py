@@ -294,6 +294,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
         lambda old, _: ("--records", f"val={old}"),
         "is a data set without a split val; give one of train as SPLIT=",
     ),
+    "one split to divide": (
+        lambda old, _: ("--records", f"val={old}", "--split_by", "hash", "--splits", "a=1,b=1"),
+        "split_by divides all splits of a data set, got val; give it without SPLIT=",
+    ),
     "no class": (
         lambda old, _: ("--records", old, "--classes", "unicorn"),
         "has no class 'unicorn'; it has",
