@@ -37,16 +37,10 @@ from beam_tfrec.schemas.manifest import (
     to_json_lines,
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, receipt_name
-from beam_tfrec.transforms import output_files
+from beam_tfrec.transforms import output_files, publish_plan
 from beam_tfrec.transforms.build_shard import read_index
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.publish_plan import (
-    check_budget_aloud,
-    first_difference,
-    other_plan,
-    refuse_empty,
-)
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, add_counts, uri_identity
 from beam_tfrec.transforms.storage import Storage, open_storage
@@ -99,9 +93,9 @@ def commit(
         manifest = count_classes(manifest, output)
     rejected_lines = to_json_lines(rejects)
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
-    check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
+    publish_plan.check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
-    refuse_empty(sources, plan, records, job)
+    publish_plan.refuse_empty(sources, plan, records, job)
     texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
     contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:
@@ -217,7 +211,8 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     if manifest is None:
         return None
     if manifest.plan.options != options:
-        raise other_plan(output, first_difference(manifest.plan, {"options": options}))
+        change = publish_plan.first_difference(manifest.plan, {"options": options})
+        raise publish_plan.other_plan(output, change)
     if job.trust_manifest:
         return manifest
     identity = functools.cache(lambda uris: uri_identity(uris, job.exclude, job.access))
