@@ -256,13 +256,10 @@ def unfinished(folder: Path) -> Flags:
     return "--records", folder
 
 
-def with_index(old: Path, folder: Path, rows: int) -> Flags:
+def with_half_an_index(old: Path, folder: Path) -> Flags:
     shutil.copytree(old, folder)
     index = min(folder.glob("index/*.parquet"))
-    kept = index_from_parquet(index.read_bytes())[:rows]
-    index.unlink()
-    if kept:
-        index.write_bytes(index_to_parquet(kept))
+    index.write_bytes(index_to_parquet(index_from_parquet(index.read_bytes())[:2]))
     return "--records", folder
 
 
@@ -304,8 +301,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
         "E-SET-EMPTY split train: none of 7 records is left; correct, exclude or skip fewer",
     ),
     "unfinished": (lambda _, new: unfinished(new), "is not a finished data set"),
-    "half an index": (lambda old, new: with_index(old, new, 2), "do not fill the shard's"),
-    "no index": (lambda old, new: with_index(old, new, 0), "parquet: is missing; restore"),
+    "half an index": (lambda old, new: with_half_an_index(old, new), "do not fill the shard's"),
     "keys": (lambda old, new: with_keys(old, new, b"\xff"), "invalid start byte; save it as UTF-8"),
     "kinds": (
         lambda _, new: mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])})),
