@@ -25,11 +25,11 @@ _ROW_BYTES = 46  # of both indexes: key and numbers
 _SOURCE_BYTES = 130  # more for each source: name, pin and hash
 _MAX_HOSTS = 12  # numbers to print
 _STATES = {
-    "free": "nothing of a data set is there",
-    "ours": "begun by the same plan, the run goes on",
-    "complete": "complete already, the run would end at once",
-    "overwritten": "the data set there is deleted first (--overwrite)",
-    "refused": "refused, see the last line",
+    publish_plan.FREE: "nothing of a data set is there",
+    publish_plan.OURS: "begun by the same plan, the run goes on",
+    publish_plan.COMPLETE: "complete already, the run would end at once",
+    publish_plan.OVERWRITTEN: "the data set there is deleted first (--overwrite)",
+    publish_plan.REFUSED: "refused, see the last line",
 }
 
 
@@ -136,7 +136,7 @@ def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan)
     )
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
-    publish_plan.refuse_empty(gathered.sources, plan, planned, config)
+    publish_plan.refuse_none_left(gathered.sources, plan, planned, config)
     return found
 
 
@@ -164,7 +164,7 @@ def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
         noun: word for a sample, such as `image`.
     """
     state = _STATES[plan.state]
-    if plan.state == "ours":
+    if plan.state == publish_plan.OURS:
         shards = sum(len(split.shards) for split in plan.splits.values())
         state += f": {plan.shards_there} of {counted(shards, 'shard')} are there"
     yield f"plan of {printable(plan.output)}: {state}"

@@ -95,7 +95,7 @@ def commit(
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
     publish_plan.check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
-    publish_plan.refuse_empty(sources, plan, records, job)
+    publish_plan.refuse_none_left(sources, plan, records, job)
     texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
     contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:

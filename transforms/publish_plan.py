@@ -57,7 +57,6 @@ _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
 _BUDGET_FIELDS = {"--max_rejected": "budget", "--max_dropped": "drop_budget"}
 
-
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
 """States of an output before a run: see `RunPlan.state`."""
 
@@ -86,7 +85,7 @@ def make_job_plan(
     known = {name for source in sources for name in source.found}
     known |= {*job.layout.found_of(columns, sum(source.rows for source in sources))}
     found = sorted(known)
-    _refuse_without_samples(sources, job)
+    _refuse_empty_sources(sources, job)
     check_budget_aloud(rejected, sources, job)
     _check_found(found, job)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(sources, job, label_file)
@@ -246,7 +245,7 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> None:
+def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
     if all(source.is_empty and source.split in job.optional_splits for source in sources):
@@ -266,10 +265,10 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
-def refuse_empty(
+def refuse_none_left(
     sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
 ) -> None:
-    """Refuse a split that has images but no samples left.
+    """Refuse a split whose sources have samples, of which none is left.
 
     The split may be empty if earlier data sets hold some of its samples. An optional split may be
     empty if another split has samples, and a size bucket if another bucket of its split has some.
@@ -430,7 +429,9 @@ def _publish(
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, sources, rejected, job, label_file)
     warn_of_sources(sources, job)
-    refuse_empty(sources, plan, {of: split.samples for of, split in plan.splits.items()}, job)
+    if not rejected:  # otherwise `commit` refuses, after it has listed the rejects
+        samples_of = {split: planned.samples for split, planned in plan.splits.items()}
+        refuse_none_left(sources, plan, samples_of, job)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
