@@ -15,7 +15,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, publish_plan
 from beam_tfrec.transforms.earlier import check_turn
-from beam_tfrec.transforms.storage import open_storage, read_uri
+from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
 _OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
@@ -66,9 +66,8 @@ def plan_run(
     Raises:
         RuntimeError: the fault that would end the run before it has a plan.
     """
-    label_file = read_uri(config.label_file, config.access) if config.label_file else None
     # Without rejects, since their budgets are checked below.
-    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config, label_file)
+    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config)
     state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
         publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)

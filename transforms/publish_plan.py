@@ -66,20 +66,18 @@ def make_job_plan(
     sources: Sequence[SplitSource],
     rejected: Sequence[Rejected],
     job: DataSetJob,
-    label_file: bytes | None = None,
 ) -> JobPlan:
-    """Check samples and rejects, and return the plan of a run.
+    """Check samples and rejects, and return the plan of a run; read its label file.
 
     Args:
         table: numbers of samples and shards.
         sources: counts of the sources, one `SplitSource` per split.
         rejected: rejects of all steps before the shards.
         job: configuration of the run.
-        label_file: content of `job.label_file`; None without such a file.
 
     Raises:
-        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` if the sources lack
-            features that the layout needs.
+        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, a storage fault, or `E-ARG` if the
+            sources lack features that the layout needs.
     """
     columns = [column for source in sources for column in source.columns]
     known = {name for source in sources for name in source.found}
@@ -88,7 +86,7 @@ def make_job_plan(
     _refuse_empty_sources(sources, job)
     check_budget_aloud(rejected, sources, job)
     _check_found(found, job)  # after the rejects, which say more if every row is rejected
-    numbered = _numbered(sources, job, label_file)
+    numbered = _numbered(sources, job)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
         format_version=NEWEST_VERSION if job.array_record_options else FORMAT_VERSION,
@@ -296,16 +294,15 @@ def refuse_none_left(
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
-def _numbered(
-    sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
-) -> list[Label]:
+def _numbered(sources: Sequence[SplitSource], job: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
     if job.layout.copies_records:
         return merge_labels(sources)
     first_id = job.layout.first_label_id
     names = {name for source in sources for name in source.class_names}
-    if label_file is not None:
-        labels = read_label_file(label_file, 1 if first_id is None else first_id, job.label_file)
+    if job.label_file:
+        data = read_uri(job.label_file, job.access)
+        labels = read_label_file(data, 1 if first_id is None else first_id, job.label_file)
         refuse_unlisted(labels, names, job.label_file)
         return labels
     numbered = merge_labels(sources)
@@ -426,8 +423,7 @@ class PublishPlan(beam.PTransform):
 def _publish(
     table: ShardTable, sources: list[SplitSource], rejected: list[Rejected], job: DataSetJob
 ) -> JobPlan:
-    label_file = read_uri(job.label_file, job.access) if job.label_file else None
-    plan = make_job_plan(table, sources, rejected, job, label_file)
+    plan = make_job_plan(table, sources, rejected, job)
     warn_of_sources(sources, job)
     if not rejected:  # otherwise `commit` refuses, after it has listed the rejects
         samples_of = {split: planned.samples for split, planned in plan.splits.items()}
