@@ -333,7 +333,11 @@ def _canonical(uri: str) -> str:
 
 
 def join_uri(root: str, name: str) -> str:
-    """Return the path or URI of a name below a root, for messages."""
+    """Return the path or URI of a name below a root.
+
+    >>> join_uri("gs://b/coco", "a.json"), join_uri("/", "a.json")
+    ('gs://b/coco/a.json', '/a.json')
+    """
     return f"{root.rstrip('/')}/{name}"
 
 
