@@ -288,8 +288,8 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help", ""):
         lines = [f"  {name:10} {does}" for name, does in names.items()]
         more = "Flags of a command: beam-tfrec COMMAND --help"
-        stream = sys.stdout if command else sys.stderr
-        print(f"usage: {usage}", "", *lines, "", more, sep="\n", file=stream)
+        for line in (f"usage: {usage}", "", *lines, "", more):
+            say(line, sys.stdout if command else sys.stderr)
         sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
         print(f"beam-tfrec {__version__}")

@@ -236,7 +236,7 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     """
     roots, files = find_paths(config.paths, config.access, report)
     if config.sources and len(roots) != 1:
-        what = f"sources must come with one data set, got {len(roots)}: verify one at a time"
+        what = f"sources must come with one complete data set, got {len(roots)}: verify one at a time"
         raise ValueError(what)
     for split, uris in config.sources.items():
         manifest = find_manifest(roots[0], config.access, Report())
