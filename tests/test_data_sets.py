@@ -121,9 +121,13 @@ def test_relative_paths_survive_a_change_of_directory(
     assert len(list(records)) == len(list(dataset)) == 2
 
 
-def test_an_output_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    """Shards alone are not a data set: the run has not finished."""
+def test_an_output_without_a_manifest_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards alone are not a data set. An empty path, as of an unset variable, is none either."""
     root = write(tmp_path / "out")
+    monkeypatch.chdir(root)
+    assert refusal("") == "data_sets must be paths or URIs, got '': give text"
     (tmp_path / "out/manifest.json").unlink()
     with pytest.raises(RuntimeError, match="is not a finished data set: it has no manifest"):
         find_data_sets(root)
