@@ -8,7 +8,6 @@ folders of the same name have equal reports.
 
 import functools
 import os
-import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,9 +150,8 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     sums, notes = _add_up(storage, manifest)
     pictures = _pictures(storage, manifest, sums, most)
     rejects, wrong = _first_rejects(storage)
-    folder = root if "://" in root else os.path.abspath(root)  # of `.` too
     return Report(
-        title=posixpath.basename(folder.rstrip("/")) or root,
+        title=os.path.basename(os.path.abspath(root)) or root,  # also of `.` and of URIs
         layout=manifest.layout,
         splits=[sums[name].report for name in sorted(sums)],
         class_names={label.id: label.text or label.name for label in manifest.plan.labels},
