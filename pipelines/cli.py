@@ -292,7 +292,7 @@ def run_command(argv: Sequence[str]) -> None:
             say(line, sys.stdout if command else sys.stderr)
         sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
-        print(f"beam-tfrec {__version__}")
+        say(f"beam-tfrec {__version__}")
         return
     if command not in names:
         others = f"give one of {', '.join(names)}; see --help"
