@@ -93,7 +93,7 @@ def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> No
         (("{shard}",), "add --output report.html"),
         (("{out}", "{shard}", "--output", "{page}"), "one data set or of files, got 2"),
         (("{out}", "{out}", "--output", "{page}"), "one data set or of files, got 2"),
-        (("{out}/none",), "none: no such file; give the path"),
+        (("{out}/none",), "none: no such file; give a finished"),
         (("{out}/none.tfrecord", "--output", "{page}"), "no such file"),
     ],
 )

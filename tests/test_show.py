@@ -147,7 +147,7 @@ def test_a_key_is_searched_in_all_splits(tmp_path: Path) -> None:
         ("a.tfrecord", {"record": 0}, "a.tfrecord: has no record 0; give another"),
         ("a.tfrecord", {"key": "1"}, "key and split must come with a data set, got '1'"),
         ("a.tfrecord", {"split": "train"}, "key and split must come with a data set, got 'train'"),
-        ("none", {}, "none: no such file; give the path of a file"),
+        ("none", {}, "none: no such file; give a finished data set or a file"),
         (".", {}, "has no manifest.json; give a finished data set or a file"),
         ("begun", {}, "begun: is not a finished data set: it has no manifest.json; run its com"),
     ],
