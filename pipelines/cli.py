@@ -384,7 +384,7 @@ def _how_far() -> str:
     if JOB_ELSEWHERE.page:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
-        return "before the first shard; run again to resume"
+        return "run again"  # verify and report have nothing to resume
     done = f"{PROGRESS.counts.shards_done} of {PROGRESS.shards_planned} shards done"
     return f"{done}; run again to resume"
 
