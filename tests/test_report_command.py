@@ -37,10 +37,6 @@ def test_a_report_is_written_and_replaced(out: Path) -> None:
     assert after == before
     assert run(out).code == 0
     assert (out / "report.html").read_bytes() == page
-    (index,) = (out / "index").glob("*.parquet")
-    index.unlink()
-    assert run(out).out.endswith("(4 records, 0 pictures, 1 note)\n")
-    assert b".parquet is missing" in (out / "report.html").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["mine", "edited"])
