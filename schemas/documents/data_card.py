@@ -30,12 +30,8 @@ _SOURCES = {  # by an option that no other source has
     "join_by": "images with a JSON file beside each",
     "key_column": "rows of tables",
     "low_suffix": "pairs of images",
-}
-_SOURCES_BY_LAYOUT = {
-    "arrays": "arrays in `.npy` and `.npz` files",
-    **dict.fromkeys(
-        ("classification", "imagenet", "tutorial", "tensor"), "images in folders of classes"
-    ),
+    "encoding": "arrays in `.npy` and `.npz` files",
+    "voc_offset": "Pascal VOC's XML files and their images",
 }
 _PARSED_AS = {  # dtype, and the default of a missing optional value
     Kind.BYTES: ("tf.string", 'b""'),
@@ -86,9 +82,9 @@ def data_card(manifest: Manifest) -> str:
 
 
 def source_kind(manifest: Manifest) -> str:
-    """Return the kind of sources of a data set, in words."""
-    kinds = [text for option, text in _SOURCES.items() if option in manifest.plan.options]
-    return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
+    """Return the kind of sources of a data set, in words; empty if its options do not say."""
+    kinds = (text for option, text in _SOURCES.items() if option in manifest.plan.options)
+    return next(kinds, "")
 
 
 def escaped(text: str) -> str:

@@ -305,7 +305,7 @@ def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], 
 
 def _sources(manifest: Manifest) -> Iterator[str]:
     """Yield a line on the kind of sources, and lines on the sources of each split."""
-    yield source_kind(manifest)
+    yield from filter(None, [source_kind(manifest)])
     for name, split in sorted(manifest.splits.items()):
         images = "" if split.images is None else f" of {counted(split.images, 'image')}"
         yield f"{name}: {counted(split.listed, 'sample')}{images}"
