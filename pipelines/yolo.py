@@ -194,10 +194,14 @@ class YoloConfig(SideConfig):
             RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
         """
         for split, images in self.sources.items():
-            if is_local(images.root) and not (self.trust_manifest or os.path.isdir(images.root)):
-                what = f"{split} leads to {images.root}, which is not there"
-                remedy = f"correct {split} or path in it, or give --folder in place of path"
-                raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
+            remedies = {
+                self.annotations[split]: f"make it, or leave {split} out with --splits",
+                images.root: f"correct {split} or path in it, or give --folder in place of path",
+            }
+            for folder, remedy in remedies.items():
+                if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
+                    what = f"{split} leads to {folder}, which is no folder"
+                    raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
         return super().completed()
 
     def samples_step(self, reader: Callable) -> ReadSamples:
