@@ -120,7 +120,7 @@ class YoloNames(SideNames):
         labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
         is_read = not images.lists and self._is_of_globs(file)
         if not is_read and not label_path(image).startswith(f"{labels}/"):
-            return image  # no list has it, since names in lists are relative
+            return image  # A whole path equals no name of a list, so the image is left out.
         return _stem(image, labels)
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:

@@ -49,8 +49,7 @@ def read_data_file(data: bytes) -> DataFile:
     try:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        found = " ".join(str(error).split())
-        raise ValueError(f"data must be YAML, got {found}: correct it") from None
+        raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}: fix it") from None
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
     splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
