@@ -168,7 +168,7 @@ def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
         state += f": {plan.shards_there} of {counted(shards, 'shard')} are there"
     yield f"plan of {printable(plan.output)}: {state}"
     for name, split in plan.splits.items():
-        yield from _split_lines(name, split, noun if split.images is None else "object")
+        yield from _split_lines(name, split, noun)
     if plan.sampled.records:
         records = counted(plan.sampled.records, "record")
         yield f"  sizes: from {records} of images that were read and converted"

@@ -326,7 +326,7 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
     has_buckets = "buckets" in manifest.plan.options  # then all images of a split may have left it
     for name, split in manifest.splits.items():
         if split.listed or split.annotations.listed or not has_buckets:
-            yield from _split_lines(name, split, noun if split.images is None else "object")
+            yield from _split_lines(name, split, noun)
     if classes := [printable(label.name) for label in manifest.plan.labels]:
         more = ", ..." if len(classes) > _SHOWN_CLASSES else ""
         yield f"  classes ({len(classes)}): {', '.join(classes[:_SHOWN_CLASSES])}{more}"
@@ -365,12 +365,11 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         "annotations left out": {
             "lost with images": fate.lost,
             "in earlier data sets": fate.earlier,
-            "repeated ids": split.repeated_annotation_ids,
             **fate.skipped,
         },
         f"annotations dropped, see {REJECTED_NAME}": fate.dropped,
         "repaired": split.repairs,
-        "unusual": split.traits,
+        "unusual": {"repeated_annotation_ids": split.repeated_annotation_ids, **split.traits},
     }
     for what, counts in rows.items():
         if terms := [f"{count} {reason}" for reason, count in counts.items() if count]:

@@ -120,7 +120,7 @@ class YoloNames(SideNames):
         labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
         is_read = not images.lists and self._is_of_globs(file)
         if not is_read and not label_path(image).startswith(f"{labels}/"):
-            return image  # no list has it, since names in lists are relative
+            return image  # A whole path equals no name of a list, so the image is left out.
         return _stem(image, labels)
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
@@ -194,10 +194,14 @@ class YoloConfig(SideConfig):
             RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
         """
         for split, images in self.sources.items():
-            if is_local(images.root) and not (self.trust_manifest or os.path.isdir(images.root)):
-                what = f"{split} leads to {images.root}, which is not there"
-                remedy = f"correct {split} or path in it, or give --folder in place of path"
-                raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
+            remedies = {
+                self.annotations[split]: f"make it, or leave {split} out with --splits",
+                images.root: f"correct {split} or path in it, or give --folder in place of path",
+            }
+            for folder, remedy in remedies.items():
+                if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
+                    what = f"{split} leads to {folder}, which is no folder"
+                    raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
         return super().completed()
 
     def samples_step(self, reader: Callable) -> ReadSamples:

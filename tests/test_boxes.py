@@ -56,12 +56,6 @@ def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
     assert place_box(bbox_xywh_px, 100, 50) == placed
 
 
-def test_place_box_turns_the_clipped_box() -> None:
-    """Upright, the box covers the left half of the top quarter, and exceeds the left edge."""
-    placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation=6)
-    assert placed == PlacedBox(0.0, 0.5, 0.25, 1.0, clipped=True)
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> None:
     stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # each pixel has its own value
@@ -117,8 +111,3 @@ def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: i
     assert turn_size((width, height), orientation) == turned.shape[1::-1]
     back = turn_array(turned, inverse_orientation(orientation))
     np.testing.assert_array_equal(back, pixels)
-
-
-def test_place_points_does_not_clip() -> None:
-    assert place_points([0.0, 0.0, 100.0, 40.0, 50.0, 10.0], 100, 40) == [0, 0, 1, 1, 0.5, 0.25]
-    assert place_points([-25.0, 60.0], 100, 40) == [-0.25, 1.5]  # not clipped

@@ -12,7 +12,7 @@ import tensorflow as tf
 from msgspec.structs import replace
 from PIL import Image, ImageCms, JpegImagePlugin
 
-from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, Window
+from beam_tfrec.schemas.fields import EncodedImage, ImageInfo
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, turn_array
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Unfit
 from beam_tfrec.schemas.samples import Blob, Sample
@@ -183,13 +183,6 @@ def test_size_after_resize(
 ) -> None:
     image = converted(saved(Image.new("L", size), "PNG"), Conversion(Resize.parse(text), mode))
     assert image.info.size_px == expected == as_stored(image.data).shape[::-1]
-
-
-def test_fill_shows_the_middle() -> None:
-    columns = np.repeat(np.arange(30, dtype=np.uint8)[np.newaxis], 10, axis=0)
-    image = converted(png_of(columns), Conversion(Resize(10, 10), ResizeMode.FILL))
-    assert as_stored(image.data)[0].tolist() == list(range(10, 20))
-    assert image.window == Window((30, 10), (pytest.approx(1 / 3), 0.0, pytest.approx(2 / 3), 1.0))
 
 
 # --- what is written

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.fields import AttributedFields, BadAnnotation, ObjectFields, PictureFields
+from beam_tfrec.schemas.fields import AttributedFields, ObjectFields, PictureFields
 from beam_tfrec.schemas.layouts import labels_by_category
 from beam_tfrec.schemas.layouts.detection import ATTRIBUTES, GROUPS, DetectionLayout
 from beam_tfrec.schemas.layouts.groups import GroupedLayout, choose_groups
@@ -49,29 +49,6 @@ def test_all_features_of_a_sample() -> None:
         "image/object/area": (Kind.FLOAT, [1000.5, 7.0]),
     }
     assert (made.dropped, made.repairs, made.labels) == ([], [], [90, 1])
-
-
-def test_boxes_outside_are_dropped_with_all_their_values() -> None:
-    sample = sample_of(
-        100,
-        50,
-        object_at(100.0, 0.0, 5.0, 5.0),  # 11: touches the right edge
-        object_at(-10.0, 0.0, 60.0, 25.0, category_id=90),  # 12: over the left edge
-        object_at(50.0, 10.0, 1e-6, 5.0),  # 13: vanishes
-        object_at(50.0, 25.0, 25.0, 50.0),  # 14: over the bottom edge
-    )
-    made = built(DetectionLayout(), sample, image_of(100, 50))
-    found = values_of(made)
-    edges = [found[f"image/object/bbox/{edge}"] for edge in ("xmin", "ymin", "xmax", "ymax")]
-    assert edges == [[0.0, 0.5], [0.0, 0.5], [0.5, 0.75], [0.5, 1.0]]
-    assert found["image/object/area"] == [1500.0, 1250.0]
-    assert found["image/object/class/text"] == ["Zahnbürste".encode(), b"person"]
-    assert made.labels == [90, 1]
-    assert made.repairs == ["box_clipped", "box_clipped"]
-    assert made.dropped == [
-        BadAnnotation(11, "E-BOX-OUTSIDE", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"),
-        BadAnnotation(13, "E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
-    ]
 
 
 def test_the_estimated_size_never_changes() -> None:

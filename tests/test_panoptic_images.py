@@ -1,4 +1,4 @@
-"""Runs with panoptic images: flags, missing files, and new files after a finished run."""
+"""Runs with panoptic images that are missing, or of another kind."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_tfrec.pipelines.coco import COMMAND
 from tests.coco_command import examples, run_coco, value
 from tests.turned_images import png_of
-
-
-def test_panoptic_images_have_their_own_roots() -> None:
-    images = ["--images", "/i", "val=gs://b/i", "--annotations", "/a.json", "val=/b.json"]
-    config, _ = COMMAND.configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
-    assert config.panoptic_images == {"val": "gs://b/p"}
-    assert config.roots == {"train": "/i", "val": "gs://b/i", "val/panoptic": "gs://b/p"}
-    assert "gs://b/p" in config.uris
-    bare, _ = COMMAND.configure([*images, "--panoptic_images", "/p", "--output", "/o"])
-    assert bare.panoptic_images == {"train": "/p"}
 
 
 def small_set(folder: Path) -> list[object]:

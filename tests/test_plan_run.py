@@ -247,7 +247,10 @@ def test_a_plan_ends_as_its_run_does(
 
 
 def test_rejects_over_budget_are_shown_with_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made, out = make_coco(6), tmp_path / "out"
+    def spoil(spec: dict) -> None:
+        spec["annotations"][0]["bbox"] = [0, 0, 0, 9]
+
+    made, out = make_coco(6, edit=spoil), tmp_path / "out"
     (made[0] / "a001.jpg").unlink()
     (made[0] / "a003.jpg").write_bytes(b"")
     run = run_coco(*command(made, out, "--plan"))
@@ -259,6 +262,7 @@ def test_rejects_over_budget_are_shown_with_the_plan(make_coco: MakeCoco, tmp_pa
     )
     assert known in run.out
     assert "1 E-IMG-EMPTY; the first: E-IMG-EMPTY a003.jpg (key 4): 0 bytes" in run.out
+    assert "width 0 and height 9; dropped" in run.out
 
 
 def test_jobs_of_dataflow_are_planned_in_this_process(

@@ -56,7 +56,6 @@ DROPPED, EMPTY = "polygon_dropped", "segmentation_empty"
 # The JSON of an annotation in an image of 4 x 3 px (width x height), and the result.
 PARSED = {
     "polygon": ("[[0,0,4,0,4,3]]", polygon(*TRIANGLE)),
-    "nine numbers": ("[[0,0,1,0,1,1,0,1,5]]", empty(DROPPED, EMPTY)),
     "outside the image": ("[[1e5,0,100004,0,1e5,3]]", polygon(1e5, 0.0, 1e5 + 4, 0.0, 1e5, 3.0)),
     "odd number of coordinates": ("[[0,0,4,0,4,3,1]]", empty(DROPPED, EMPTY)),
     "two points": ("[[0,0,4,0]]", empty(DROPPED, EMPTY)),  # pycocotools takes these for a box

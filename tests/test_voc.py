@@ -195,7 +195,6 @@ def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("photo 12\nphoto 13\n", {"photo 12", "photo 13"}),
         ("photo 1\nphoto 2\n", {"photo 1", "photo 2"}),
         ("\n", set()),
     ],

@@ -135,7 +135,7 @@ def test_splits_have_three_names(text: str, splits: dict[str, list[str]]) -> Non
         ("a: [", "data must be YAML, got while parsing a flow node"),
         ("just text", "data must have keys such as train and names, got 'just text'"),
         ("train: images", "names must be a list or a map of class names, got None; add it"),
-        ("names: [a, b]\nnc: 3", "nc must be the number of names, 2, got 3"),
+        ("names: [a, b]\nnc: 3", "nc must be the number of names 2, got 3; omit it"),
         ("names: [yes]", "names must be numbers and texts, got 0: True; quote it"),
         ("names: [a]\ntrain: {a: b}", "train must be a path or a list of paths"),
         ("names: [a]\nkpt_shape: [17, 4]", f"{SHAPE}[17, 4]; correct it"),
@@ -231,17 +231,15 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
         ("train: train.txt", b"\n", "a list must name images, got none in {}/train.txt; fill it"),
         ("train: train.txt", b"images/\xe9.jpg", "a list must be UTF-8, got {}/train.txt; save it"),
         ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
-        (
-            "path: /c\ntrain: a",
-            b"",
-            "{}/data.yaml: train leads to /c/a, which is not there; correct",
-        ),
-        ("train: /d", b"", "/d, which is not there; correct train or path in it, or give --folder"),
+        ("path: /c\ntrain: a", b"", "/data.yaml: train leads to /c/a, which is no folder; correct"),
+        ("train: /d", b"", "/d, which is no folder; correct train or path in it, or give --folder"),
+        ("train: images", b"", "leads to {}/labels, which is no folder; make it, or leave"),
     ],
 )
 def test_a_data_file_without_images_is_refused(
     text: str, listed: bytes, fault: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "images").mkdir()
     (tmp_path / "train.txt").write_bytes(listed)
     (tmp_path / "data.yaml").write_text(NAMES + text)
     ended = run_pipeline(yolo.run, "--data", tmp_path / "data.yaml", "--output", tmp_path / "out")

@@ -288,7 +288,7 @@ def refuse_none_left(
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
         if not source.is_empty and not samples[source.split] and not may_be_empty:
-            listed = counted(source.images or source.listed, job.layout.sample_noun)
+            listed = counted(source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
             what = f"none of {listed} is left"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))

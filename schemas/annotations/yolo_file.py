@@ -49,7 +49,7 @@ def read_data_file(data: bytes) -> DataFile:
     try:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}") from None
+        raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}: fix it") from None
     if not isinstance(content, dict):
         raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
     splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
@@ -83,7 +83,7 @@ def _names(content: dict[str, Any]) -> dict[int, str]:
     if not (isinstance(by_number, dict) and by_number):
         raise ValueError(f"names must be a list or a map of class names, got {names!r}: add it")
     if count not in (None, len(by_number)):
-        raise ValueError(f"nc must be the number of names, {len(by_number)}, got {count!r}")
+        raise ValueError(f"nc must be the number of names {len(by_number)}, got {count!r}: omit it")
     for number, name in by_number.items():
         if type(number) is not int or number < 0 or type(name) not in (str, int):
             raise ValueError(f"names must be numbers and texts, got {number!r}: {name!r}: quote it")

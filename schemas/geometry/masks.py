@@ -240,8 +240,6 @@ def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
             return f"segment {segment.id} is {kind} of category {category}, not {first} to 255"
         if place > _MAX_VALUE:
             return f"{len(segments)} segments, the limit is {_MAX_VALUE}"
-        if not 0 <= segment.id < _NUM_IDS:
-            return f"segment {segment.id} has an id that no colour has"
         is_thing = bool(segment.is_thing)
         rows.append(
             (THING_CLASS, category, place) if is_thing else (category - STUFF_OFFSET, category, 0)

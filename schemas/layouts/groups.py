@@ -264,7 +264,7 @@ def _panoptic_values(picture: Picture) -> Values:
 def _read_ids(
     picture: Picture, place: int, kinds: Sequence[bytes], read: Callable[..., Any]
 ) -> tuple[int, Any]:
-    """Return what is read of an image of ids, and the orientation that turns it to the photo.
+    """Read an image of ids. Return the orientation that turns it to the photo, and its pixels.
 
     Args:
         picture: the picture.

@@ -133,6 +133,7 @@ class KerasLayout(GroupedLayout):
     """One Example per annotation: the photo, its path, and one box in pixels."""
 
     name: ClassVar[str] = "keras"
+    sample_noun: ClassVar[str] = "object"
     per_annotation: ClassVar[bool] = True
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 160  # including the box

@@ -320,13 +320,12 @@ def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) ->
 
 def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]:
     """Return the number of rejects and the first one, by code."""
-    firsts: dict[str, Rejected] = {}
-    counts: Counter[str] = Counter()
-    for reject in sorted((each for each in rejects if each.scope is scope), key=reject_order):
-        firsts.setdefault(reject.code, reject)
-        counts[reject.code] += 1
+    fate = "rejected" if scope is Scope.SAMPLE else "dropped"
+    of_scope = sorted((each for each in rejects if each.scope is scope), key=reject_order)
+    counts = Counter(reject.code for reject in of_scope)
+    firsts = {reject.code: reject for reject in reversed(of_scope)}
     return {
-        code: Known(counts[code], reject_text(first, "rejected"))
+        code: Known(counts[code], reject_text(first, fate))
         for code, first in sorted(firsts.items())
     }
 

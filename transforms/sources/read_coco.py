@@ -151,7 +151,6 @@ class _ImageReader:
         self._splitting = reader.splitting
         self._rules = rules = reader.rules
         self._split_of = {image.id: self._split_for(image) for image in files.images}
-        self._looks_at_objects = rules.per_annotation or rules.skip_crowd or rules.min_box_px > 0
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
@@ -220,17 +219,15 @@ class _ImageReader:
             if per_object:
                 yield SplitSource(split, images=1, images_without_samples=int(not objects))
             return
-        bad, kept = [*annotated.bad], objects
-        if self._looks_at_objects:
-            kept = []
-            for one in objects:
-                if per_object and (fault := self._fault_of_box(one.fields, image)):
-                    bad.append(BadAnnotation(one.annotation_id, *fault))
-                elif reason := self._reason_to_skip(one.fields):
-                    yield _skipped(split, reason, int(per_object), 1)
-                else:
-                    kept.append(one)
-            annotated = annotated._replace(objects=kept)
+        bad, kept = [*annotated.bad], []
+        for one in objects:
+            if per_object and (fault := self._fault_of_box(one.fields, image)):
+                bad.append(BadAnnotation(one.annotation_id, *fault))
+            elif reason := self._reason_to_skip(one.fields):
+                yield _skipped(split, reason, int(per_object), 1)
+            else:
+                kept.append(one)
+        annotated = annotated._replace(objects=kept)
         for dropped in bad:
             key = str(dropped.annotation_id if per_object else image.id)
             yield self._rejected(dropped, split, _where(image), key, image.file_name)
