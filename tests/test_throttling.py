@@ -13,26 +13,16 @@ from tests.coco_command import MakeCoco
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 
-pytestmark = pytest.mark.thorough
 
-IMAGES = 60
-
-
-@pytest.fixture
-def stand_in(stand_in: GcsStandIn, make_coco: MakeCoco) -> GcsStandIn:
-    put_sources(stand_in, make_coco(IMAGES))
-    return stand_in
-
-
-def arguments(out: Path) -> list[str]:
-    return [*SOURCES, "--output", str(out), "--num_shards", "2"]
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_throttling_is_reported_to_the_runner(
+    stand_in: GcsStandIn, make_coco: MakeCoco, tmp_path: Path
+) -> None:
     """So that Dataflow adds no workers while a store cannot serve the present ones."""
-    given = [*arguments(tmp_path / "out"), "--readers", "1", "--max_reads_per_second", "20"]
-    config = coco.COMMAND.configure(given)[0]
+    put_sources(stand_in, make_coco(60))
+    given = [*SOURCES, "--output", str(tmp_path / "out"), "--num_shards", "2"]
+    limits = ("--readers", "1", "--max_reads_per_second", "20")
+    config = coco.COMMAND.configure([*given, *limits])[0]
     retries.THROTTLED.add(100)  # earlier waits, for instance of listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
     build(pipeline, config)
