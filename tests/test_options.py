@@ -42,14 +42,8 @@ def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConf
 
 REFUSED = [
     ("--since ''", "argument --since: must not be empty: see --help"),
-    (
-        "--since gs://b/1 'gs://b-{date}/2'",
-        "since needs {date} after the bucket, got 'gs://b-{date}/2': give names",
-    ),
-    (
-        "--date 2026-11-20",
-        "date needs {date} in output or since, got 2026-11-20: add {date} to output",
-    ),
+    ("--since gs://b/1 'gs://b-{date}/2'", "since needs {date} after the bucket, got 'gs://b-{dat"),
+    ("--date 2026-11-20", "date needs {date} in output or since, got 2026-11-20: add {date} to ou"),
     ("--images train=j", "images must come once per split, got i, j: remove one"),
     ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
@@ -93,10 +87,7 @@ ALONE = [
         "date must be a day as YYYY-MM-DD, got '2026-11-31': give one such as",
     ),
     ("", "the following arguments are required: --images, --annotations, --output: see --help"),
-    (
-        "--images val=i --annotations val=a --output o --split val",
-        "split must come with a path without SPLIT= before it, got 'val': leave it out, and give",
-    ),
+    ("--images val=i --annotations val=a --output o --split val", "split must come with a path wi"),
     ("--images", "argument --images: expected at least one argument: see --help"),
     ("--images train= --annotations a --output o", "images of train must not be empty: give a"),
     ("--images '' --annotations a.json --output o", "argument --images: must not be empty"),
