@@ -9,14 +9,7 @@ import pytest
 from PIL import Image
 
 from beam_tfrec.pipelines import openimages
-from tests.coco_command import (
-    committed_by,
-    digests,
-    examples,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, digests, examples, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes, thorough
 from tests.turned_images import as_stored, every_pixel_another, oriented, png_of, saved
 

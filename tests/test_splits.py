@@ -194,11 +194,7 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
             "or stratified, or name a field (folder), got 'part': leave it out",
         ),
         ({"train": "a"}, Splitting("hsh"), "field (folder), got 'hsh': did you mean hash?"),
-        (
-            {"train": "a", "val": "b"},
-            BY_HASH,
-            "divides one source, got train and val: give one",
-        ),
+        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got train and val: give one"),
     ],
 )
 def test_other_fields_and_several_folders_are_refused(
