@@ -63,7 +63,7 @@ REFUSED = [
     ("--shard_names all.tfrec", "shard_names must hold {index} for several shards, got"),
     (
         "--shard_names '{index}' --images val=i --annotations val=a",
-        "shard_names must hold {split} f",
+        "shard_names must hold {split} for splits ['train', 'val'], got '{index}': add",
     ),
     ("--order random", "order must be shuffled or input, got 'random'"),
     ("--order val=input", "order must name splits of --images, got ['val']: give ['train']"),
@@ -82,10 +82,7 @@ REFUSED = [
 ]
 ALONE = [
     ("--images i --annotations a.json --output ''", "argument --output: must not be empty: see"),
-    (
-        "--images i --annotations a.json --output {date} --date x",
-        "date must be a day as YYYY-MM-DD",
-    ),
+    ("--images i --annotations a.json --output {date} --date x", "date must be a day as YYYY-MM-D"),
     ("", "the following arguments are required: --images, --annotations, --output: see --help"),
     ("--images val=i --annotations val=a --output o --split val", "split must come with a path wi"),
     ("--images", "argument --images: expected at least one argument: see --help"),
