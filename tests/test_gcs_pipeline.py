@@ -1,13 +1,19 @@
-"""The whole command with everything on Google Cloud Storage, on the stand-in."""
+"""The whole command on Google Cloud Storage: the stand-in, and fake-gcs-server if it is there."""
 
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.metrics import MetricsFilter
 
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.data_set import build
+from beam_tfrec.transforms.storage import retries
 from tests.coco_command import MakeCoco, Run, Sources, committed, run_coco, shard_paths
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_committed
+from tests.stores import EMULATOR, fake_gcs_bucket
 
 SHARDS = ("--num_shards", "4")
 
@@ -56,3 +62,43 @@ def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> N
     assert run.ended == (6, "E-IO-AUTH")
     assert "storage.objects.list" in run.fault
     assert stand_in.objects("out") == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("stand_in")
+def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
+    """So that Dataflow adds no workers while a store cannot serve the present ones."""
+    limits = ("--readers", "1", "--max_reads_per_second", "14")
+    given = [*SOURCES, "--output", str(tmp_path / "out"), "--num_shards", "2", *limits]
+    retries.THROTTLED.add(100)  # earlier waits, for instance of listings
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    build(pipeline, coco.COMMAND.configure(given)[0])
+    result = pipeline.run()
+    result.wait_until_finish()
+    throttled = MetricsFilter().with_name("cumulativeThrottlingSeconds")
+    (counter,) = result.metrics().query(throttled)["counters"]
+    assert counter.key.metric.namespace == "beam_tfrec"
+    assert 1 <= counter.result <= 3  # forty images at 14 a second, less on a busy machine
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not EMULATOR, reason="FAKE_GCS_SERVER names none; .ci/run installs one")
+def test_a_whole_run_on_fake_gcs_server(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator that we did not write."""
+    images, annotations = sources
+    committed(sources, tmp_path / "local", *SHARDS)
+    with fake_gcs_bucket() as (address, bucket):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        for path in images.iterdir():
+            bucket.blob(f"photos/{path.name}").upload_from_filename(path)
+        bucket.blob("instances.json").upload_from_filename(annotations)
+        at = f"gs://{bucket.name}"
+        given = ("--images", f"{at}/photos", "--annotations", f"{at}/instances.json", *SHARDS)
+        run = run_coco(*given, "--output", f"{at}/out")
+        assert run.code == 0, run.err
+        again = run_coco(*given, "--output", f"{at}/out")
+        assert again.out == f"already complete: {at}/out/manifest.json\n"
+        for path in shard_paths(tmp_path / "local"):
+            assert bucket.blob(f"out/{path.name}").download_as_bytes() == path.read_bytes()
