@@ -3,7 +3,7 @@
     python3.11 benchmarks/bench.py                     every section: an hour or two
     python3.11 benchmarks/bench.py --quick             300 photos, 2 rounds
     python3.11 benchmarks/bench.py --section main      one section, or several
-    python3.11 benchmarks/bench.py --render            the README's tables and the chart, unmeasured
+    python3.11 benchmarks/bench.py --render            the README's tables, unmeasured
 
 Prints Markdown; progress goes to standard error. Figures are kept in results.json (--results);
 sections that are not measured keep their old figures there. On first use it sets up the peers'
@@ -17,19 +17,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from chart import draw_chart
-from contenders import CONTENDERS, HERE, OUR_PYTHON, PROJECT, set_up
+from contenders import CONTENDERS, HERE, set_up
 from figures import Section, fill_in, load, machine, save
-from programs import run_annotations, run_cost, run_decoding, run_planning, run_store
+from planning import run_planning
 from reading import run_reading
-from rounds import draw, say
+from rounds import say
 from writing import Options, run_double, run_few, run_main, run_marginal, run_trial
-
-__all__ = ["HERE", "OUR_PYTHON", "PROJECT", "draw", "main"]  # for latency.py
 
 RESULTS = HERE / "results.json"
 README = HERE / "README.md"
-CHART = PROJECT / "docs/scale.svg"
 
 SECTIONS: dict[str, Callable[[Options], Section]] = {
     "main": run_main,
@@ -37,18 +33,13 @@ SECTIONS: dict[str, Callable[[Options], Section]] = {
     "double": run_double,
     "marginal": run_marginal,
     "planning": run_planning,
-    "annotations": run_annotations,
-    "store": run_store,
-    "decoding": run_decoding,
-    "cost": run_cost,
     "reading": run_reading,
 }
-WITHOUT_PEERS = {"planning", "annotations", "store", "decoding", "cost"}
 
 
 def measure(sections: list[str], options: Options, results: Path) -> None:
     """Measure sections one after the other; each is printed and kept as soon as it is done."""
-    contended = [section for section in sections if section not in WITHOUT_PEERS]
+    contended = [section for section in sections if section != "planning"]
     set_up(options.names if contended else [])
     options.data_dir.mkdir(parents=True, exist_ok=True)
     if contended:
@@ -66,11 +57,8 @@ def measure(sections: list[str], options: Options, results: Path) -> None:
 
 
 def render(results: Path) -> None:
-    """Write the README's tables and the chart from a results file."""
-    sections = load(results)
-    README.write_text(fill_in(README.read_text("utf-8"), sections), "utf-8")
-    if "marginal" in sections and sections["marginal"].points:
-        CHART.write_text(draw_chart(sections["marginal"].points), "utf-8")
+    """Write the README's tables from a results file."""
+    README.write_text(fill_in(README.read_text("utf-8"), load(results)), "utf-8")
 
 
 def _names(text: str) -> list[str]:
@@ -87,8 +75,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    for name in ("marginal", "double"):
-        parser.add_argument(f"--{name}", dest="section", action="store_const", const=[name])
     parser.add_argument("--quick", action="store_true", help="300 photos, 2 rounds, small sizes")
     parser.add_argument("--images", type=int, help="photos (default 5000)")
     parser.add_argument("--rounds", type=int, help="rounds (default 5, 3 or 1, by section)")
@@ -98,7 +84,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=HERE / "data", help="for photos")
     parser.add_argument("--out-dir", type=Path, help="for outputs (default: next to the photos)")
     parser.add_argument("--results", type=Path, help="a JSON file (default: results.json)")
-    parser.add_argument("--render", action="store_true", help="tables and chart from the results")
+    parser.add_argument("--render", action="store_true", help="tables of the README")
     args = parser.parse_args(argv)
     args.results = args.results or (HERE / "data/quick.json" if args.quick else RESULTS)
     args.options = Options(

@@ -48,16 +48,6 @@ class Target:
         return f" {self.unit}" if self.unit else ""
 
 
-@dataclass(frozen=True)
-class Point:
-    """A run for the chart: seconds and 10^6 bytes, medians of the rounds."""
-
-    contender: str
-    images: int
-    wall_s: float
-    peak_mb: float
-
-
 @dataclass
 class Section:
     """The results of one part of the benchmark.
@@ -68,7 +58,6 @@ class Section:
         rows: cells as they are shown.
         targets: figures with limits.
         remarks: sentences below the table.
-        points: points for the chart.
     """
 
     conditions: str
@@ -76,7 +65,6 @@ class Section:
     rows: list[list[str]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
 
     def markdown(self) -> str:
         """Return the section as Markdown."""
@@ -122,8 +110,7 @@ def load(path: Path) -> dict[str, Section]:
 
 def _section(values: dict) -> Section:
     targets = [Target(**target) for target in values.pop("targets")]
-    points = [Point(**point) for point in values.pop("points")]
-    return Section(**values, targets=targets, points=points)
+    return Section(**values, targets=targets)
 
 
 def save(path: Path, sections: dict[str, Section]) -> None:

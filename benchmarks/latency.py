@@ -25,8 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import HERE, OUR_PYTHON, PROJECT, draw
+from contenders import HERE, OUR_PYTHON, PROJECT
 from measure import run_measured
+from rounds import draw
 
 sys.path.insert(0, str(PROJECT))
 

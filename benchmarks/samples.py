@@ -1,9 +1,10 @@
-"""Plan generated samples in this process; print time and memory per sample.
+"""Plan generated samples in this process; print time and memory.
 
 `python benchmarks/samples.py [NUMBER] [--pinned]` makes samples of 200 bytes of fields and a blob
 each, joins them with a listing of their files (not with `--pinned`), and plans 16 shards of 25,000
-or more. The planned samples are counted and dropped. Time is CPU time, with that of making the
-samples. Memory is the peak of the process beyond its peak for ten thousand samples.
+or more. The planned samples are counted and dropped. It prints a list: seconds of CPU, with those
+of making the samples; bytes of the process's peak beyond its peak for ten thousand samples; and
+that peak in MB.
 """
 
 import argparse
@@ -94,10 +95,7 @@ def main() -> None:
     base_bytes = peak_bytes()
     seconds = plan(flags.number, pinned=flags.pinned)
     grown = peak_bytes() - base_bytes
-    print(
-        f"{flags.number} samples: {seconds:.2f} s of CPU, {seconds / flags.number * 1e6:.1f} us and"
-        f" {grown / flags.number:.0f} bytes a sample, peak {peak_bytes() / 1e6:.0f} MB"
-    )
+    print([round(seconds, 2), grown, peak_bytes() // 1_000_000])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contenders import CONTENDERS, NOT_PEERS, Data
-from figures import Point, Section, Target, number
+from figures import Section, Target, number
 from rounds import Results, draw, run_rounds
 
 TRIAL_IMAGES = 64
@@ -210,12 +210,6 @@ def marginal_section(
     if len(costs) < len(names):
         section.remarks = ["Not run: not twice, or in no longer a time for more photos (noise)."]
     section.targets = marginal_targets(costs)
-    section.points = [
-        Point(name, images, wall_s, each.median(name, "peak_mb") or 0)
-        for name in names
-        for images, each in sorted(results.items())
-        if (wall_s := each.median(name, "wall_s")) is not None
-    ]
     return section
 
 

@@ -288,11 +288,11 @@ def run_command(argv: Sequence[str]) -> None:
     if command in ("-h", "--help", ""):
         lines = [f"  {name:10} {does}" for name, does in names.items()]
         more = "Flags of a command: beam-tfrec COMMAND --help"
-        stream = sys.stdout if command else sys.stderr
-        print(f"usage: {usage}", "", *lines, "", more, sep="\n", file=stream)
+        for line in (f"usage: {usage}", "", *lines, "", more):
+            say(line, sys.stdout if command else sys.stderr)
         sys.exit(0 if command else faults.EXIT_USAGE)
     if command == "--version":
-        print(f"beam-tfrec {__version__}")
+        say(f"beam-tfrec {__version__}")
         return
     if command not in names:
         others = f"give one of {', '.join(names)}; see --help"
@@ -384,7 +384,7 @@ def _how_far() -> str:
     if JOB_ELSEWHERE.page:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
-        return "before the first shard; run again to resume"
+        return "run again"  # verify and report have nothing to resume
     done = f"{PROGRESS.counts.shards_done} of {PROGRESS.shards_planned} shards done"
     return f"{done}; run again to resume"
 

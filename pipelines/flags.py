@@ -367,11 +367,12 @@ def split_of_bare(flags: argparse.Namespace) -> str:
     """Return the split of paths that name none.
 
     Raises:
-        ValueError: when --split is given, but every path names its split.
+        ValueError: when --split is given, but every path names its split, or --split_by decides.
     """
     paths = [cli.parse_several_per_split(name, getattr(flags, name)) for name in flags.sources]
-    if flags.split and not any("" in per_split for per_split in paths):
-        what = f"split must come with a path without SPLIT= before it, got {flags.split!r}"
+    is_used = flags.split_by == GIVEN and any("" in per_split for per_split in paths)
+    if flags.split and not is_used:
+        what = f"split must come with a path without SPLIT=, and no split_by, got {flags.split!r}"
         raise ValueError(f"{what}: leave it out, and give only the paths to read")
     return flags.split or "train"
 

@@ -14,9 +14,8 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, publish_plan
-from beam_tfrec.transforms.commit import refuse_empty
 from beam_tfrec.transforms.earlier import check_turn
-from beam_tfrec.transforms.storage import open_storage, read_uri
+from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
 _OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
@@ -26,11 +25,11 @@ _ROW_BYTES = 46  # of both indexes: key and numbers
 _SOURCE_BYTES = 130  # more for each source: name, pin and hash
 _MAX_HOSTS = 12  # numbers to print
 _STATES = {
-    "free": "nothing of a data set is there",
-    "ours": "begun by the same plan, the run goes on",
-    "complete": "complete already, the run would end at once",
-    "overwritten": "the data set there is deleted first (--overwrite)",
-    "refused": "refused, see the last line",
+    publish_plan.FREE: "nothing of a data set is there",
+    publish_plan.OURS: "begun by the same plan, the run goes on",
+    publish_plan.COMPLETE: "complete already, the run would end at once",
+    publish_plan.OVERWRITTEN: "the data set there is deleted first (--overwrite)",
+    publish_plan.REFUSED: "refused, see the last line",
 }
 
 
@@ -67,9 +66,8 @@ def plan_run(
     Raises:
         RuntimeError: the fault that would end the run before it has a plan.
     """
-    label_file = read_uri(config.label_file, config.access) if config.label_file else None
     # Without rejects, since their budgets are checked below.
-    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config, label_file)
+    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config)
     state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
         publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)
@@ -137,7 +135,7 @@ def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan)
     )
     check_turn(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
-    refuse_empty(gathered.sources, plan, planned, config)
+    publish_plan.refuse_none_left(gathered.sources, plan, planned, config)
     return found
 
 
@@ -165,7 +163,7 @@ def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
         noun: word for a sample, such as `image`.
     """
     state = _STATES[plan.state]
-    if plan.state == "ours":
+    if plan.state == publish_plan.OURS:
         shards = sum(len(split.shards) for split in plan.splits.values())
         state += f": {plan.shards_there} of {counted(shards, 'shard')} are there"
     yield f"plan of {printable(plan.output)}: {state}"

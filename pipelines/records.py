@@ -49,10 +49,13 @@ class RecordsConfig(StagingConfig):
     takes_since: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse a glob that a shell has expanded, and options that need features of bytes."""
+        """Refuse a glob that a shell has expanded, and options that the records cannot have."""
         if (most := max(map(len, self.records.values()), default=0)) > _MAX_SOURCES:
             what = f"have at most {_MAX_SOURCES} sources per split, got {most}"
             raise ValueError(f"records must {what}: give a folder, or a glob in quotes")
+        if not self.splitting.is_given and "train" not in self.records:
+            what = f"split_by divides all splits of a data set, got {' and '.join(self.records)}"
+            raise ValueError(f"{what}: give it without SPLIT=")
         if self.layout.is_opaque:
             needs = {"key_feature": self.key_feature, "classes": ",".join(self.choice.classes)}
             if self.splitting.by == STRATIFIED:

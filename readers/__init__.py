@@ -71,8 +71,9 @@ def load(
         The dataset. In batches, repeated features and images of unknown size are RaggedTensors.
 
     Raises:
-        ValueError: An argument is wrong, or a data set has no manifest.
-        RuntimeError: `E-VER-MISSING` or `E-VER-SIZE`: a shard is missing or has another size.
+        ValueError: An argument is wrong, or data sets do not fit together.
+        RuntimeError: `E-ARG`: a data set has no manifest. `E-VER-MANIFEST`: it contradicts itself.
+            `E-VER-MISSING` or `E-VER-SIZE`: a shard is missing or has another size.
     """
     from beam_tfrec.readers.shares import drops_remainder
     from beam_tfrec.readers.tf_data import Reading, load_data_sets
@@ -123,9 +124,10 @@ def open(
         The records, each a dict of NumPy values by feature key: see `beam_tfrec.readers.records`.
 
     Raises:
-        ValueError: The split or host does not exist, or a data set has no manifest.
-        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC`: a shard is missing
-            or differs from the manifest.
+        ValueError: The split or host does not exist, or data sets do not fit together.
+        RuntimeError: `E-ARG`: a data set has no manifest. `E-VER-MANIFEST`: it contradicts itself.
+            `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC`: a shard is missing or differs
+            from the manifest.
     """
     from beam_tfrec.readers.data_sets import find_data_sets, list_shards, split_names
     from beam_tfrec.readers.records import Records

@@ -222,9 +222,9 @@ def find_mixture(
 def _absolute(root: Root) -> str:
     """Return an absolute path, or the URI unchanged."""
     text = os.fspath(root)
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text:
         raise ValueError(f"data_sets must be paths or URIs, got {root!r}: give text")
-    if not text or not is_local(text) or "://" in text:
+    if not is_local(text) or "://" in text:
         return text
     return os.path.join(os.getcwd(), text)  # abspath would resolve `link/..` wrongly
 

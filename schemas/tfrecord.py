@@ -32,10 +32,10 @@ _MASK_DELTA = 0xA282EAD8
 def is_array_record(name: str) -> bool:
     """Return whether a name or path is that of an ArrayRecord file, or of such a file's index.
 
-    >>> [is_array_record(f"a.{end}") for end in ("array_record", "array_record-0-of-1", "tfrec")]
+    >>> [is_array_record(f"a.{end}") for end in ("ARRAY_RECORD", "array_record-0-of-1", "tfrec")]
     [True, True, False]
     """
-    return ARRAY_RECORD_SUFFIX in posixpath.basename(name)
+    return ARRAY_RECORD_SUFFIX in posixpath.basename(name).lower()
 
 
 def framing_bytes(name: str) -> int:

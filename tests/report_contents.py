@@ -34,7 +34,7 @@ def picture(number: int, split: str) -> ShownPicture:
     """Return a picture with two boxes, keypoints and a mask."""
     rng = random.Random(number)
     width, height = rng.choice([(320, 240), (240, 320), (320, 180)])
-    image, mask = Image.new("RGB", (width, height), f"hsl({number * 31 % 360}, 40%, 60%)"), None
+    image = Image.new("RGB", (width, height), f"hsl({number * 31 % 360}, 40%, 60%)")
     mask = Image.new("RGBA", (width, height))
     outlines = []
     for label in (1 + number % 5, 1 + number % 3):

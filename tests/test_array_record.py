@@ -110,14 +110,6 @@ def test_tfds_reads_it_at_random(whole: Path, tfrecord: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_missing_shards_are_built_again(whole: Path, out: Path) -> None:
-    (out / "manifest.json").unlink()
-    max(out.glob("*.array_record")).unlink()
-    convert(out, *ARRAY, *TWO)
-    assert shards(out) == shards(whole)
-
-
-@pytest.mark.thorough
 def test_a_killed_run_resumes(tmp_path: Path) -> None:
     flags = ["--num_shards", 7, *ARRAY, "--workers", 2]
     temporary, out = tmp_path / "temporary", tmp_path / "out"

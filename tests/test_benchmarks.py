@@ -9,7 +9,6 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # scripts, not a package
 
 import bench  # noqa: E402
-import chart  # noqa: E402
 import figures  # noqa: E402
 import rounds  # noqa: E402
 
@@ -26,10 +25,8 @@ def test_the_ratio_is_the_median_of_ratios_within_rounds():
     assert rounds.median_ratio([failed], "ours", "loop") is None
 
 
-def test_the_readme_and_the_chart_show_the_stored_results():
+def test_the_readme_shows_the_stored_results():
     sections = figures.load(bench.RESULTS)
     readme = bench.README.read_text("utf-8")
     assert figures.fill_in(readme, sections) == readme
     assert all(f"<!-- bench: {name} -->" in readme for name in bench.SECTIONS)
-    points = sections["marginal"].points
-    assert not points or bench.CHART.read_text("utf-8") == chart.draw_chart(points)

@@ -10,7 +10,7 @@ import pytest
 import beam_tfrec
 from beam_tfrec.pipelines import cli
 from beam_tfrec.transforms.progress import PROGRESS, Counts
-from tests.coco_command import MakeCoco, digests, run_coco, run_pipeline, spawn_coco
+from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline, spawn_coco
 
 SCRIPT = Path(sys.executable).parent / "beam-tfrec"
 
@@ -79,6 +79,16 @@ def test_commands_are_listed_one_per_line(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run_command(["--version"])
     assert capsys.readouterr().out == f"beam-tfrec {beam_tfrec.__version__}\n"
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_a_closed_pipe_is_no_fault(word: str) -> None:
+    command = [sys.executable, "-m", "beam_tfrec.pipelines.cli", word]
+    read, write = os.pipe()
+    os.close(read)
+    run = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, cwd=PROJECT, timeout=60)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (0, b"")
 
 
 LISTED = [f"{', '.join(names)}; see --help" for names in (cli.COMMANDS, cli.PIPELINES)]

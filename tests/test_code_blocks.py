@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import beam_tfrec
 from beam_tfrec.pipelines import arrays, cli, coco, table
+from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.tensors import encode_tensor
 from tests.coco_command import PROJECT, committed_by, run_pipeline
 from tests.drawn_sources import draw_classes, draw_coco
 from tests.gcs_stand_in import GcsStandIn
+from tests.small_data_sets import write_values
 from tests.test_docs import NAMES, block_of, code_blocks, commands
 
 HOSTS = "import beam_tfrec; out, global_batch, host, hosts, epoch = 'out', 8, 1, 2, 0"
@@ -103,3 +108,21 @@ def test_the_first_commands_run(folders: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.chdir(folders / ("classes" if name == "folder" else ""))
         run = run_pipeline(cli.run_command, name, *flags)
         assert run.code == 0, run.err
+
+
+def test_expressions_parse_tensors_and_masks(tmp_path: Path) -> None:
+    """Those between backticks in docs/readers.md."""
+    tensor = Feature("hr", Kind.BYTES, False, "a tensor")
+    masks = Feature("image/object/mask", Kind.BYTES, True, "masks")
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    png = tf.io.encode_png(pixels[:, :, :1]).numpy()
+    record = {"hr": [encode_tensor(pixels)], "image/object/mask": [png] * 2}
+    write_values(tmp_path, FeatureSpec("bytes", (tensor, masks)), {"train": [[record]]})
+    dataset = beam_tfrec.load(str(tmp_path), "train")
+    text = (PROJECT / "docs/readers.md").read_text()
+    (parse,) = re.findall(r"`(dataset\.map\(.*?)`\.", text)
+    (decode,) = re.findall(r"`(tf\.map_fn\(.*?)`\.", text)
+    (parsed,) = eval(parse)
+    assert parsed["hr"].numpy().tolist() == pixels.tolist()
+    (decoded,) = dataset.map(lambda record: eval(decode, {"tf": tf, "record": record}))
+    assert decoded.numpy().tolist() == [pixels[:, :, :1].tolist()] * 2

@@ -235,8 +235,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "E-ARG OUT: is not a finished data set: it has no manifest.json; run its command again",
     ),
     "newer": (
-        lambda out: edit(out, lambda m: m.update(format_version=99)),
-        "E-OUT-FOREIGN OUT/man",
+        lambda out: edit(out, lambda m: m.update(format_version=99, features=7)),
+        "E-OUT-FOREIGN OUT/manifest.json: format version 99 is newer than 5; upgrade beam-tfrec",
     ),
     "contradiction": (
         lambda out: edit(out, lambda m: m["splits"]["train"].update(records=7)),

@@ -15,14 +15,11 @@ from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.schemas.tensors import encode_tensor
 from beam_tfrec.schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
 from tests.small_data_sets import write_values
 from tests.test_docs import block_of
 
-ROOT = Path(__file__).parents[1]
 NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
 OBJECTS = FeatureSpec(
     "objects",
@@ -46,9 +43,8 @@ def numbers_of(dataset: tf.data.Dataset) -> list[int]:
     return [int(record["n"]) for record in dataset]
 
 
-def write_numbers(folder: Path, *counts: int, order: str = "shuffled") -> str:
-    options = {"order": f"all={order}"}
-    return str(write_values(folder, NUMBERS, {"train": numbered(*counts)}, options=options))
+def write_numbers(folder: Path, *counts: int) -> str:
+    return str(write_values(folder, NUMBERS, {"train": numbered(*counts)}))
 
 
 @pytest.fixture(scope="module")
@@ -439,46 +435,3 @@ def test_fewer_records_than_in_the_manifest_are_an_error(tmp_path: Path) -> None
     shard.unlink()
     with pytest.raises(RuntimeError, match=f"^E-VER-MISSING {re.escape(str(shard))}: "):
         beam_tfrec.load(out, "train")
-
-
-# --- graphs and documents ---
-
-
-def test_the_document_parses_tensors_and_masks(tmp_path: Path) -> None:
-    """By expressions that docs/readers.md shows."""
-    spec = FeatureSpec(
-        "bytes",
-        (
-            Feature("hr", Kind.BYTES, False, "a tensor"),
-            Feature("image/object/mask", Kind.BYTES, True, "masks"),
-        ),
-    )
-    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    record = {"hr": [encode_tensor(pixels)], "image/object/mask": [picture("L", "PNG")] * 2}
-    write_values(tmp_path, spec, {"train": [[record]]})
-    dataset = beam_tfrec.load(str(tmp_path), "train")
-    text = (ROOT / "docs" / "readers.md").read_text()
-    (parse,) = re.findall(r"`(dataset\.map\(.*?)`\.", text)
-    (decode,) = re.findall(r"`(tf\.map_fn\(.*?)`\.", text)
-    (parsed,) = eval(parse)
-    assert parsed["hr"].numpy().tolist() == pixels.tolist()
-    (masks,) = dataset.map(lambda record: eval(decode, {"tf": tf, "record": record}))
-    assert masks.numpy().tolist() == [[[[90]] * 4] * 3] * 2
-
-
-def test_tensorflow_gets_the_paths_of_shards_in_a_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorFlow cannot read from the stand-in, so the test looks at its graph only."""
-    out = Path(write_numbers(tmp_path, 2, 2))
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        for path in out.glob("*.*"):
-            stand_in.put("bucket", f"set/{path.name}", path.read_bytes())
-        dataset = beam_tfrec.load("gs://bucket/set", "train")
-        assert beam_tfrec.steps_per_epoch("gs://bucket/set", "train", 4) == 1
-    variant = tf.data.experimental.to_variant(dataset)
-    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
-    for path in out.glob("*.tfrec"):
-        assert f"gs://bucket/set/{path.name}".encode() in graph
-    assert len(dataset) == 4

@@ -1,7 +1,8 @@
-"""`beam_tfrec.load` under a mirrored strategy, and by the tf.data service."""
+"""`beam_tfrec.load` under a mirrored strategy, by the tf.data service, and of a bucket."""
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import tensorflow as tf
 
 import beam_tfrec
 from tests.coco_command import PROJECT
+from tests.gcs_stand_in import GcsStandIn
 from tests.test_docs import block_of
-from tests.test_load import numbers_of, uneven
+from tests.test_load import numbers_of, uneven, write_numbers
 
 __all__ = ["uneven"]
 
@@ -82,3 +84,21 @@ def test_the_tf_data_service_reads_it(
     distribute = tf.data.experimental.service.distribute(sharding, service)
     numbers = [n for batch in dataset.apply(distribute) for n in batch["n"].numpy()]
     assert sorted(numbers) == sorted(list(range(111)) * times)
+
+
+def test_tensorflow_gets_the_paths_of_shards_in_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow cannot read from the stand-in, so the test looks at its graph only."""
+    out = Path(write_numbers(tmp_path, 2, 2))
+    with GcsStandIn() as stand_in:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        for path in out.glob("*.*"):
+            stand_in.put("bucket", f"set/{path.name}", path.read_bytes())
+        dataset = beam_tfrec.load("gs://bucket/set", "train")
+        assert beam_tfrec.steps_per_epoch("gs://bucket/set", "train", 4) == 1
+    variant = tf.data.experimental.to_variant(dataset)
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
+    for path in out.glob("*.tfrec"):
+        assert f"gs://bucket/set/{path.name}".encode() in graph
+    assert len(dataset) == 4

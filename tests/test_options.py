@@ -77,6 +77,7 @@ REFUSED = [
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
     ("--splits train=90 val=10", "unknown argument 'val=10': separate splits by commas, as in --s"),
     ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
+    ("--split val --split_by hash --splits a=1", "split must come with a path without SPLIT=, and"),
     (f"--split {201 * 's'}", "a split must be lower-case letters, digits and _, a letter first, a"),
     (f"--shard_names {120 * 'é'}-{{index:05}}-{{records}}", "shard_names must make names of at mo"),
 ]

@@ -11,7 +11,6 @@ import pytest
 
 from beam_tfrec.pipelines import arrays, coco, table
 from beam_tfrec.transforms import forecast
-from beam_tfrec.transforms.forecast import served_hosts
 from tests.coco_command import (
     MakeCoco,
     Run,
@@ -73,20 +72,6 @@ def plan_then_run(
         left_out = made["excluded"] + made.get("earlier", 0) + sum(made.get("skipped", {}).values())
         assert sum(expected["left_out"].values()) == left_out
     return plan
-
-
-@pytest.mark.parametrize(
-    ("records", "hosts"),
-    [
-        ([7] * 12, [1, 2, 3, 4, 6, 12]),
-        ([8, 8, 7, 7], [1, 2, 4]),
-        ([8, 7, 7, 7, 7, 7], [1, 2, 3, 6]),
-        ([9, 9, 9, 2], [1]),  # filled one by one: the last shard is short
-        ([5], [1]),
-    ],
-)
-def test_hosts_that_get_equal_shares(records: list[int], hosts: list[int]) -> None:
-    assert served_hosts(records) == hosts
 
 
 def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:

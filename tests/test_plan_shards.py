@@ -81,7 +81,6 @@ MB = 10**6
 @pytest.mark.parametrize(
     ("total", "output_bytes", "sharding", "shards"),
     [
-        (118_287, 19_000 * MB, Sharding(hosts=8), 128),  # rounded up to a multiple
         (10, 150 * MB + 1, Sharding(), 2),
         (10, 150 * MB, Sharding(shard_bytes=50 * MB), 3),
         (5, 0, Sharding(), 1),  # a user's layout may estimate nothing

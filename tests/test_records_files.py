@@ -114,10 +114,12 @@ DAMAGES: Mapping[str, tuple[Callable[[bytes], bytes], int, str]] = {
 def test_a_file_that_cannot_be_read_on_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "in/a.tfrecord"
     write_records(path, [row(number, "a") for number in (1, 2, 3)])
-    path.write_bytes(flip(path.read_bytes(), SIZE))
-    run = copy(tmp_path / "out", "--records", path, "--max_rejected", 3)
-    assert run.ended == (3, "E-SRC-DAMAGED")
-    assert f"a.tfrecord: record 1 at byte {SIZE}: " in run.fault
+    whole = path.read_bytes()
+    for damaged in (flip(whole, SIZE), gzip.compress(whole)[:-20]):
+        path.write_bytes(damaged)
+        run = copy(tmp_path / "out", "--records", path, "--max_rejected", 3)
+        assert run.ended == (3, "E-SRC-DAMAGED")
+        assert f"a.tfrecord: record 1 at byte {SIZE}: " in run.fault
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -246,35 +246,34 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
 
 
-def unfinished(folder: Path) -> Iterator[object]:
+Flags = tuple[object, ...]
+
+
+def unfinished(folder: Path) -> Flags:
     folder.mkdir()
     (folder / "_plan.json").write_text("{}")
     (folder / "train-00000-of-00002-9.tfrec").write_bytes(b"")
-    yield from ("--records", folder)
+    return "--records", folder
 
 
-def with_index(old: Path, folder: Path, rows: int) -> Iterator[object]:
+def with_half_an_index(old: Path, folder: Path) -> Flags:
     shutil.copytree(old, folder)
     index = min(folder.glob("index/*.parquet"))
-    kept = index_from_parquet(index.read_bytes())[:rows]
-    index.unlink()
-    if kept:
-        index.write_bytes(index_to_parquet(kept))
-    yield from ("--records", folder)
+    index.write_bytes(index_to_parquet(index_from_parquet(index.read_bytes())[:2]))
+    return "--records", folder
 
 
-def utf_16(old: Path, keys: Path) -> Iterator[object]:
-    keys.write_text("1", "utf-16")
-    yield from ("--records", old, "--keys", keys)
+def with_keys(old: Path, keys: Path, data: bytes) -> Flags:
+    keys.write_bytes(data)
+    return "--records", old, "--keys", keys
 
 
-def mixed(folder: Path, other: bytes) -> Iterator[object]:
-    folder.mkdir()
+def mixed(folder: Path, other: bytes) -> Flags:
     write_records(folder / "a.tfrecord", [row(1, "a"), other])
-    yield from ("--records", folder)
+    return "--records", folder
 
 
-REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
+REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
     "no folder": (lambda _, new: ("--records", new), "no such folder"),
     "no records": (
         lambda old, _: ("--records", old / "index"),
@@ -285,20 +284,31 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Sequence[object]], str]] = {
         lambda old, _: ("--records", f"val={old}"),
         "is a data set without a split val; give one of train as SPLIT=",
     ),
+    "one split to divide": (
+        lambda old, _: ("--records", f"val={old}", "--split_by", "hash", "--splits", "a=1,b=1"),
+        "split_by divides all splits of a data set, got val; give it without SPLIT=",
+    ),
     "no class": (
         lambda old, _: ("--records", old, "--classes", "unicorn"),
         "has no class 'unicorn'; it has",
     ),
-    "unfinished": (lambda _, new: [*unfinished(new)], "is not a finished data set"),
-    "half an index": (lambda old, new: [*with_index(old, new, 2)], "do not fill the shard's"),
-    "no index": (lambda old, new: [*with_index(old, new, 0)], "parquet: is missing; restore"),
-    "keys": (lambda old, new: [*utf_16(old, new)], "invalid start byte; save it as UTF-8"),
+    "no class in files": (
+        lambda old, new: ("--records", shards_alone(old, new), "--classes", "unicorn"),
+        "no record with features is left; check sources, --keys and --classes",
+    ),
+    "no key": (
+        lambda old, new: with_keys(old, new, b"other"),
+        "E-SET-EMPTY split train: none of 7 records is left; correct, exclude or skip fewer",
+    ),
+    "unfinished": (lambda _, new: unfinished(new), "is not a finished data set"),
+    "half an index": (lambda old, new: with_half_an_index(old, new), "do not fill the shard's"),
+    "keys": (lambda old, new: with_keys(old, new, b"\xff"), "invalid start byte; save it as UTF-8"),
     "kinds": (
-        lambda _, new: [*mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])}))],
+        lambda _, new: mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])})),
         "feature 'id' must be of one kind, got float in some records and int64 in others",
     ),
     "steps": (
-        lambda _, new: [*mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])}))],
+        lambda _, new: mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])})),
         "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
     ),
     **{

@@ -203,18 +203,12 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda old: next(old.glob(name)).unlink()
 
 
-def cut_index(old: Path) -> None:
-    path = next(old.glob("index/*.parquet"))
-    path.write_bytes(path.read_bytes()[:-9])
-
-
 @pytest.mark.parametrize(
     ("spoil", "ended", "said"),
     [
         (remove("manifest.json"), (2, "E-ARG"), "is not a finished data set: it has no manifest"),
         (remove("*.tfrec"), (7, "E-VER-MISSING"), "tfrec: is missing; restore it, or give the"),
         (remove("index/*.parquet"), (7, "E-VER-MISSING"), "parquet: is missing; restore it, or"),
-        (cut_index, (7, "E-VER-INDEX"), "; restore it, or give the folder of images"),
     ],
 )
 def test_a_data_set_that_is_not_whole(

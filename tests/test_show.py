@@ -147,7 +147,7 @@ def test_a_key_is_searched_in_all_splits(tmp_path: Path) -> None:
         ("a.tfrecord", {"record": 0}, "a.tfrecord: has no record 0; give another"),
         ("a.tfrecord", {"key": "1"}, "key and split must come with a data set, got '1'"),
         ("a.tfrecord", {"split": "train"}, "key and split must come with a data set, got 'train'"),
-        ("none", {}, "none: no such file; give the path of a file"),
+        ("none", {}, "none: no such file; give a finished data set or a file"),
         (".", {}, "has no manifest.json; give a finished data set or a file"),
         ("begun", {}, "begun: is not a finished data set: it has no manifest.json; run its com"),
     ],
@@ -164,17 +164,17 @@ def test_missing_records_and_files_are_named(
 
 
 def test_pictures_are_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    pixels = numpy.arange(24, dtype=numpy.uint8).reshape(2, 4, 3)
+    pixels, pair = numpy.arange(24, dtype=numpy.uint8).reshape(2, 4, 3), "pair" * 100
     record = example(
-        **{"../image": [JPEG], "pixels": [encode_tensor(pixels)], "pair": [JPEG, JPEG], "x": [1]}
+        **{"../image": [JPEG], "pixels": [encode_tensor(pixels)], pair: [JPEG, JPEG], "x": [1]}
     )
     path, folder = write(tmp_path / "a.tfrecord", [record]), tmp_path / "saved/here"
     lines = shown(path, images=str(folder))
-    names = ["record0-.._image.jpeg", "record0-pair-0.jpeg", "record0-pair-1.jpeg"]
-    names.append("record0-pixels.png")
+    names = [f"{pair[-238:]}-{place}.jpeg" for place in (0, 1)]
+    names += ["record0-.._image.jpeg", "record0-pixels.png"]
     assert sorted(lines[-4:]) == [f"  saved saved/here/{name}" for name in names]
     assert sorted(os.listdir(folder)) == names
-    assert (folder / names[0]).read_bytes() == JPEG
+    assert (folder / names[2]).read_bytes() == JPEG
     with Image.open(folder / names[3]) as image:
         assert (numpy.asarray(image) == pixels).all()
     (folder / names[0]).write_bytes(b"mine")

@@ -12,12 +12,10 @@ from beam_tfrec.transforms.storage import (
     Storage,
     check_uri,
     is_local,
-    join_uri,
     name_below,
     open_storage,
     open_stored,
     read_uri,
-    split_uri,
 )
 
 ACCEPTED = {
@@ -85,20 +83,6 @@ def test_names_below_a_root(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("photos")
     assert name_below(root, uri) == name
-
-
-SINGLE = [
-    ("gs://b/coco/a.json", "gs://b/coco", "a.json"),
-    ("/a.json", "/", "a.json"),
-    ("./a.json", ".", "a.json"),
-    ("coco/a.json", "coco", "a.json"),
-]
-
-
-@pytest.mark.parametrize(("uri", "root", "name"), SINGLE)
-def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> None:
-    assert split_uri(uri) == (root, name)
-    assert join_uri(root, name) == uri
 
 
 def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:

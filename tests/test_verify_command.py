@@ -45,10 +45,10 @@ def test_exit_codes_and_lines(tmp_path: Path) -> None:
 USAGE = {
     "no argument": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
-    "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "a missing file": (("no/such",), "E-ARG no/such: no such file; give a finished data set"),
     "a folder without records": ((PROJECT / "docs",), "has no manifest.json and no TFRecord files"),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
-    "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
+    "sources of files": ((__file__, "--sources", "b"), "sources must come with one complete"),
     "an empty source": ((__file__, "--sources", "val="), "sources of val must not be empty"),
 }
 

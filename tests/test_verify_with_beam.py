@@ -104,7 +104,7 @@ USAGE = {
         "template_location must come with --runner DataflowRunner",
     ),
     "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
-    "a missing file": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "a missing file": (("no/such",), "E-ARG no/such: no such file; give a finished data set"),
     "no folder for the result": (
         (__file__, "--temp_location", "no/such"),
         "E-ARG no/such: no such folder; give the path of a folder",

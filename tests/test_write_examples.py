@@ -321,10 +321,3 @@ def test_compressed_files_are_read_as_others(
         committed_by(records.run, tmp_path / f"{name}-out", *flags)
     assert digests(tmp_path / "plain-out", *DATA) == digests(tmp_path / "packed-out", *DATA) != {}
     assert not (tmp_path / "packed-out" / "_staged").exists()
-
-
-def test_a_truncated_gzip_file_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "a.tfrecord.gz").write_bytes(gzip.compress(framed(PAIRS))[:-20])
-    flags = ("--records", tmp_path / "files", "--max_rejected", 2, "--output", tmp_path / "out")
-    assert run_pipeline(records.run, *flags).ended == (3, "E-SRC-DAMAGED")

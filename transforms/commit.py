@@ -18,7 +18,7 @@ import msgspec
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME, croissant_json
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, data_card
 from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
-from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, printable, reject_order
 from beam_tfrec.schemas.labels import count_licenses
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import (
@@ -37,12 +37,10 @@ from beam_tfrec.schemas.manifest import (
     to_json_lines,
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, receipt_name
-from beam_tfrec.schemas.splits import split_without_bucket
-from beam_tfrec.transforms import output_files
+from beam_tfrec.transforms import output_files, publish_plan
 from beam_tfrec.transforms.build_shard import read_index
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.publish_plan import check_budget_aloud, first_difference, other_plan
 from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
 from beam_tfrec.transforms.sources.read_samples import SplitSource, add_counts, uri_identity
 from beam_tfrec.transforms.storage import Storage, open_storage
@@ -95,9 +93,9 @@ def commit(
         manifest = count_classes(manifest, output)
     rejected_lines = to_json_lines(rejects)
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
-    check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
+    publish_plan.check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
-    refuse_empty(sources, plan, records, job)
+    publish_plan.refuse_none_left(sources, plan, records, job)
     texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
     contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:
@@ -180,37 +178,6 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     return msgspec.structs.replace(manifest, splits=splits)
 
 
-def refuse_empty(
-    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
-) -> None:
-    """Refuse a split that has images but no samples left.
-
-    The split may be empty if earlier data sets hold some of its samples. An optional split may be
-    empty if another split has samples, and a size bucket if another bucket of its split has some.
-
-    Args:
-        sources: counts of the sources, one `SplitSource` per split.
-        plan: plan of the run.
-        samples: number of samples by split.
-        job: configuration of the run.
-
-    Raises:
-        RuntimeError: `E-SET-EMPTY`.
-    """
-    planned = {split for split, facts in plan.splits.items() if facts.samples}
-    optional = set(job.optional_splits) - planned if planned else set()
-    filled = {split_without_bucket(split) for split, count in samples.items() if count}
-    if "buckets" in plan.options:
-        optional |= {split for split in samples if split_without_bucket(split) in filled}
-    for source in sources:
-        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
-        if not source.is_empty and not samples[source.split] and not may_be_empty:
-            listed = counted(source.images or source.listed, job.layout.sample_noun)
-            remedy = "correct, exclude or skip fewer, or give --allow_empty"
-            what = f"none of {listed} is left"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
-
-
 def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
     """Return a hex digest of a run's plan and sources.
 
@@ -244,7 +211,8 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     if manifest is None:
         return None
     if manifest.plan.options != options:
-        raise other_plan(output, first_difference(manifest.plan, {"options": options}))
+        change = publish_plan.first_difference(manifest.plan, {"options": options})
+        raise publish_plan.other_plan(output, change)
     if job.trust_manifest:
         return manifest
     identity = functools.cache(lambda uris: uri_identity(uris, job.exclude, job.access))
@@ -302,7 +270,7 @@ def _summarize(
 ) -> SplitSummary:
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
-    summary = SplitSummary(
+    return SplitSummary(
         **{name: getattr(source, name) for name in _OF_SOURCES + _OF_IMAGES},
         excluded=source.excluded_images,
         rejected_before_planning=sum(not reject.shard for reject in samples),
@@ -326,11 +294,6 @@ def _summarize(
         earlier=source.earlier_images,
         licenses=count_licenses((info.licenses for info in shards), source.licenses),
     )
-    under_licenses = sum(found.records for found in summary.licenses)
-    if under_licenses > summary.records:
-        what = f"licenses cover {under_licenses} records of {summary.records}"
-        raise RuntimeError(f"split {source.split}: {what}")
-    return summary
 
 
 @dataclass(eq=False)

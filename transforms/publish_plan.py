@@ -36,7 +36,7 @@ from beam_tfrec.schemas.manifest import (
     to_json,
 )
 from beam_tfrec.schemas.shards import ShardNames
-from beam_tfrec.schemas.splits import USUAL_SPLITS
+from beam_tfrec.schemas.splits import USUAL_SPLITS, split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.earlier import check_turn
@@ -57,7 +57,6 @@ _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
 _BUDGET_FIELDS = {"--max_rejected": "budget", "--max_dropped": "drop_budget"}
 
-
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
 """States of an output before a run: see `RunPlan.state`."""
 
@@ -67,29 +66,27 @@ def make_job_plan(
     sources: Sequence[SplitSource],
     rejected: Sequence[Rejected],
     job: DataSetJob,
-    label_file: bytes | None = None,
 ) -> JobPlan:
-    """Check samples and rejects, and return the plan of a run.
+    """Check samples and rejects, and return the plan of a run; read its label file.
 
     Args:
         table: numbers of samples and shards.
         sources: counts of the sources, one `SplitSource` per split.
         rejected: rejects of all steps before the shards.
         job: configuration of the run.
-        label_file: content of `job.label_file`; None without such a file.
 
     Raises:
-        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` if the sources lack
-            features that the layout needs.
+        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, a storage fault, or `E-ARG` if the
+            sources lack features that the layout needs.
     """
     columns = [column for source in sources for column in source.columns]
     known = {name for source in sources for name in source.found}
     known |= {*job.layout.found_of(columns, sum(source.rows for source in sources))}
     found = sorted(known)
-    _refuse_without_samples(sources, job)
+    _refuse_empty_sources(sources, job)
     check_budget_aloud(rejected, sources, job)
     _check_found(found, job)  # after the rejects, which say more if every row is rejected
-    numbered = _numbered(sources, job, label_file)
+    numbered = _numbered(sources, job)
     labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
         format_version=NEWEST_VERSION if job.array_record_options else FORMAT_VERSION,
@@ -246,7 +243,7 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> None:
+def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
     if all(source.is_empty and source.split in job.optional_splits for source in sources):
@@ -266,16 +263,46 @@ def _refuse_without_samples(sources: Sequence[SplitSource], job: DataSetJob) -> 
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
-def _numbered(
-    sources: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
-) -> list[Label]:
+def refuse_none_left(
+    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+) -> None:
+    """Refuse a split whose sources have samples, of which none is left.
+
+    The split may be empty if earlier data sets hold some of its samples. An optional split may be
+    empty if another split has samples, and a size bucket if another bucket of its split has some.
+
+    Args:
+        sources: counts of the sources, one `SplitSource` per split.
+        plan: plan of the run.
+        samples: number of samples by split.
+        job: configuration of the run.
+
+    Raises:
+        RuntimeError: `E-SET-EMPTY`.
+    """
+    planned = {split for split, facts in plan.splits.items() if facts.samples}
+    optional = set(job.optional_splits) - planned if planned else set()
+    filled = {split_without_bucket(split) for split, count in samples.items() if count}
+    if "buckets" in plan.options:
+        optional |= {split for split in samples if split_without_bucket(split) in filled}
+    for source in sources:
+        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
+        if not source.is_empty and not samples[source.split] and not may_be_empty:
+            listed = counted(source.images or source.listed, job.layout.sample_noun)
+            remedy = "correct, exclude or skip fewer, or give --allow_empty"
+            what = f"none of {listed} is left"
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
+
+
+def _numbered(sources: Sequence[SplitSource], job: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
     if job.layout.copies_records:
         return merge_labels(sources)
     first_id = job.layout.first_label_id
     names = {name for source in sources for name in source.class_names}
-    if label_file is not None:
-        labels = read_label_file(label_file, 1 if first_id is None else first_id, job.label_file)
+    if job.label_file:
+        data = read_uri(job.label_file, job.access)
+        labels = read_label_file(data, 1 if first_id is None else first_id, job.label_file)
         refuse_unlisted(labels, names, job.label_file)
         return labels
     numbered = merge_labels(sources)
@@ -396,9 +423,11 @@ class PublishPlan(beam.PTransform):
 def _publish(
     table: ShardTable, sources: list[SplitSource], rejected: list[Rejected], job: DataSetJob
 ) -> JobPlan:
-    label_file = read_uri(job.label_file, job.access) if job.label_file else None
-    plan = make_job_plan(table, sources, rejected, job, label_file)
+    plan = make_job_plan(table, sources, rejected, job)
     warn_of_sources(sources, job)
+    if not rejected:  # otherwise `commit` refuses, after it has listed the rejects
+        samples_of = {split: planned.samples for split, planned in plan.splits.items()}
+        refuse_none_left(sources, plan, samples_of, job)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)

@@ -84,10 +84,10 @@ class BadFrame(NamedTuple):
 def is_record_file(name: str) -> bool:
     """Return whether a name is that of a record file; TFDS appends `-00000-of-00016`.
 
-    >>> [is_record_file(name) for name in ("a.tfrecord-00000-of-00002", "train.record", "out")]
+    >>> [is_record_file(name) for name in ("a.tfrecord-00000-of-00002", "A.TFREC.GZ", "out")]
     [True, True, False]
     """
-    stem = posixpath.basename(name).removesuffix(".gz")
+    stem = posixpath.basename(name).lower().removesuffix(".gz")
     return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
 
 

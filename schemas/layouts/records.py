@@ -136,7 +136,7 @@ class RecordsLayout(Layout):
                     f" records and {_what_is(feature)} in others: convert them into two data sets"
                 )
         if not by_key:
-            raise ValueError("records must have features, got none: choose more")
+            raise ValueError("no record with features is left: check sources, --keys and --classes")
         return replace(
             self,
             of_layout=layouts[0] if len(layouts) == 1 else "records",

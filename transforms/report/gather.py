@@ -7,7 +7,7 @@ folders of the same name have equal reports.
 """
 
 import functools
-import posixpath
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,7 +151,7 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     pictures = _pictures(storage, manifest, sums, most)
     rejects, wrong = _first_rejects(storage)
     return Report(
-        title=posixpath.basename(root.rstrip("/")) or root,
+        title=os.path.basename(os.path.abspath(root)) or root,  # also of `.` and of URIs
         layout=manifest.layout,
         splits=[sums[name].report for name in sorted(sums)],
         class_names={label.id: label.text or label.name for label in manifest.plan.labels},

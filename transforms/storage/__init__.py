@@ -296,9 +296,9 @@ def find_uri(
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
         what = "no such file" if entry is None else f"a {entry.kind}, not a file"
-        remedy = "give the path of a file"
+        remedy = "give a finished data set or a file" if lacks else "give the path of a file"
         if lacks and entry and entry.kind == "directory":
-            what, remedy = f"has no {lacks}", "give a finished data set or a file"
+            what = f"has no {lacks}"
         raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
     return storage, entry
 
@@ -333,7 +333,11 @@ def _canonical(uri: str) -> str:
 
 
 def join_uri(root: str, name: str) -> str:
-    """Return the path or URI of a name below a root, for messages."""
+    """Return the path or URI of a name below a root.
+
+    >>> join_uri("gs://b/coco", "a.json"), join_uri("/", "a.json")
+    ('gs://b/coco/a.json', '/a.json')
+    """
     return f"{root.rstrip('/')}/{name}"
 
 

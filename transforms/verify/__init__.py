@@ -41,7 +41,6 @@ from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
-    check_uri,
     find_uri,
     is_local,
     join_uri,
@@ -82,10 +81,8 @@ class VerifyConfig:
     access: Access = DEFAULT_ACCESS
 
     def __post_init__(self) -> None:
-        """Check the number of threads and every path."""
+        """Check the number of threads."""
         require_at_least(1, workers=self.workers)
-        for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
-            check_uri(uri)
 
 
 class Report(msgspec.Struct):
@@ -236,8 +233,8 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     """
     roots, files = find_paths(config.paths, config.access, report)
     if config.sources and len(roots) != 1:
-        what = f"sources must come with one data set, got {len(roots)}: verify one at a time"
-        raise ValueError(what)
+        what = f"sources must come with one complete data set, got {len(roots)}"
+        raise ValueError(f"{what}: verify one at a time")
     for split, uris in config.sources.items():
         manifest = find_manifest(roots[0], config.access, Report())
         in_cells = manifest is not None and "images" in manifest.plan.options

@@ -24,7 +24,7 @@ from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_recor
 _MAX_VALUES = 8
 _MAX_TEXT = 80
 _HEX_BYTES = 16
-_MAX_NAME = 60  # characters of up to 4 bytes; a file name has at most 255 bytes
+_MAX_NAME_BYTES = 240  # of 255 bytes of a file name, with its ending
 _VERIFY = "run beam-tfrec verify for details"
 
 
@@ -119,12 +119,13 @@ def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
 
 
 def _file_name(text: str) -> str:
-    """Return a safe file name, without folders and control characters.
+    """Return a safe file name, without folders and control characters. Its end is kept.
 
     >>> _file_name("../a b-image/encoded")
     '.._a b-image_encoded'
     """
-    return re.sub(r"[/\x00-\x1f]", "_", text)[:_MAX_NAME]
+    name = re.sub(r"[/\x00-\x1f]", "_", text)
+    return name.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore")
 
 
 def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
