@@ -36,8 +36,7 @@ _READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
 
 def exit_code_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> int:
     """Return the exit code of a child that runs the function; it must end in time."""
-    child = _CONTEXT.Process(target=function, args=args)
-    child.start()
+    child = start_child(function, *args)
     child.join(timeout_s)
     if child.exitcode is None:
         child.kill()
@@ -57,8 +56,7 @@ def outcome_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) 
 def kill_once_ready(function: Callable[..., Any], *args: Any) -> None:
     """Run the function in a child and SIGKILL it when it has called its first argument."""
     receiver, sender = _CONTEXT.Pipe(duplex=False)
-    child = _CONTEXT.Process(target=function, args=(sender, *args))
-    child.start()
+    child = start_child(function, sender, *args)
     assert receiver.poll(30), "the child is not ready after 30 s"
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)

@@ -1,19 +1,7 @@
 """Print how large each part of the project is, and fail above its budget.
 
 `python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
-Tests count by all their lines. A change that needs more room takes it from elsewhere. Five parts
-got some more lines when `beam_tfrec.` made their imports wrap, `pipelines` also for the
-second help and the templates of all sources.
-
-Records in has a budget of its own, spread over the folders that it needs: 1,450 lines of code for
-the command `records`, images of earlier data sets, `diff`, `WriteExamples` and `ReadExamples`.
-
-So have five more sources: 1,950 lines for `voc`, `yolo`, `openimages`, `webdataset` and Parquet of
-Hugging Face, with attributes and masks of objects, boxes of fractions, images in tar files and
-in cells of tables. Compressed tar files and boxes in any JSON took 200 more.
-
-So have today's formats (folders of splits, ArrayRecord, named tensors, size buckets, mixtures),
-1,000 lines, and splits that do not leak (near copies, stratified, folds, tables of groups), 720.
+Tests count by all their lines. A change that needs more room takes it from elsewhere.
 """
 
 import ast

@@ -147,27 +147,31 @@ def coco_dict(num_images: int, objects: int = 2, width: int = 64, height: int = 
     return {"images": images, "annotations": annotations, "categories": categories}
 
 
+def write_set(
+    folder: Path,
+    num_images: int,
+    names: tuple[str, str] = ("images", "instances.json"),
+    edit: Callable[[dict], None] = lambda spec: None,
+    **coco: int,
+) -> tuple[Path, Path]:
+    """Write a COCO set of small JPEGs; return its image folder and annotation file."""
+    images, annotations = (folder / name for name in names)
+    images.mkdir(parents=True)
+    spec = coco_dict(num_images, **coco)
+    for place, image in enumerate(spec["images"]):
+        data = jpeg_bytes(image["width"], image["height"], color=place)
+        (images / image["file_name"]).write_bytes(data)
+    edit(spec)
+    annotations.write_text(json.dumps(spec))
+    return images, annotations
+
+
 @pytest.fixture
 def make_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
     """Makes a data set on disk: `make_coco(20)` returns (image folder, annotation file)."""
 
-    def make(
-        num_images: int,
-        name: str = "train",
-        edit: Callable[[dict], None] | None = None,
-        **coco: Any,
-    ) -> tuple[Path, Path]:
-        images = tmp_path / f"{name}-images"
-        images.mkdir()
-        spec = coco_dict(num_images, **coco)
-        for place, image in enumerate(spec["images"]):
-            data = jpeg_bytes(image["width"], image["height"], color=place)
-            (images / image["file_name"]).write_bytes(data)
-        if edit is not None:
-            edit(spec)
-        annotations = tmp_path / f"{name}.json"
-        annotations.write_text(json.dumps(spec))
-        return images, annotations
+    def make(num_images: int, name: str = "train", **given: Any) -> tuple[Path, Path]:
+        return write_set(tmp_path, num_images, (f"{name}-images", f"{name}.json"), **given)
 
     return make
 

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +52,11 @@ def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-def rewrite(path: Path) -> None:
-    """Change bytes without changing the size."""
-    data = path.read_bytes()
-    path.write_bytes(data[:-2] + b"\0\0")
+def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_once = local._read_once
 
-
-def failing_reads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[str, int], None]) -> None:
-    """Call `fail(name, attempt)` before each read of an image; it may raise."""
-    read_once, attempts = local._read_once, {}
-
-    def reading(path: str, *more: Any) -> Any:
-        name = Path(path).name
-        attempts[name] = attempts.get(name, 0) + 1
-        if name.endswith(".jpg"):
-            fail(name, attempts[name])
+    def read_no_image(path: str, *more: Any) -> Any:
+        assert not path.endswith(".jpg"), f"{path} was read"
         return read_once(path, *more)
 
-    monkeypatch.setattr(local, "_read_once", reading)
-
-
-def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, attempt: int) -> None:
-        raise AssertionError(f"{name} was read")
-
-    failing_reads(monkeypatch, refuse)
+    monkeypatch.setattr(local, "_read_once", read_no_image)

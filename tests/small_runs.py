@@ -1,7 +1,6 @@
 """A whole run as plain functions, without Beam. Tests can stop, kill and repeat its steps."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,10 +34,9 @@ from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
 from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
 from tests.children import die_at, without_anonymous_files
 from tests.coco_texts import read_counted
-from tests.conftest import coco_dict, jpeg_bytes
+from tests.conftest import write_set
 from tests.invariants import files_of
 
-contents = files_of
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
@@ -77,18 +75,6 @@ class SmallRun:
     @property
     def plan(self) -> JobPlan:
         return make_job_plan(self.table, self.files, self.rejected, self.commit_job)
-
-
-def write_set(folder: Path, num_images: int, **coco: int) -> tuple[Path, Path]:
-    """Write a COCO set of small JPEGs; return its image folder and annotation file."""
-    images, annotations = folder / "images", folder / "instances.json"
-    images.mkdir(parents=True)
-    spec = coco_dict(num_images, **coco)
-    for place, image in enumerate(spec["images"]):
-        data = jpeg_bytes(image["width"], image["height"], color=place)
-        (images / image["file_name"]).write_bytes(data)
-    annotations.write_text(json.dumps(spec))
-    return images, annotations
 
 
 def plan_run(

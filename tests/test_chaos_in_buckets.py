@@ -1,6 +1,5 @@
 """Runs on the Cloud Storage stand-in, by the real clients, killed at every request they send."""
 
-import random
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -62,9 +61,21 @@ def kill_at(running: GcsStandIn, bucket: str, nth: int, what: What) -> int | Non
     return child.exitcode
 
 
-def check_killed_and_resumed(
-    running: GcsStandIn, undisturbed: Mapping[str, bytes], bucket: str, nth: int, what: What
+KILLS = [(nth, what) for nth in range(1, REQUESTS_OF_A_RUN + 1) for what in (BEFORE, AFTER)]
+SOME = [(8, AFTER), (30, BEFORE), (51, AFTER), (73, BEFORE)]
+
+
+@pytest.mark.parametrize(
+    ("nth", "what"),
+    [
+        pytest.param(*kill, marks=pytest.mark.thorough if kill in SOME else pytest.mark.chaos)
+        for kill in KILLS
+    ],
+)
+def test_resumes_after_a_kill_at_any_request(
+    nth: int, what: What, running: GcsStandIn, undisturbed: Mapping[str, bytes]
 ) -> None:
+    bucket = f"{what.name.lower()}-{nth}"
     for name, data in FOREIGN.items():
         running.put(bucket, f"coco/{name}", data)
     assert kill_at(running, bucket, nth, what) == -signal.SIGKILL
@@ -76,22 +87,3 @@ def check_killed_and_resumed(
     read = [r for r in running.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
     shards_left = 4 - len(data_files(left))
     assert len(read) in range(2 * shards_left, 3 * shards_left + 1)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4))
-def test_resumes_after_a_kill_at_some_requests(
-    seed: int, running: GcsStandIn, undisturbed: Mapping[str, bytes]
-) -> None:
-    choose = random.Random(seed)
-    nth, what = choose.randint(1, REQUESTS_OF_A_RUN), choose.choice([BEFORE, AFTER])
-    check_killed_and_resumed(running, undisturbed, f"some-{seed}", nth, what)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("what", [BEFORE, AFTER], ids=["before", "after"])
-@pytest.mark.parametrize("nth", range(1, REQUESTS_OF_A_RUN + 1))
-def test_resumes_after_a_kill_at_every_request(
-    nth: int, what: What, running: GcsStandIn, undisturbed: Mapping[str, bytes]
-) -> None:
-    check_killed_and_resumed(running, undisturbed, f"{what.name.lower()}-{nth}", nth, what)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ import pytest
 from tests.coco_command import (
     PROJECT,
     REPORTED,
+    MakeCoco,
     Sources,
     check_committed,
     check_visible,
+    command,
     digests,
     finish,
     shard_paths,
@@ -67,10 +69,8 @@ def engine(request: pytest.FixtureRequest) -> list[str]:
     return ["--runner", "PortableRunner", "--job_endpoint", endpoint, *flags]
 
 
-def arguments(sources: Sources, out: Path | str, *flags: object, shards: int = 4) -> list[object]:
-    images, annotations = sources
-    given = ("--images", images, "--annotations", annotations, "--output", out)
-    return [*given, "--num_shards", shards, *flags]
+def arguments(sources: Sources, out: Path | str, *flags: object, shards: int = 4) -> list[str]:
+    return command(sources, out, "--num_shards", shards, *flags)
 
 
 def test_bytes_equal_those_of_a_run_in_process(
@@ -129,9 +129,7 @@ def wait_for_some_shards(process: "subprocess.Popen[str]", out: Path) -> None:
         time.sleep(0.002)
 
 
-def test_a_killed_worker_of_a_job_service_is_one_line(
-    make_coco: Callable[..., Sources], tmp_path: Path
-) -> None:
+def test_a_killed_worker_of_a_job_service_is_one_line(make_coco: MakeCoco, tmp_path: Path) -> None:
     workers = ENGINES["job service, a process of workers"]
     with started(service) as (port, server):
         endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}", *workers)
@@ -147,7 +145,7 @@ def test_a_killed_worker_of_a_job_service_is_one_line(
 @pytest.mark.parametrize("engine", ["Prism"], indirect=True)
 @pytest.mark.parametrize("victim", ["Prism", "its worker"])
 def test_a_killed_engine_or_worker_ends_the_run_and_the_next_resumes(
-    victim: str, engine: list[str], make_coco: Callable[..., Sources], tmp_path: Path
+    victim: str, engine: list[str], make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """Prism retries nothing: if it or its only worker dies, the run ends."""
     sources, out = make_coco(600), tmp_path / "out"

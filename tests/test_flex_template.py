@@ -73,10 +73,7 @@ def test_one_parameter_names_the_pipeline() -> None:
             "pairs has no parameter images, which is for coco, folder, sidecar, voc, openimages;"
             " omit it",
         ),
-        (
-            ["--low=gs://b/l"],
-            "coco has no parameter low, which is for pairs; omit it",
-        ),
+        (["--low=gs://b/l"], "coco has no parameter low, which is for pairs; omit it"),
         (
             ["--pipeline=video"],
             f"no pipeline is called 'video'; give one of {', '.join(PIPELINES)}",

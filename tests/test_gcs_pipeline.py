@@ -1,12 +1,19 @@
-"""The whole command with everything on Google Cloud Storage, on the stand-in."""
+"""The whole command on Google Cloud Storage: the stand-in, and fake-gcs-server if it is there."""
 
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.metrics import MetricsFilter
 
-from tests.coco_command import MakeCoco, Run, Sources, digests, run_coco
-from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from beam_tfrec.pipelines import coco
+from beam_tfrec.pipelines.data_set import build
+from beam_tfrec.transforms.storage import retries
+from tests.coco_command import MakeCoco, Run, Sources, committed, run_coco, shard_paths
+from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.invariants import check_committed
+from tests.stores import EMULATOR, fake_gcs_bucket
 
 SHARDS = ("--num_shards", "4")
 
@@ -22,43 +29,22 @@ def stand_in(stand_in: GcsStandIn, sources: Sources) -> GcsStandIn:
     return stand_in
 
 
-@pytest.fixture
-def local(sources: Sources, tmp_path: Path) -> dict[str, str]:
-    """The shards that the same run makes on disk."""
-    images, annotations = sources
-    out = tmp_path / "local"
-    given = ("--images", images, "--annotations", annotations, "--output", out)
-    assert run_coco(*given, *SHARDS).code == 0
-    return shards_of(out)
+def convert() -> Run:
+    return run_coco(*SOURCES, "--output", "gs://out/coco", *SHARDS)
 
 
-def shards_of(folder: Path) -> dict[str, str]:
-    """Return the shards' hashes only: plans of buckets hold checksums, plans of disks do not."""
-    return {name: sha256 for name, sha256 in digests(folder).items() if name.endswith(".tfrec")}
-
-
-def convert(*flags: str, output: str = "gs://out/coco") -> Run:
-    return run_coco(*SOURCES, "--output", output, *SHARDS, *flags)
-
-
-def downloaded(stand_in: GcsStandIn, folder: Path) -> Path:
-    """Return the output as a folder on disk."""
-    for name, data in stand_in.objects("out").items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder / "coco"
-
-
-def images_read(stand_in: GcsStandIn) -> list[str]:
-    read = (request.name for request in stand_in.requests if request.kind is Kind.READ)
-    return [name for name in read if name.endswith(".jpg")]
-
-
-def test_each_image_is_read_once_and_a_rerun_reads_the_manifest_only(stand_in: GcsStandIn) -> None:
+def test_each_image_is_read_once_and_a_rerun_reads_the_manifest_only(
+    sources: Sources, stand_in: GcsStandIn, tmp_path: Path
+) -> None:
+    committed(sources, tmp_path / "local", *SHARDS)
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
     assert convert().code == 0
-    assert len(images_read(stand_in)) == len({*images_read(stand_in)}) == 40
+    made = {name.removeprefix("coco/"): data for name, data in stand_in.objects("out").items()}
+    check_committed(made)  # with its own plan, which holds checksums of sources
+    shards = shard_paths(tmp_path / "local")
+    assert [made[path.name] for path in shards] == [path.read_bytes() for path in shards]
+    read = [r.name for r in stand_in.requests if r.kind is Kind.READ and r.name.endswith(".jpg")]
+    assert len(read) == len({*read}) == 40
     assert stand_in.count(Kind.DELETE) == 0
     for name, data in stand_in.objects("in").items():
         stand_in.put("in", name, data)  # rewritten with equal contents: new generations
@@ -70,24 +56,49 @@ def test_each_image_is_read_once_and_a_rerun_reads_the_manifest_only(stand_in: G
     assert stand_in.count(Kind.UPLOAD) == 0
 
 
-def test_a_resumed_run_reads_no_images_of_finished_shards(
-    stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
-) -> None:
-    third = "coco/train-00002-of-00004-10.tfrec"
-    stand_in.inject(Fault(What.STATUS, Kind.UPLOAD, third, status=403))
-    assert convert("--shards_in_flight", "1").ended == (6, "E-IO-AUTH")
-    assert "coco/manifest.json" not in stand_in.objects("out")
-    finished = sum(name.endswith(".tfrec") for name in stand_in.objects("out"))
-    stand_in.forget_requests()
-    resumed = convert()
-    assert resumed.code == 0, resumed.err
-    assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
-    assert len(images_read(stand_in)) == 40 - 10 * finished
-
-
 def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.create")
     run = convert()
     assert run.ended == (6, "E-IO-AUTH")
     assert "storage.objects.list" in run.fault
     assert stand_in.objects("out") == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("stand_in")
+def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
+    """So that Dataflow adds no workers while a store cannot serve the present ones."""
+    limits = ("--readers", "1", "--max_reads_per_second", "14")
+    given = [*SOURCES, "--output", str(tmp_path / "out"), "--num_shards", "2", *limits]
+    retries.THROTTLED.add(100)  # earlier waits, for instance of listings
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    build(pipeline, coco.COMMAND.configure(given)[0])
+    result = pipeline.run()
+    result.wait_until_finish()
+    throttled = MetricsFilter().with_name("cumulativeThrottlingSeconds")
+    (counter,) = result.metrics().query(throttled)["counters"]
+    assert counter.key.metric.namespace == "beam_tfrec"
+    assert 1 <= counter.result <= 3  # forty images at 14 a second, less on a busy machine
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not EMULATOR, reason="FAKE_GCS_SERVER names none; .ci/run installs one")
+def test_a_whole_run_on_fake_gcs_server(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator that we did not write."""
+    images, annotations = sources
+    committed(sources, tmp_path / "local", *SHARDS)
+    with fake_gcs_bucket() as (address, bucket):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        for path in images.iterdir():
+            bucket.blob(f"photos/{path.name}").upload_from_filename(path)
+        bucket.blob("instances.json").upload_from_filename(annotations)
+        at = f"gs://{bucket.name}"
+        given = ("--images", f"{at}/photos", "--annotations", f"{at}/instances.json", *SHARDS)
+        run = run_coco(*given, "--output", f"{at}/out")
+        assert run.code == 0, run.err
+        again = run_coco(*given, "--output", f"{at}/out")
+        assert again.out == f"already complete: {at}/out/manifest.json\n"
+        for path in shard_paths(tmp_path / "local"):
+            assert bucket.blob(f"out/{path.name}").download_as_bytes() == path.read_bytes()

@@ -45,8 +45,6 @@ MAY_IMPORT = {
 }
 """Each folder, with the other folders it may import."""
 
-PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
-"""Documented names with an underscore: those of named tuples, and `os._exit`."""
 HOOKS = {"threading.excepthook"}
 """Names of other modules that their documentation asks programs to set."""
 
@@ -59,7 +57,7 @@ def folder_of(module: str) -> str:
 
 
 def breaches(folder: str, source: str) -> Iterator[str]:
-    """Yield the rules that a source of this folder breaks."""
+    """Yield the rules that a source of this folder breaks; ruff checks the others."""
     tree = ast.parse(source)
     foreign: set[str] = set()
     for node in ast.walk(tree):
@@ -68,9 +66,7 @@ def breaches(folder: str, source: str) -> Iterator[str]:
                 for alias in names:
                     foreign.add(alias.asname or alias.name.split(".")[0])
                     yield from bad_import(folder, alias.name)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                if level:
-                    yield "imports by a relative name"
+            case ast.ImportFrom(module=module, names=names):
                 for alias in names:
                     yield from bad_import(folder, module or "", alias.name)
     for node in ast.walk(tree):
@@ -81,19 +77,12 @@ def breaches(folder: str, source: str) -> Iterator[str]:
             case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[ast.Name(id=name), *_]):
                 if name in foreign:
                     yield f"sets {name} by setattr"
-        match node:
-            case ast.Attribute(value=owner, attr=attr):
-                if attr == "meta_path":
-                    yield "uses sys.meta_path"
-                own = ast.unparse(owner) in {"self", "cls", "super()"}
-                if re.match("_[^_]", attr) and attr not in PUBLIC and not own:
-                    yield f"uses {attr}"
 
 
 def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
     """Yield what is wrong with importing a name from a module."""
     package = module.split(".")[0]
-    if package in (*NOT_SHIPPED, *PACKAGES):
+    if package in NOT_SHIPPED:
         yield f"imports {package}"
     if package != "beam_tfrec" or (module, name) == ("beam_tfrec", "__version__"):
         return
@@ -111,8 +100,6 @@ def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
         ("pipelines", "from beam_tfrec import __version__", []),
         ("pipelines", "from beam_tfrec import load", ["imports load"]),
         ("schemas", "def f():\n  import beam_tfrec.transforms.gate", ["imports transforms"]),
-        ("schemas", "import schemas.faults", ["imports schemas"]),
-        ("schemas", "from . import coco", ["imports by a relative name"]),
         ("transforms", "import beam_tfrec.transforms.report.page", [f"imports {REPORT}"]),
         ("transforms", "from tests.conftest import rounds", ["imports tests"]),
         (
@@ -123,8 +110,6 @@ def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
         ("pipelines", "import beam\nbeam.x = 1", ["sets beam.x"]),
         ("pipelines", "import beam\nsetattr(beam, x, 1)", ["sets beam by setattr"]),
         ("pipelines", "config.x = 1\nself._x = 1\ncls._x = super()._x", []),
-        ("pipelines", "import sys\nsys.meta_path.insert(0, x)", ["uses sys.meta_path"]),
-        ("pipelines", "other._x + self._y._z + a._replace(b=1)", ["uses _x", "uses _z"]),
     ],
 )
 def test_breaches_are_found(folder: str, source: str, broken: list[str]) -> None:
@@ -139,14 +124,6 @@ def test_modules_keep_the_rules() -> None:
             folder = folder_of(".".join(name.parent.parts))
             found |= {(folder, rule): str(name) for rule in breaches(folder, path.read_text())}
     assert found == {}
-
-
-@pytest.mark.parametrize("folder", NOT_SHIPPED)
-def test_no_program_loads_a_second_copy_of_a_module(folder: str) -> None:
-    """`schemas` imported without `beam_tfrec.` is another module, with its own types."""
-    copies = re.compile(rf"\s*(from|import) ({'|'.join(PACKAGES)})\b")
-    lines = {line: path for path in sources(folder) for line in path.read_text().splitlines()}
-    assert {line: path for line, path in lines.items() if copies.match(line)} == {}
 
 
 def sources(package: str) -> Iterator[Path]:

@@ -1,7 +1,6 @@
 """Licenses of COCO files, and label files: how they are parsed, and what a run makes of them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from beam_tfrec.schemas.labels import (
     refuse_unlisted,
 )
 from beam_tfrec.schemas.manifest import Label, LicenseCount
-from tests.coco_command import committed, examples, value
+from tests.coco_command import MakeCoco, committed, examples, value
 
 BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}
-MakeCoco = Callable[..., tuple[Path, Path]]
 
 
 @pytest.mark.parametrize(
@@ -123,26 +121,20 @@ def test_line_ends_of_a_csv_file(end: str) -> None:
     assert read_label_file(data, 0, "a.csv") == [Label(0, "cat", text="A, b\u2028c"), DOG]
 
 
-def test_a_quote_of_a_csv_file_that_is_never_closed_is_refused() -> None:
-    with pytest.raises(RuntimeError) as raised:
-        read_label_file(b'cat,a\n"dog,b\ncup', 0, "a.csv")
-    what = "line 3: unexpected end of data; correct its quotes"
-    assert str(raised.value) == f"E-ANN-LABELS a.csv: {what}"
-
-
 @pytest.mark.parametrize(
-    ("data", "line"),
+    ("name", "data", "line"),
     [
-        (b"", "no classes; write one class per line"),
-        (b"cat\n\ndog\n", "line 2 is empty; remove it, or name a class there"),
-        (b"cat\ndog\ncat\n", "'cat' is in lines 1 and 3; give each class one line"),
-        (b"cat\n\xff\n", "not UTF-8 at byte 4; save it as UTF-8"),
+        ("a.txt", b"", "no classes; write one class per line"),
+        ("a.txt", b"cat\n\ndog\n", "line 2 is empty; remove it, or name a class there"),
+        ("a.txt", b"cat\ndog\ncat\n", "'cat' is in lines 1 and 3; give each class one line"),
+        ("a.txt", b"cat\n\xff\n", "not UTF-8 at byte 4; save it as UTF-8"),
+        ("a.csv", b'cat,a\n"dog,b\ncup', "line 3: unexpected end of data; correct its quotes"),
     ],
 )
-def test_bad_label_files_are_refused(data: bytes, line: str) -> None:
+def test_bad_label_files_are_refused(name: str, data: bytes, line: str) -> None:
     with pytest.raises(RuntimeError) as raised:
-        read_label_file(data, 0, "gs://b/a.txt")
-    assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"
+        read_label_file(data, 0, f"gs://b/{name}")
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/{name}: {line}"
 
 
 @pytest.mark.parametrize(

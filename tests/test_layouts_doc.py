@@ -11,9 +11,7 @@ import pytest
 
 from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.pipelines.data_set import build
-from beam_tfrec.schemas.features import FeatureSpec
-from beam_tfrec.schemas.layouts.detection import DetectionLayout
-from beam_tfrec.schemas.layouts.groups import OF_PNGS
+from beam_tfrec.schemas.layouts import groups
 from beam_tfrec.schemas.layouts.pictures import PictureLayout
 from tests.coco_command import MakeCoco, Sources, check_committed, examples, value
 
@@ -54,26 +52,23 @@ def test_the_example_layout_runs(
         assert value(example, "photo")[0] in photos
 
 
-def keys_not_listed(name: str, spec: FeatureSpec, *groups: str) -> set[str]:
+OF_PNGS = tuple(group.name for group in groups.OF_PNGS)  # these have keys of other groups
+OF_COCO = [
+    (name, tuple(group.name for group in layout.groups if group.name not in OF_PNGS))
+    for name, layout in coco.LAYOUTS.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        *OF_COCO,
+        *(("detection", ("boxes", name)) for name in OF_PNGS),
+        *((name, ()) for name in folder.LAYOUTS),
+    ],
+)
+def test_every_key_of_every_group_is_listed(name: str, features: tuple[str, ...]) -> None:
+    layout = coco.LAYOUTS[name](features=features) if features else folder.LAYOUTS[name]()
     section = DOC.split(f"\n## {name}\n")[1].split("\n## ")[0]
     listed = set(re.findall(r"`([^`]+)`", section))
-    return {*groups, *(feature.key for feature in spec.features)} - listed
-
-
-@pytest.mark.parametrize("name", coco.LAYOUTS)
-def test_every_key_of_every_group_is_listed(name: str) -> None:
-    layout = coco.LAYOUTS[name]
-    of_pngs = {group.name for group in OF_PNGS}  # these have keys of other groups
-    groups = tuple(group.name for group in layout.groups if group.name not in of_pngs)
-    assert keys_not_listed(name, layout(features=groups).spec, *groups) == set()
-
-
-@pytest.mark.parametrize("name", [group.name for group in OF_PNGS])
-def test_every_key_of_a_source_with_pngs_is_listed(name: str) -> None:
-    spec = DetectionLayout(features=("boxes", name)).spec
-    assert keys_not_listed("detection", spec, name) == set()
-
-
-@pytest.mark.parametrize("name", folder.LAYOUTS)
-def test_every_key_of_a_layout_for_folders_is_listed(name: str) -> None:
-    assert keys_not_listed(name, folder.LAYOUTS[name]().spec) == set()
+    assert {*features, *(feature.key for feature in layout.spec.features)} - listed == set()

@@ -20,14 +20,7 @@ from beam_tfrec.transforms.earlier import Since
 from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import Access
-from tests.coco_command import (
-    MakeCoco,
-    command,
-    committed,
-    run_coco,
-    run_pipeline,
-    snapshot,
-)
+from tests.coco_command import MakeCoco, command, committed, run_coco, run_pipeline, snapshot
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.sources import SOURCES as IN_STORE
 from tests.gcs_stand_in.sources import put_sources
@@ -49,14 +42,8 @@ def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConf
 
 REFUSED = [
     ("--since ''", "argument --since: must not be empty: see --help"),
-    (
-        "--since gs://b/1 'gs://b-{date}/2'",
-        "since needs {date} after the bucket, got 'gs://b-{date}/2': give names",
-    ),
-    (
-        "--date 2026-11-20",
-        "date needs {date} in output or since, got 2026-11-20: add {date} to output",
-    ),
+    ("--since gs://b/1 'gs://b-{date}/2'", "since needs {date} after the bucket, got 'gs://b-{dat"),
+    ("--date 2026-11-20", "date needs {date} in output or since, got 2026-11-20: add {date} to ou"),
     ("--images train=j", "images must come once per split, got i, j: remove one"),
     ("--images Val=j", "images: splits are lower case, got 'Val=j': write val=, or put ./ before"),
     ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
@@ -96,15 +83,9 @@ REFUSED = [
 ]
 ALONE = [
     ("--images i --annotations a.json --output ''", "argument --output: must not be empty: see"),
-    (
-        "--images i --annotations a.json --output 'out-{date}' --date 2026-11-31",
-        "date must be a day as YYYY-MM-DD, got '2026-11-31': give one such as",
-    ),
+    ("--images i --annotations a.json --output {date} --date x", "date must be a day as YYYY-MM-D"),
     ("", "the following arguments are required: --images, --annotations, --output: see --help"),
-    (
-        "--images val=i --annotations val=a --output o --split val",
-        "split must come with a path without SPLIT=, and no split_by, got 'val': leave it out, and",
-    ),
+    ("--images val=i --annotations val=a --output o --split val", "split must come with a path wi"),
     ("--images", "argument --images: expected at least one argument: see --help"),
     ("--images train= --annotations a --output o", "images of train must not be empty: give a"),
     ("--images '' --annotations a.json --output o", "argument --images: must not be empty"),
@@ -128,8 +109,10 @@ def test_bad_flags_are_refused_in_one_line(
 
 
 def test_a_refused_flag_touches_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command takes hyphens in flags, too."""
     monkeypatch.chdir(tmp_path)
-    run = run_coco(*NEEDED, "--num_shards", "0")
+    flags = ("--num-shards", "0", "--shard-names=plain")
+    run = run_pipeline(cli.run_command, "coco", *NEEDED, *flags)
     line = "E-ARG command line: num_shards must be at least 1, got 0; give a larger number\n"
     assert run == (2, "", line)
     assert list(tmp_path.iterdir()) == []
@@ -279,11 +262,6 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_hyphens_in_flags(given: str, expected: str) -> None:
     assert cli.with_underscores(given) == expected
     assert {*map(cli.with_underscores, beam_flags())} <= beam_flags()
-
-
-def test_a_command_takes_hyphens() -> None:
-    run = run_pipeline(cli.run_command, "coco", *NEEDED, "--num-shards", 0, "--shard-names=plain")
-    assert run.fault.startswith("E-ARG command line: num_shards must be at least 1, got 0; ")
 
 
 @pytest.mark.parametrize(

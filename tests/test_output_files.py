@@ -13,7 +13,8 @@ from beam_tfrec.transforms.leave_out_earlier import list_earlier_shards, read_wr
 from beam_tfrec.transforms.output_files import names_of_ours, refuse_foreign, remove_output
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from beam_tfrec.transforms.verify.show_record import records_of_set
-from tests.small_runs import SmallSet, build_run, contents, make_small
+from tests.invariants import files_of
+from tests.small_runs import SmallSet, build_run, make_small
 
 NAMES, CUSTOM = ShardNames(), ShardNames("file_{index:02}-{records}.tfrec")
 FOLDERS = ShardNames(MAXDIFFUSION)
@@ -70,8 +71,9 @@ def test_other_files_are_ignored_and_kept(small: SmallSet) -> None:
     small.put(["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
     small.put(["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
     remove(small)
-    left = {name: (small.out / name).read_bytes() for name in contents(small.out)}
-    assert left == dict.fromkeys([*NEIGHBOURS, "test-00000-of-00004-10.tfrec"], b"of the user")
+    assert files_of(small.out) == dict.fromkeys(
+        [*NEIGHBOURS, "test-00000-of-00004-10.tfrec"], b"of the user"
+    )
     assert folder.is_dir()
 
 
@@ -101,7 +103,7 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(small: SmallS
     assert shown.key == keys[-1]
     assert verify(VerifyConfig((out,), deep=True)) is False
     remove(small)
-    assert contents(small.out) == {}
+    assert files_of(small.out) == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_incomplete_outputs_are_removed(small: SmallSet, gone: list[str]) -> Non
     for path in [path for pattern in gone for path in small.out.glob(pattern)]:
         path.unlink()
     remove(small)
-    assert contents(small.out) == {}
+    assert files_of(small.out) == {}
 
 
 def test_a_forged_receipt_deletes_nothing_outside_the_output(small: SmallSet) -> None:
@@ -123,13 +125,13 @@ def test_a_forged_receipt_deletes_nothing_outside_the_output(small: SmallSet) ->
     receipt.write_text(json.dumps(forged))
     remove(small)
     assert (small.out.parent / "outside.txt").read_bytes() == b"of the user"
-    assert contents(small.out) == {}
+    assert files_of(small.out) == {}
 
 
 def test_without_plan_or_manifest_nothing_is_removed(small: SmallSet) -> None:
     small.put(["train-00000-of-00004-10.tfrec", "features.json", "_receipts/notes.txt"])
     remove(small)  # only a plan or a manifest shows that files are ours
-    assert len(contents(small.out)) == 3
+    assert len(files_of(small.out)) == 3
 
 
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
@@ -149,7 +151,7 @@ def test_files_of_another_program_are_not_removed(
 ) -> None:
     small.put([name], data)
     small.put(["train-00000-of-00004-10.tfrec"])
-    before = contents(small.out)
+    before = files_of(small.out)
     with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN {small.out}.*: {what}"):
         remove(small)
-    assert contents(small.out) == before
+    assert files_of(small.out) == before

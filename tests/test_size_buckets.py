@@ -162,7 +162,7 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
         assert records == 50 if not drop else records % (4 * hosts) == 0
     traced = []
 
-    @tf.function(jit_compile=True)
+    @tf.function
     def step(images: tf.Tensor) -> tf.Tensor:
         traced.append(images.shape)
         return tf.reduce_mean(tf.cast(images, tf.float32))
@@ -190,7 +190,7 @@ def test_hosts_read_several_splits_by_bucket_in_equal_numbers(tmp_path: Path) ->
     committed_by(folder.run, out, *flags, "--split_by", "hash")
     splits = ["fold0", "fold2"]
     total = len(beam_tfrec.open(out, splits))
-    for hosts in (1, 2, 3, 5, 8, 16):
+    for hosts in (3, 16):
         shapes, names = [], list[bytes]()
         for host in range(hosts):
             share = {"host": host, "hosts": hosts, "drop_remainder": True}

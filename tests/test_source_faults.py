@@ -11,7 +11,7 @@ import pytest
 from beam_tfrec.pipelines import table
 from tests.array_runs import npy_bytes, random_images, run_arrays
 from tests.coco_command import Run, run_pipeline
-from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at
+from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at, meanwhile_at
 
 COLUMNS = {"a": [*range(20)], "b": ["x"] * 20}
 IMAGES, LABELS = random_images(6, 4), np.arange(6)
@@ -66,6 +66,18 @@ def test_a_failed_read_ends_the_run(name: str, store: MemoryStore) -> None:
                 store.put(name, store.files()[name])
 
     assert convert(store.start(rewrite), name).ended == (6, "E-SRC-CHANGED")
+
+
+@pytest.mark.thorough
+def test_a_rerun_notices_labels_that_changed_after_they_were_read(store: MemoryStore) -> None:
+    """A run notes the state of its sources before it reads them, never after."""
+    trial = store.copy().start()
+    assert convert(trial, "x.npy").code == 0
+    *_, last = (step.number for step in trial.steps if is_read_of("y.npy", step))
+    labels = npy_bytes(LABELS[::-1])
+    changing = meanwhile_at(last, Moment.AFTER, lambda: store.put("y.npy", labels))
+    assert convert(store.start(changing), "x.npy").code == 0
+    assert convert(store.start(), "x.npy").ended == (5, "E-OUT-PLAN")
 
 
 def test_too_little_memory_for_pyarrow_is_not_a_fault_of_the_file(

@@ -1,15 +1,11 @@
 """Splits given by sources, named by a field, or drawn by a hash, for COCO and for folders."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -24,7 +20,6 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.sources.split_tables import read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.coco_command import (
@@ -41,8 +36,8 @@ from tests.coco_command import (
     source_ids,
     value,
 )
-from tests.coco_texts import CAPTION, PANOPTIC, SEGMENT, annotation, coco, image, read_counted
-from tests.conftest import draw, jpeg_bytes
+from tests.coco_texts import annotation, coco, image, read_counted
+from tests.conftest import jpeg_bytes
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)
@@ -199,11 +194,7 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
             "or stratified, or name a field (folder), got 'part': leave it out",
         ),
         ({"train": "a"}, Splitting("hsh"), "field (folder), got 'hsh': did you mean hash?"),
-        (
-            {"train": "a", "val": "b"},
-            BY_HASH,
-            "divides one source, got train and val: give one",
-        ),
+        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got train and val: give one"),
     ],
 )
 def test_other_fields_and_several_folders_are_refused(
@@ -265,18 +256,6 @@ def test_a_table_without_one_group_for_each_key_is_refused(
         parquet.write_table(pa.table(arrays), "g.parquet")
     with pytest.raises(RuntimeError, match=f"^{re.escape(fault)}"):
         read_groups(Splitting(HASH, SHARES, "g.parquet"), DEFAULT_ACCESS)
-
-
-@given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde"), min_size=1), st.text())
-def test_each_key_has_the_digest_of_its_group(groups: dict[str, str], other: str) -> None:
-    splitting = Splitting(HASH, SHARES, "g.csv")
-    digests = sorted((splitting.digest_of(key), key) for key in groups)
-    values = [splitting.digest_of(groups[key]) for _, key in digests]
-    table = DigestTable(np.array([d for d, _ in digests], "S16"), np.array(values, "S16"))
-    grouped = replace(splitting, groups=table)
-    for key in [*groups, other]:
-        assert grouped.split_for("", key) == BY_HASH.split_of(groups.get(key, key))
-    assert table.found.all()
 
 
 @given(
@@ -385,103 +364,8 @@ def test_orphans_have_a_split() -> None:
     assert [reject.split for reject in found] == ["val"] * 20
 
 
-ENTRIES = st.lists(
-    st.builds(
-        annotation,
-        st.integers(0, 5),
-        image_id=st.integers(0, 4),
-        category_id=st.integers(3, 4),
-        bbox=st.sampled_from([[1, 2, 3, 4], [0, 0, 0, 1], [99, 0, 1, 1], [0, 0, 1, 40]]),
-        iscrowd=st.integers(0, 1),
-        keypoints=st.sampled_from([None, [], [1, 2, 2], [1]]),
-    ),
-    max_size=6,
-)
-TEXTS = st.lists(
-    st.builds(lambda i, j: {**CAPTION, "id": i, "image_id": j}, *[st.integers(0, 4)] * 2),
-    min_size=1,
-    max_size=4,
-)
-PANOPTICS = st.lists(
-    st.builds(
-        lambda i, c: {**PANOPTIC, "image_id": i, "segments_info": [{**SEGMENT, "category_id": c}]},
-        st.integers(0, 4),
-        st.integers(3, 4),
-    ),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda entry: entry["image_id"],
-)
-LISTED = st.lists(st.integers(1, 3), unique=True, max_size=3).map(
-    lambda ids: [image(i, f"{i}.jpg", license=i) for i in ids]
-)
-FILES = st.tuples(
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, ENTRIES),
-    st.builds(coco, LISTED, TEXTS),
-    st.builds(coco, LISTED, PANOPTICS),
-)
-RULES = st.fixed_dictionaries(
-    {
-        "skip_crowd": st.booleans(),
-        "skip_unannotated": st.booleans(),
-        "min_box_px": st.sampled_from([0, 2]),
-        "licenses": st.sampled_from([(), (1, 2)]),
-        "segmentations": st.booleans(),
-    }
-)
-
-
-@draw(300)
-@given(FILES, RULES, st.booleans(), st.sampled_from(["", "group", "field"]), st.randoms())
-def test_sums_hold_per_split_and_add_up_in_any_order(
-    files: tuple, rules: dict, per_annotation: bool, by: str, random: Random
-) -> None:
-    """For random files, the counts of all splits add up to those of an undivided data set."""
-    kinds = files[:2] if per_annotation else files
-    if files[0] == files[1]:
-        return
-    sources = [("f.json", data) for data in kinds]
-    taken = CocoRules(**rules, drop_orphans=True, per_annotation=per_annotation)
-    splitting = BY_HASH
-    if by == "group":
-        splitting = Splitting(HASH, SHARES, group_by="license")
-    elif by == "field":
-        splitting = Splitting("file_name", names=("1.jpg", "2.jpg", "3.jpg"))
-    panoptic = not per_annotation
-    whole = read_counted(sources, "dev", taken, panoptic=panoptic)
-    excluding = {"dev": {"1": ""}}
-    left = read_counted(sources, "dev", taken, excluding, panoptic=panoptic)
-    random.shuffle(sources)
-    assert read_counted(sources, "dev", taken, excluding, panoptic=panoptic) == left
-    parts = read_counted(sources, "dev", taken, panoptic=panoptic, splitting=splitting)
-    assert _without_splits(parts) == _without_splits(whole)
-    totals: Counter[str] = Counter()
-    for file in _of(parts, SplitSource):
-        totals += _counts(file)
-    assert totals == _counts(_of(whole, SplitSource)[0])
-
-
 def _of(items: Sequence[Any], kind: type) -> list[Any]:
     return [item for item in items if isinstance(item, kind)]
-
-
-def _without_splits(items: Sequence[Any]) -> list[Any]:
-    others = [item for item in items if not isinstance(item, SplitSource)]
-    return [msgspec.structs.replace(item, split="dev") for item in others]
-
-
-def _counts(file: SplitSource) -> Counter[str]:
-    counts = Counter(
-        images=file.images or 0,
-        annotations=file.annotations,
-        listed=file.listed,
-        repeated=file.repeated_annotation_ids,
-        without=file.images_without_samples,
-    )
-    for group in ("repairs", "skipped", "skipped_annotations"):
-        counts.update({f"{group} {name}": n for name, n in getattr(file, group).items()})
-    return +counts
 
 
 def test_the_first_file_with_the_field_decides() -> None:

@@ -243,6 +243,13 @@ def test_samples_without_any_class_are_refused() -> None:
     assert [len(column) for column in assign_splits(BY_CLASS, [])] == [0, 0]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    make_sources(folder)
+    return folder
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "flags", "records"),
@@ -258,12 +265,9 @@ def test_samples_without_any_class_are_refused() -> None:
     ],
 )
 def test_each_source_is_divided(
-    name: str, flags: Sequence[str], records: int, tmp_path: Path
+    name: str, flags: Sequence[str], records: int, made: Path, tmp_path: Path
 ) -> None:
-    made, out = tmp_path / "made", tmp_path / "out"
-    made.mkdir()
-    make_sources(made)
-    case = CASES[name]
+    case, out = CASES[name], tmp_path / "out"
     given = " ".join([case.flags, *flags]).replace("val=", "").replace("--num_shards 2", "")
     words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split()
     divide = ("--split_by", "stratified", "--splits", "fold*2", "--allow_empty")

@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from beam_tfrec.schemas.geometry.masks import mask_of
 from beam_tfrec.schemas.labels import number_labels
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample, add_content_digests
+from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
 from beam_tfrec.transforms.sources.read_samples import SplitSource
 from beam_tfrec.transforms.sources.read_sidecar import read_objects
@@ -43,6 +45,12 @@ _RULES = (
         skip_unannotated=True,
     ),
     CocoRules(per_annotation=True, drop_orphans=True, segmentations=True, skip_crowd=True),
+)
+_SHARES = {"train": Fraction(2), "val": Fraction(1)}
+_SPLITTINGS = (
+    Splitting(HASH, _SHARES),
+    Splitting(HASH, _SHARES, group_by="license"),
+    Splitting("file_name", names=("0.jpg", "1.jpg", "2.jpg", "3.jpg")),
 )
 _YOLO: Sequence[dict[str, Any]] = (
     {"labels": [Label(0, "a"), Label(1, "b")]},
@@ -81,7 +89,7 @@ def run_built(data: bytes) -> None:
 
 
 def run_joined(data: bytes) -> None:
-    """Read files of chosen kinds as one split; the order of the files must not matter."""
+    """Read files of chosen kinds; their order must not matter, nor how they are divided."""
     choices = Choices(data)
     rules = choices.one_of(_RULES)
     kinds = [choices.one_of(_KINDS) for _ in range(1 + choices.below(4))]
@@ -90,19 +98,49 @@ def run_joined(data: bytes) -> None:
     assert (one is None) == (other is None)
     if one is not None and len(set(files)) == len(files):
         assert one == other
+        # The length chooses, since kept inputs have no bytes left.
+        _require_parts(files, rules, _SPLITTINGS[len(data) % len(_SPLITTINGS)])
+
+
+def _require_parts(files: Sequence[bytes], rules: CocoRules, splitting: Splitting) -> None:
+    """Require that splits, put together, hold and count what the undivided files do."""
+    sources = [("a.json", data) for data in files]
+    read = functools.partial(read_counted, sources, "train", rules, panoptic=_is_panoptic(files))
+    try:
+        parts = read(splitting=splitting)
+    except RuntimeError as error:
+        require_fault_line(error, ("E-ANN-", "E-SRC-SPLIT"))
+        return
+    assert _without_splits(parts) == _without_splits(read())
+
+
+def _without_splits(items: Sequence[Sample | Rejected | SplitSource]) -> tuple[list, Counter[str]]:
+    """Return samples and rejects as of one split, and the sums of all splits' counts."""
+    totals: Counter[str] = Counter()
+    for file in (item for item in items if isinstance(item, SplitSource)):
+        totals.update(images=file.images or 0, listed=file.listed, annotations=file.annotations)
+        totals.update(repeated=file.repeated_annotation_ids, without=file.images_without_samples)
+        for group in ("repairs", "skipped", "skipped_annotations"):
+            totals.update({f"{group} {name}": n for name, n in getattr(file, group).items()})
+    others = [item for item in items if not isinstance(item, SplitSource)]
+    return [msgspec.structs.replace(item, split="") for item in others], +totals
 
 
 def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | SplitSource] | None:
     """Return the contents of the files, or None if one line refuses them."""
     sources = [("a.json", data) for data in files]
-    panoptic = any(b"segments_info" in data for data in files)
+    excluded, panoptic = {"train": {"2": ""}}, _is_panoptic(files)
     try:
-        items = read_counted(sources, "train", rules, {"train": {"2": ""}}, panoptic=panoptic)
+        items = read_counted(sources, "train", rules, excluded, panoptic=panoptic)
     except RuntimeError as error:
         require_fault_line(error, ("E-ANN-", "E-ARG"))
         return None
     _require_valid(items)
     return items
+
+
+def _is_panoptic(files: Sequence[bytes]) -> bool:
+    return any(b"segments_info" in data for data in files)
 
 
 def _require_valid(items: Sequence[Sample | Rejected | SplitSource]) -> None:

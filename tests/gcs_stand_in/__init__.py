@@ -16,7 +16,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -92,6 +91,7 @@ class GcsStandIn(ThreadingHTTPServer):
     Attributes:
         url: address, e.g. `http://127.0.0.1:40001`.
         bugs: errors of the stand-in itself.
+        released: set when stalled replies may go on.
     """
 
     request_queue_size = 256
@@ -102,13 +102,11 @@ class GcsStandIn(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.bugs: list[Exception] = []
         self._store = Store(self.url)
-        self._per_s = self._tokens = float("inf")
-        self._filled_s = 0.0
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self._requests: list[Call] = []
         self._connections: set[Any] = set()
-        self._released = threading.Event()
+        self.released = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -116,7 +114,7 @@ class GcsStandIn(ThreadingHTTPServer):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._released.set()
+        self.released.set()
         self.shutdown()
         self._thread.join()
         with self._lock:
@@ -154,11 +152,6 @@ class GcsStandIn(ThreadingHTTPServer):
         assert self._store.permissions.issuperset(permissions)
         self._store.permissions = set(permissions)
 
-    def limit(self, quota_per_s: float) -> None:
-        """Answer 429 to requests above this rate; the quota of one second may come at once."""
-        self._per_s = self._tokens = quota_per_s
-        self._filled_s = time.monotonic()
-
     def inject(self, *faults: Fault) -> None:
         """Add faults; each request meets only the first fault that is due."""
         with self._lock:
@@ -173,7 +166,7 @@ class GcsStandIn(ThreadingHTTPServer):
         """Drop all faults, and release waiting replies."""
         with self._lock:
             self._faults = []
-            released, self._released = self._released, threading.Event()
+            released, self.released = self.released, threading.Event()
         released.set()
 
     @property
@@ -182,32 +175,23 @@ class GcsStandIn(ThreadingHTTPServer):
         with self._lock:
             return list(self._requests)
 
-    def count(self, kind: Kind, status: int | None = None) -> int:
-        """Return the number of requests of a kind; with `status`, of those that got it."""
-        return sum(r.kind is kind and status in (None, r.status) for r in self.requests)
+    def count(self, kind: Kind) -> int:
+        """Return the number of requests of a kind."""
+        return sum(request.kind is kind for request in self.requests)
 
     def forget_requests(self) -> None:
         """Empty the list of requests."""
         with self._lock:
             self._requests = []
 
-    def stall(self) -> None:
-        """Wait until `heal` or exit."""
-        self._released.wait()
-
     def respond(self, call: Call) -> tuple[Reply, What]:
         """Handle one request: do its effect, record it; return the reply, and the fault to add."""
         reply, what = self._decide(call)
-        call.status = None if what in (What.RESET, What.LOST_REPLY) else int(reply.status)
         with self._lock:
             self._requests.append(call)
         return reply, what
 
     def _decide(self, call: Call) -> tuple[Reply, What]:
-        if not self._take_token():
-            message = "The project exceeded the rate limit for requests."
-            too_many = GcsError(HTTPStatus.TOO_MANY_REQUESTS, "rateLimitExceeded", message)
-            return error_reply(too_many), What.STATUS
         with self._lock:  # each fault counts its matching requests
             due = [fault for fault in self._faults if fault.is_due(call)]
             for fault in due[:1]:
@@ -224,16 +208,6 @@ class GcsStandIn(ThreadingHTTPServer):
         if fault.what is What.FLIPPED_UPLOAD:
             call = replace(call, media=_flipped(call.media), body=_flipped(call.body))
         return self._store.answer(call), fault.what
-
-    def _take_token(self) -> bool:
-        """Return whether one more request is within the quota, as a token bucket."""
-        with self._lock:
-            now_s = time.monotonic()
-            refilled = self._tokens + (now_s - self._filled_s) * self._per_s
-            self._tokens, self._filled_s = min(refilled, max(self._per_s, 1.0)), now_s
-            has_room = self._tokens >= 1
-            self._tokens -= has_room
-            return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
         # Recorded before its thread starts, so that closing the server finds every connection.
@@ -280,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
             if what in _BODY_FAULTS and not reply.body:
                 raise ValueError(f"{what} struck a reply without a body: {self.requestline}")
             if what is What.STALL:
-                self.server.stall()
+                self.server.released.wait()
             self._send(reply, what)
         except (_Dropped, OSError):
             raise
@@ -319,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if what is What.STALLED_BODY:
             self.wfile.flush()
-            self.server.stall()
+            self.server.released.wait()
         self.wfile.write(body[half:])
 
     def _reset(self) -> None:

@@ -85,7 +85,6 @@ class Call:
         headers: values by lower-case name.
         properties: properties that an upload sets on the object, by JSON name.
         media: object's bytes, if one request uploads them all.
-        status: status of the reply; None if the connection was reset instead.
     """
 
     kind: Kind
@@ -97,7 +96,6 @@ class Call:
     body: bytes = b""
     properties: dict[str, Any] = field(default_factory=dict)
     media: bytes = b""
-    status: int | None = None
 
     def number(self, parameter: str) -> int | None:
         """Return an integer parameter, or None if it is absent."""
