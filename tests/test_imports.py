@@ -45,6 +45,8 @@ MAY_IMPORT = {
 }
 """Each folder, with the other folders it may import."""
 
+PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
+"""Documented names with an underscore: those of named tuples, and `os._exit`."""
 HOOKS = {"threading.excepthook"}
 """Names of other modules that their documentation asks programs to set."""
 
@@ -77,6 +79,13 @@ def breaches(folder: str, source: str) -> Iterator[str]:
             case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[ast.Name(id=name), *_]):
                 if name in foreign:
                     yield f"sets {name} by setattr"
+        match node:
+            case ast.Attribute(value=owner, attr=attr):
+                if attr == "meta_path":
+                    yield "uses sys.meta_path"
+                own = ast.unparse(owner) in {"self", "cls", "super()"}
+                if re.match("_[^_]", attr) and attr not in PUBLIC and not own:
+                    yield f"uses {attr}"
 
 
 def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
@@ -110,6 +119,8 @@ def bad_import(folder: str, module: str, name: str = "") -> Iterator[str]:
         ("pipelines", "import beam\nbeam.x = 1", ["sets beam.x"]),
         ("pipelines", "import beam\nsetattr(beam, x, 1)", ["sets beam by setattr"]),
         ("pipelines", "config.x = 1\nself._x = 1\ncls._x = super()._x", []),
+        ("pipelines", "import sys\nsys.meta_path.insert(0, x)", ["uses sys.meta_path"]),
+        ("pipelines", "other._x + self._y._z + a._replace(b=1)", ["uses _x", "uses _z"]),
     ],
 )
 def test_breaches_are_found(folder: str, source: str, broken: list[str]) -> None:

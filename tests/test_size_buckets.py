@@ -162,7 +162,7 @@ def test_batches_of_buckets_have_static_shapes(tmp_path: Path) -> None:
         assert records == 50 if not drop else records % (4 * hosts) == 0
     traced = []
 
-    @tf.function
+    @tf.function(jit_compile=True)
     def step(images: tf.Tensor) -> tf.Tensor:
         traced.append(images.shape)
         return tf.reduce_mean(tf.cast(images, tf.float32))
