@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -302,6 +303,8 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("a-{2..1}.tar", "E-ARG command line: shards must have ranges that ascend, got {2..1};"),
         ("IN/{1..2}.tar", "E-ARG IN/2.tar: no such file;"),
         ("IN/*.zip", "E-ARG IN: has no such .tar file;"),
+        ("IN/links/*.tar", "E-ARG IN/links/z.tar: a dangling link, not a file;"),
+        ("IN/links", r"E-ARG IN/links/\xff: a directory whose name is no UTF-8, not a file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: its compression is not supported;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
         (
@@ -331,6 +334,9 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
     for name, data in files.items():
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_bytes(data)
+    (tmp_path / "in/links").mkdir()
+    (tmp_path / "in/links/z.tar").symlink_to("nowhere")
+    (tmp_path / "in/links" / os.fsdecode(b"\xff")).symlink_to(".")
     words = ["--shards", *flags.replace("IN", here).split(), "--max_rejected", "100%"]
     ended = run_pipeline(webdataset.run, *words, "--output", tmp_path / "out")
     assert ended.fault.startswith(fault.replace("IN", here))

@@ -87,16 +87,16 @@ class TarSource:
     patterns: frozenset[str]
 
     def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
-        """Return the files that are meant, by name; None for a file that is missing.
+        """Return the entries that are meant, by name; None for a file that is missing.
 
-        Globs match no hidden files.
+        Globs match no hidden files. An entry may be something else than a file.
         """
         globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
         found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
             name, is_hidden = entry.name, list_blobs.why_skipped(entry.name) == list_blobs.HIDDEN
             is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
-            if entry.kind == "file" and (name in found or is_matched):
+            if entry.kind != "directory" and (name in found or is_matched):
                 found[name] = entry
         return found
 
@@ -128,8 +128,8 @@ def plan_tars(
     """Yield the tar files of a folder in the order of their names.
 
     Raises:
-        RuntimeError: `E-ARG` when a file is missing, of a compression that is not supported, or
-            there is none.
+        RuntimeError: `E-ARG` when a file is missing, cannot be read, has a compression that is not
+            supported, or there is none.
     """
     source = sources[root]
     place = source.number << _FILE_BITS
@@ -137,7 +137,9 @@ def plan_tars(
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-        if name.lower().endswith((TAR, *DECOMPRESSORS)):
+        if name.lower().endswith((TAR, *DECOMPRESSORS)) or list_blobs.is_folder(entry):
+            if entry.kind != "file":
+                raise _refused(join_uri(source.uri, name), f"a {entry.kind}, not a file")
             yield TarFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
