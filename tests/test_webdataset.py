@@ -115,7 +115,8 @@ BOXES = {
 
 @pytest.mark.parametrize("form", ["yxyx", thorough("xywh"), thorough("rel_center_xywh")])
 def test_a_map_finds_boxes_in_other_json(form: str, tmp_path: Path) -> None:
-    objects = {"rect": [BOXES[form], [10**400] * 4], "kind": [3, "cat"], "area": [10**400, 1]}
+    objects = {"rect": [BOXES[form], [10**400] * 4], "kind": [3, "cat"], "area": [2**64, 1]}
+    objects["id"] = [2**64, 3]
     record = {"found": {"here": objects}, "width": 64, "height": 48}
     members = [("a.jpg", jpeg_bytes()), ("a.json", json.dumps(record).encode())]
     shards = ("--shards", write_tar(tmp_path / "in/t.tar", members), "--max_dropped", "1")

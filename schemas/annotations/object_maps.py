@@ -11,6 +11,7 @@ from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, BadAnnotation
 
 _SIDES = "width", "height"
+_LIMIT = 2**63  # larger ids and areas have no place in a sample
 
 
 class BoxFormat(enum.Enum):
@@ -96,8 +97,8 @@ def side_file_of(
 ) -> SideFile:
     """Return objects as a side file.
 
-    Their members `id`, `area` and `iscrowd` may be missing. Without unique whole ids, an object's
-    id is its place.
+    Their members `id`, `area` and `iscrowd` may be missing. Without unique whole ids of 64 bits, an
+    object's id is its place.
 
     Args:
         cells: values of the image, of which `width` and `height` are read if they are there.
@@ -110,7 +111,8 @@ def side_file_of(
     """
     found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]
-    if not all(type(one) is int for one in ids) or len({*ids}) < len(ids):
+    are_ids = all(type(one) is int and abs(one) < _LIMIT for one in ids)
+    if not are_ids or len({*ids}) < len(ids):
         ids = [*range(len(found))]
     entries, bad = list[CocoInstance](), list[BadAnnotation]()
     for number, of in sorted(zip(ids, found, strict=True), key=operator.itemgetter(0)):
@@ -120,7 +122,7 @@ def side_file_of(
             bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
             continue
         area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
-        area = area if _is_number(area) else None
+        area = area if _is_number(area) and abs(area) < _LIMIT else None
         crowd = crowd if isinstance(crowd, int) else 0
         box = names.box_format.to_xywh(of.get(names.box))
         entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
