@@ -63,7 +63,6 @@ from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_table"
 
-_NO_KINDS: Mapping[str, int] = {}
 _ROW_BITS = 40  # bits of a position for the row: 10^12 rows per file, 8 million files
 
 
@@ -207,7 +206,7 @@ class TableReader:
                 cells[name] = class_of(cells.get(name), classes)
         for name in self._used_up:
             cells.pop(name, None)
-        kept, kinds = cells, _NO_KINDS
+        kept, kinds = cells, dict[str, int]()
         if not table.has_text_cells:
             kept, kinds = _typed(cells, self.sequence_columns)
         return kept, kinds, labels_of(kept, self.label_columns)

@@ -315,13 +315,15 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(
             fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
         ) as tar:
-            while _block(stream, at) != _END:
+            stream.seek(at)
+            while stream.read(tarfile.BLOCKSIZE) != _END:
                 stream.seek(at)
                 info = tarfile.TarInfo.fromtarfile(tar)
                 if tar.offset <= at:  # would never end
                     raise tarfile.ReadError("a member of negative size")
                 yield info
                 at = tar.offset
+                stream.seek(at)
         if stream.read(_MAX_END_BYTES).strip(b"\0"):
             raise tarfile.ReadError("another archive follows the end of the first")
     except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
@@ -346,11 +348,6 @@ def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
     what += f" ({' '.join(str(error).split())[:200]})"
     remedy = "restore it, or leave it out of --shards"
     return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
-
-
-def _block(stream: IO[bytes], at: int) -> bytes:
-    stream.seek(at)
-    return stream.read(tarfile.BLOCKSIZE)
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
