@@ -4,7 +4,7 @@ import enum
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
 from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_of
@@ -35,8 +35,7 @@ class BoxFormat(enum.Enum):
         >>> BoxFormat.CENTER_XYWH.to_xywh([5, 5, 4, 2]), BoxFormat.YXYX.to_xywh([1, 2, 4, 6])
         ([3.0, 4.0, 4, 2], [2, 1, 4, 3])
         """
-        is_box = isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))
-        if not is_box:
+        if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
             return box
         a, b, c, d = box
         match self.value.removeprefix("rel_"):
@@ -148,7 +147,7 @@ def _objects_in(value: Any, path: str) -> list[dict[str, Any]]:
     raise ValueError(f"{path!r} is neither a list of objects nor an object of equally long lists")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number that a float can hold."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
