@@ -41,6 +41,7 @@ class FolderConfig(DataSetConfig):
     layout: Layout = field(default_factory=classification.ClassificationLayout, kw_only=True)
 
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
+    classes_are_folders: ClassVar[bool] = True
     images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:

@@ -217,19 +217,17 @@ def test_bad_arrays_are_refused(arrays: Any, options: Any, line: str, tmp_path: 
 @pytest.mark.parametrize(
     ("names", "source", "what"),
     [
-        ("ab", {}, "one of images, it has a, b"),
-        (["x", "images"], {}, "one of images, it has x, images"),
-        ("a", {"image": "x"}, "x, it has a"),
-        ("a", {"label": "y"}, "one of images, y, it has a"),
+        ("ab", {}, "one array of images; it has a, b"),
+        (["x", "images"], {}, "one array of images; it has x, images"),
+        ("a", {"image": "x"}, "x; it has a"),
+        ("a", {"label": "y"}, "one array of images, y; it has a"),
     ],
 )
 def test_missing_archive_members_are_named(
     names: Any, source: Any, what: str, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(names, IMAGES))
-    with pytest.raises(
-        RuntimeError, match=rf"^E-ARG \S*/a\.npz: it needs the arrays {what}; name "
-    ):
+    with pytest.raises(RuntimeError, match=rf"^E-ARG \S*/a\.npz: it needs {what}; correct the "):
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 
 

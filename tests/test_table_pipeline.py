@@ -160,14 +160,21 @@ def test_a_folder_and_a_glob(tmp_path: Path) -> None:
     assert parsed(tmp_path / "glob") == {"a": [1], "b": [b"x"]}
 
 
-@pytest.mark.parametrize(("name", "pattern"), [("b.csv", ""), (os.fsdecode(b"\xff.csv"), "*.csv")])
+@pytest.mark.parametrize(
+    ("name", "pattern", "target"),
+    [
+        ("b.csv", "", "nowhere.csv"),
+        (os.fsdecode(b"\xff.csv"), "*.csv", "nowhere.csv"),
+        (os.fsdecode(b"\xff"), "", "."),  # a folder that cannot be listed
+    ],
+)
 def test_a_table_that_cannot_be_read_is_not_skipped(
-    name: str, pattern: str, tmp_path: Path
+    name: str, pattern: str, target: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "a.csv").write_text("a\n1\n")
-    (data / name).symlink_to("nowhere.csv")
+    (data / name).symlink_to(target)
     line = fault(tmp_path / "out", "--table", data / pattern)
     assert line.startswith("E-TAB-FORMAT ") and "; repair it, or remove it" in line
 

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +115,8 @@ BOXES = {
 
 @pytest.mark.parametrize("form", ["yxyx", thorough("xywh"), thorough("rel_center_xywh")])
 def test_a_map_finds_boxes_in_other_json(form: str, tmp_path: Path) -> None:
-    objects = {"rect": [BOXES[form], [10**400] * 4], "kind": [3, "cat"], "area": [10**400, 1]}
+    objects = {"rect": [BOXES[form], [10**400] * 4], "kind": [3, "cat"], "area": [2**64, 1]}
+    objects["id"] = [2**64, 3]
     record = {"found": {"here": objects}, "width": 64, "height": 48}
     members = [("a.jpg", jpeg_bytes()), ("a.json", json.dumps(record).encode())]
     shards = ("--shards", write_tar(tmp_path / "in/t.tar", members), "--max_dropped", "1")
@@ -302,6 +304,8 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("a-{2..1}.tar", "E-ARG command line: shards must have ranges that ascend, got {2..1};"),
         ("IN/{1..2}.tar", "E-ARG IN/2.tar: no such file;"),
         ("IN/*.zip", "E-ARG IN: has no such .tar file;"),
+        ("IN/links/*.tar", "E-ARG IN/links/z.tar: a dangling link, not a file;"),
+        ("IN/links", r"E-ARG IN/links/\xff: a directory whose name is no UTF-8, not a file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: its compression is not supported;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
         (
@@ -331,6 +335,9 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
     for name, data in files.items():
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_bytes(data)
+    (tmp_path / "in/links").mkdir()
+    (tmp_path / "in/links/z.tar").symlink_to("nowhere")
+    (tmp_path / "in/links" / os.fsdecode(b"\xff")).symlink_to(".")
     words = ["--shards", *flags.replace("IN", here).split(), "--max_rejected", "100%"]
     ended = run_pipeline(webdataset.run, *words, "--output", tmp_path / "out")
     assert ended.fault.startswith(fault.replace("IN", here))

@@ -40,6 +40,9 @@ class DataSetJob:
     source_flag: ClassVar[str] = "--images"
     """Flag of the sources, for messages."""
 
+    classes_are_folders: ClassVar[bool] = False
+    """Whether each class is a folder of images."""
+
     output: str
     layout: Layout
     names: ShardNames = field(default_factory=ShardNames)

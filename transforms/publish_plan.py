@@ -441,7 +441,7 @@ def _publish(
 
 
 def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
-    """Warn of one class, or names of splits: `--images` is probably one level too high.
+    """Warn of one folder, or folders named like splits: `--images` is probably one level too high.
 
     Warn of columns and fields without a value, too, since their names are probably wrong, and of
     keys of a table of groups that no sample has.
@@ -452,13 +452,15 @@ def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if unused := sum(source.unused_keys for source in sources):
         what = "%s of the table of --group_by without a sample: are these the samples' keys?"
         _LOG.warning(what, counted(unused, "key"))
+    if not job.classes_are_folders:
+        return
     names = sorted({name for source in sources for name in source.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         root = next(iter(job.listed_roots.values()), "")
         given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
         classes = ", ".join(names)
         _LOG.warning("the classes are %s; if these are splits, give --images %s", classes, given)
-    elif len(names) == 1 and job.source_flag == "--images":
+    elif len(names) == 1:
         folders = {split: join_uri(uri, names[0]) for split, uri in job.listed_roots.items()}
         given = shlex.join(f"{split}={uri}" for split, uri in folders.items() if "/" not in split)
         what = "the only class is %s; if its folders are the classes, give --images %s"

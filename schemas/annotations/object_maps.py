@@ -4,13 +4,14 @@ import enum
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
 from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, entry_of
 from beam_tfrec.schemas.fields import STORED_FRACTIONS, BadAnnotation
 
 _SIDES = "width", "height"
+_LIMIT = 2**63  # larger ids and areas have no place in a sample
 
 
 class BoxFormat(enum.Enum):
@@ -34,8 +35,7 @@ class BoxFormat(enum.Enum):
         >>> BoxFormat.CENTER_XYWH.to_xywh([5, 5, 4, 2]), BoxFormat.YXYX.to_xywh([1, 2, 4, 6])
         ([3.0, 4.0, 4, 2], [2, 1, 4, 3])
         """
-        is_box = isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))
-        if not is_box:
+        if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
             return box
         a, b, c, d = box
         match self.value.removeprefix("rel_"):
@@ -96,8 +96,8 @@ def side_file_of(
 ) -> SideFile:
     """Return objects as a side file.
 
-    Their members `id`, `area` and `iscrowd` may be missing. Without unique whole ids, an object's
-    id is its place.
+    Their members `id`, `area` and `iscrowd` may be missing. Without unique whole ids of 64 bits, an
+    object's id is its place.
 
     Args:
         cells: values of the image, of which `width` and `height` are read if they are there.
@@ -110,7 +110,8 @@ def side_file_of(
     """
     found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]
-    if not all(type(one) is int for one in ids) or len({*ids}) < len(ids):
+    are_ids = all(type(one) is int and abs(one) < _LIMIT for one in ids)
+    if not are_ids or len({*ids}) < len(ids):
         ids = [*range(len(found))]
     entries, bad = list[CocoInstance](), list[BadAnnotation]()
     for number, of in sorted(zip(ids, found, strict=True), key=operator.itemgetter(0)):
@@ -120,7 +121,7 @@ def side_file_of(
             bad.append(BadAnnotation(number, "E-ANN-CATEGORY", str(error)))
             continue
         area, crowd = of.get("area"), of.get("iscrowd", of.get("is_crowd"))
-        area = area if _is_number(area) else None
+        area = area if _is_number(area) and abs(area) < _LIMIT else None
         crowd = crowd if isinstance(crowd, int) else 0
         box = names.box_format.to_xywh(of.get(names.box))
         entries.append(entry_of(number, category, box, area=area, iscrowd=crowd))
@@ -146,7 +147,7 @@ def _objects_in(value: Any, path: str) -> list[dict[str, Any]]:
     raise ValueError(f"{path!r} is neither a list of objects nor an object of equally long lists")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number that a float can hold."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max

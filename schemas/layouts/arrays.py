@@ -163,7 +163,11 @@ class ArraysLayout(Layout):
         return Built(features=features, dropped=[], repairs=[], labels=ids)
 
     def _values(self, item: NamedTensor, data: bytes) -> bytes:
-        data = _little_endian(data, item)
+        if item.big_endian:
+            import numpy as np  # few arrays need it here
+
+            _, value_bytes = TENSOR_TYPES[item.dtype]
+            data = np.frombuffer(data, f">u{value_bytes}").astype(f"<u{value_bytes}").tobytes()
         is_tensor = self.encoding is Encoding.TENSOR
         return serialize_tensor(item.shape, item.dtype, data) if is_tensor else data
 
@@ -176,12 +180,3 @@ class ArraysLayout(Layout):
 
 def _value(value: Scalar, kind: Kind) -> tuple[Kind, list]:
     return kind, [value.encode() if isinstance(value, str) else value]
-
-
-def _little_endian(data: bytes, item: NamedTensor) -> bytes:
-    if not item.big_endian:
-        return data
-    import numpy as np  # few arrays need it here
-
-    _, value_bytes = TENSOR_TYPES[item.dtype]
-    return np.frombuffer(data, f">u{value_bytes}").astype(f"<u{value_bytes}").tobytes()

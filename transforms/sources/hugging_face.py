@@ -157,9 +157,8 @@ def class_of(value: Cell, names: Sequence[str]) -> Cell:
     if isinstance(value, list):
         return [class_of(member, names) for member in value]
     if names and isinstance(value, int) and value not in range(len(names)):
-        raise RowFault(
-            "E-SRC-LABEL", f"class {value} is not one of the {len(names)} that the schema names"
-        )
+        what = f"class {value} is not one of the {len(names)} that the schema names"
+        raise RowFault("E-SRC-LABEL", what)
     return names[value] if names and isinstance(value, int) else value
 
 

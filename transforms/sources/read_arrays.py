@@ -21,15 +21,9 @@ from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.fields import ArrayFields, NamedTensor, TensorFields
 from beam_tfrec.schemas.layouts.arrays import found_in
-from beam_tfrec.schemas.samples import NPZ, Blob, Sample, pack
+from beam_tfrec.schemas.samples import NPZ, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.schemas.tensors import (
-    BFLOAT16,
-    NPY_TEXT_TYPES,
-    TEXT,
-    NpyHeader,
-    parse_npy_header,
-)
+from beam_tfrec.schemas.tensors import BFLOAT16, NPY_TEXT_TYPES, TEXT
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources.list_blobs import (
     HIDDEN,
@@ -42,7 +36,8 @@ from beam_tfrec.transforms.sources.list_blobs import (
 from beam_tfrec.transforms.sources.read_blobs import (
     NPY,
     UNPACKED,
-    Member,
+    StoredArray,
+    open_array,
     read_blob,
     read_members,
 )
@@ -65,46 +60,6 @@ MIN_ROW_BYTES = 1024
 
 USUAL_NAMES = ("x", "images", "image")
 """Names of the image array in an archive with several arrays, without `--image_array`."""
-
-
-class StoredArray(msgspec.Struct, frozen=True, array_like=True):
-    """An array, and its position in a file.
-
-    Attributes:
-        folder: URI of the file's folder.
-        entry: listed file.
-        header: header of the array; its offsets are in the file, or in the unpacked member.
-        packed: name of the compressed member with the array; empty if it is not compressed.
-    """
-
-    folder: str
-    entry: Entry
-    header: NpyHeader
-    packed: str = ""
-
-    @property
-    def rows(self) -> int:
-        """Length of the first axis; 1 for a scalar."""
-        return self.header.shape[0] if self.header.shape else 1
-
-    @property
-    def where(self) -> str:
-        """URI of the file, with the name of the member, for messages."""
-        where = join_uri(self.folder, self.entry.name)
-        return f"{where}:{self.packed}" if self.packed else where
-
-    def part(self, start: int, rows: int) -> "StoredArray":
-        """Return a slice of at most `rows` rows."""
-        shape = (min(rows, self.rows - start), *self.header.shape[1:])
-        begin = self.header.start + start * self.header.item_bytes
-        header = msgspec.structs.replace(self.header, start=begin, shape=shape)
-        return msgspec.structs.replace(self, header=header)
-
-    def blob(self, root: str, row: int, rows: int = 1) -> Blob:
-        """Return a slice of rows as a blob."""
-        file, item_bytes = self.entry, self.header.item_bytes
-        span = (self.header.start + row * item_bytes, rows * item_bytes, self.packed)
-        return Blob(root, file.name, file.size_bytes, file.pin, file.crc32c, *span)
 
 
 class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
@@ -286,9 +241,10 @@ def open_file(
         is_image = not source.image or name.removesuffix(NPY) == source.image
         if not source.is_file and (where in side_uris or not is_image):
             return
-    members = read_members(open_storage(source.folder, access), entry)
+    storage = open_storage(source.folder, access)
+    members = read_members(storage, entry)
     names = [""] if name.endswith(NPY) else _names_in(members, source, where)
-    arrays = {n: _array_of(source, source.folder, entry, members[n], n) for n in names}
+    arrays = {n: open_array(storage, entry, members[n], source.dtype, n) for n in names}
     arrays[""] = arrays.pop(names[0])
     prefix = "" if source.is_file or (source.image and name.endswith(NPY)) else f"{name}:"
     if source.one_sample_per_file:
@@ -328,7 +284,7 @@ def plan_pieces(
         if name not in files[0].arrays:
             storage, entry = find_uri(source.side_uri(name), access)
             member = read_members(storage, entry)[""]
-            separate[name] = _array_of(source, storage.root, entry, member)
+            separate[name] = open_array(storage, entry, member, source.dtype)
             rows = sum(file.images.rows for file in files)
             _check_array(separate[name], source, rows, name)
     position = 0
@@ -420,32 +376,11 @@ def _names_in(members: Collection[str], source: ArraySource, where: str) -> list
     usual = [name for name in USUAL_NAMES if name in others]
     images = [source.image] if source.image else others if len(others) == 1 else usual
     if len(images) != 1 or not {*images, *sides}.issubset(members):
-        wanted = ", ".join([source.image or "one of images", *sides])
-        what = f"it needs the arrays {wanted}, it has {', '.join([*members][:20]) or 'none'}"
-        remedy = "name them with --image_array and --label_array"
+        wanted = ", ".join([source.image or "one array of images", *sides])
+        what = f"it needs {wanted}; it has {', '.join([*members][:20]) or 'no arrays'}"
+        remedy = "correct the names, or give --image_array"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy))
     return [*images, *sides]
-
-
-def _array_of(
-    source: ArraySource, folder: str, entry: Entry, member: Member, name: str = ""
-) -> StoredArray:
-    """Parse the header of a file or of an archive's member, and check its size."""
-    where = join_uri(folder, entry.name) + (f":{name}" if name else "")
-    try:
-        header = parse_npy_header(member.head, source.dtype)
-    except ValueError as error:
-        what, _, remedy = str(error).rpartition(": ")
-        code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
-        raise RuntimeError(fault_line(code, where, what, remedy)) from None
-    size_bytes = member.end - member.start
-    # A compressed member must not be longer, since all of it is unpacked.
-    if header.end > size_bytes or (member.packed and header.end != size_bytes):
-        what = f"{size_bytes} bytes, its header says {header.end}"
-        remedy = "copy the file again, or save it again"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
-    moved = msgspec.structs.replace(header, start=header.start + member.start)
-    return StoredArray(folder, entry, moved, member.packed)
 
 
 @dataclass(eq=False)

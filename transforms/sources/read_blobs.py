@@ -1,4 +1,7 @@
-"""Read the bytes of a blob: a file, a range of it, or a range of an archive's member."""
+"""Read the bytes of a blob: a file, a range of it, or a range of an archive's member.
+
+`read_members` and `open_array` find the arrays of a `.npy` file or a `.npz` archive.
+"""
 
 import errno
 import os
@@ -11,10 +14,11 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 import google_crc32c
+import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Blob
-from beam_tfrec.schemas.tensors import HEAD_BYTES
+from beam_tfrec.schemas.tensors import HEAD_BYTES, NpyHeader, parse_npy_header
 from beam_tfrec.transforms.storage import Entry, Span, Storage, join_uri, open_stored
 from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
 
@@ -98,6 +102,46 @@ class Member(NamedTuple):
     head: bytes
 
 
+class StoredArray(msgspec.Struct, frozen=True, array_like=True):
+    """An array, and its position in a file.
+
+    Attributes:
+        folder: URI of the file's folder.
+        entry: listed file.
+        header: header of the array; its offsets are in the file, or in the unpacked member.
+        packed: name of the compressed member with the array; empty if it is not compressed.
+    """
+
+    folder: str
+    entry: Entry
+    header: NpyHeader
+    packed: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Length of the first axis; 1 for a scalar."""
+        return self.header.shape[0] if self.header.shape else 1
+
+    @property
+    def where(self) -> str:
+        """URI of the file, with the name of the member, for messages."""
+        where = join_uri(self.folder, self.entry.name)
+        return f"{where}:{self.packed}" if self.packed else where
+
+    def part(self, start: int, rows: int) -> "StoredArray":
+        """Return a slice of at most `rows` rows."""
+        shape = (min(rows, self.rows - start), *self.header.shape[1:])
+        begin = self.header.start + start * self.header.item_bytes
+        header = msgspec.structs.replace(self.header, start=begin, shape=shape)
+        return msgspec.structs.replace(self, header=header)
+
+    def blob(self, root: str, row: int, rows: int = 1) -> Blob:
+        """Return a slice of rows as a blob."""
+        file, item_bytes = self.entry, self.header.item_bytes
+        span = (self.header.start + row * item_bytes, rows * item_bytes, self.packed)
+        return Blob(root, file.name, file.size_bytes, file.pin, file.crc32c, *span)
+
+
 def read_blob(storage: Storage, blob: Blob) -> bytes:
     """Read a blob, and check that its file has not changed since the listing.
 
@@ -144,6 +188,38 @@ def read_members(storage: Storage, entry: Entry) -> dict[str, Member]:
             end = min(start + info.file_size, entry.size_bytes)
             members[name] = Member("", start, end, head)
     return members
+
+
+def open_array(
+    storage: Storage, entry: Entry, member: Member, dtype: str | None, name: str = ""
+) -> StoredArray:
+    """Parse the header of a file or of an archive's member, and check its size.
+
+    Args:
+        storage: folder of the file.
+        entry: listed file.
+        member: position of the array.
+        dtype: see `parse_npy_header`.
+        name: name of the member; empty for a file.
+
+    Raises:
+        RuntimeError: `E-ARR-HEADER` or `E-ARR-TYPE`.
+    """
+    where = join_uri(storage.root, entry.name) + (f":{name}" if name else "")
+    try:
+        header = parse_npy_header(member.head, dtype)
+    except ValueError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
+        raise RuntimeError(fault_line(code, where, what, remedy)) from None
+    size_bytes = member.end - member.start
+    # A compressed member must not be longer, since all of it is unpacked.
+    if header.end > size_bytes or (member.packed and header.end != size_bytes):
+        what = f"{size_bytes} bytes, its header says {header.end}"
+        remedy = "copy the file again, or save it again"
+        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
+    moved = msgspec.structs.replace(header, start=header.start + member.start)
+    return StoredArray(storage.root, entry, moved, member.packed)
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:

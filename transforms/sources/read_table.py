@@ -44,6 +44,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     ListedFile,
     ListFiles,
     SourcePieces,
+    is_folder,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
@@ -62,7 +63,6 @@ from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_table"
 
-_NO_KINDS: Mapping[str, int] = {}
 _ROW_BITS = 40  # bits of a position for the row: 10^12 rows per file, 8 million files
 
 
@@ -206,7 +206,7 @@ class TableReader:
                 cells[name] = class_of(cells.get(name), classes)
         for name in self._used_up:
             cells.pop(name, None)
-        kept, kinds = cells, _NO_KINDS
+        kept, kinds = cells, dict[str, int]()
         if not table.has_text_cells:
             kept, kinds = _typed(cells, self.sequence_columns)
         return kept, kinds, labels_of(kept, self.label_columns)
@@ -299,18 +299,20 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
         folders: URI and glob of each folder, by root name.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` when an entry has a table's extension, but is not a file.
+        RuntimeError: `E-TAB-FORMAT` when an entry has a table's extension, but is not a file; or
+            when a folder cannot be listed.
     """
     entry, name = listed.entry, listed.entry.name
     uri, pattern = folders[listed.root]
     if entry.kind == "directory" or not matches(name, pattern):
         return
-    format = "" if why_skipped(name) == HIDDEN else format_of(name)
+    is_hidden = why_skipped(name) == HIDDEN
+    format = "" if is_hidden else format_of(name)
     position = max(listed.position, 0)
     file = TableFile(listed.root.rpartition("/")[0], uri, entry, format, f"{name}:", position)
     if entry.kind == "file":
         yield file
-    elif format:
+    elif format or (is_folder(entry) and not is_hidden):
         what, remedy = f"a {entry.kind} instead of a file", "repair it, or remove it"
         raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
 

@@ -87,16 +87,16 @@ class TarSource:
     patterns: frozenset[str]
 
     def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
-        """Return the files that are meant, by name; None for a file that is missing.
+        """Return the entries that are meant, by name; None for a file that is missing.
 
-        Globs match no hidden files.
+        Globs match no hidden files. An entry may be something else than a file.
         """
         globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
         found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
             name, is_hidden = entry.name, list_blobs.why_skipped(entry.name) == list_blobs.HIDDEN
             is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
-            if entry.kind == "file" and (name in found or is_matched):
+            if entry.kind != "directory" and (name in found or is_matched):
                 found[name] = entry
         return found
 
@@ -128,8 +128,8 @@ def plan_tars(
     """Yield the tar files of a folder in the order of their names.
 
     Raises:
-        RuntimeError: `E-ARG` when a file is missing, of a compression that is not supported, or
-            there is none.
+        RuntimeError: `E-ARG` when a file is missing, cannot be read, has a compression that is not
+            supported, or there is none.
     """
     source = sources[root]
     place = source.number << _FILE_BITS
@@ -137,7 +137,9 @@ def plan_tars(
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-        if name.lower().endswith((TAR, *DECOMPRESSORS)):
+        if name.lower().endswith((TAR, *DECOMPRESSORS)) or list_blobs.is_folder(entry):
+            if entry.kind != "file":
+                raise _refused(join_uri(source.uri, name), f"a {entry.kind}, not a file")
             yield TarFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
@@ -313,13 +315,15 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(
             fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace"
         ) as tar:
-            while _block(stream, at) != _END:
+            stream.seek(at)
+            while stream.read(tarfile.BLOCKSIZE) != _END:
                 stream.seek(at)
                 info = tarfile.TarInfo.fromtarfile(tar)
                 if tar.offset <= at:  # would never end
                     raise tarfile.ReadError("a member of negative size")
                 yield info
                 at = tar.offset
+                stream.seek(at)
         if stream.read(_MAX_END_BYTES).strip(b"\0"):
             raise tarfile.ReadError("another archive follows the end of the first")
     except Exception as error:  # tarfile raises many types for damaged bytes, MemoryError too
@@ -344,11 +348,6 @@ def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
     what += f" ({' '.join(str(error).split())[:200]})"
     remedy = "restore it, or leave it out of --shards"
     return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
-
-
-def _block(stream: IO[bytes], at: int) -> bytes:
-    stream.seek(at)
-    return stream.read(tarfile.BLOCKSIZE)
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:

@@ -239,9 +239,8 @@ def _json_row(line: bytes) -> dict[str, Cell] | Fault:
         value = _DECODE_JSON(line)
         if not isinstance(value, dict):
             return ("E-ROW-JSON", f"no object but {type(value).__name__}")
-        if line.count(b":") > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(
-            value
-        ):
+        colons = line.count(b":")
+        if colons > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(value):
             return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
         return ("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
