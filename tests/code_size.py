@@ -33,28 +33,28 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3800, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3578, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2916, ["transforms/sources/**/*.py"]),
+    Budget("pipelines", 3801, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3569, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2900, ["transforms/sources/**/*.py"]),
     Budget("report", 1115, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1049, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1395, ["transforms/storage/**/*.py"]),
-    Budget("verify", 932, ["transforms/verify/**/*.py"]),
+    Budget("verify", 930, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 467, ["transforms/records/**/*.py"]),
-    Budget("forecast", 180, ["transforms/forecast/**/*.py"]),
+    Budget("forecast", 179, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2270, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1127, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/annotations", 1128, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2194,
+        2186,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 22_005, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 33_236, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 21_971, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_735, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

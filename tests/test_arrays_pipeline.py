@@ -34,6 +34,21 @@ def committed(out: Path, *arguments: object) -> dict[str, Any]:
     return json.loads((out / "manifest.json").read_bytes())
 
 
+def test_arrays_of_several_sizes_are_read_back(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    folder, out = tmp_path / "arrays", tmp_path / "out"
+    folder.mkdir()
+    arrays = [IMAGES[n, : 1 + n % 8, : 1 + n % 5] for n in range(20)]
+    for number, values in enumerate(arrays):
+        np.save(folder / f"{number:02}.npy", values)
+    flags = ("--one_sample_per_file", "--num_shards", 1, "--order", "input")
+    committed(out, "--arrays", folder, *flags)
+    for values, row in zip(arrays, parsed(out, tf.uint8), strict=True):
+        np.testing.assert_array_equal(row["image"], values)
+        assert (row["height"], row["width"], row["depth"]) == values.shape
+
+
 @pytest.mark.parametrize(
     ("dtype", "save"), [("bfloat16", "npy"), ("float64", "npz"), ("bool", "compressed")]
 )
