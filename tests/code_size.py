@@ -45,7 +45,7 @@ BUDGETS = (
     Budget("forecast", 179, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2270, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1128, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/annotations", 1127, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
         2186,
@@ -53,7 +53,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_971, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_970, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 32_735, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -110,8 +110,7 @@ def side_file_of(
     """
     found = _objects_in(objects, names.path)
     ids: list[Any] = [of.get("id") for of in found]
-    are_ids = all(type(one) is int and abs(one) < _LIMIT for one in ids)
-    if not are_ids or len({*ids}) < len(ids):
+    if not all(type(one) is int and abs(one) < _LIMIT for one in ids) or len({*ids}) < len(ids):
         ids = [*range(len(found))]
     entries, bad = list[CocoInstance](), list[BadAnnotation]()
     for number, of in sorted(zip(ids, found, strict=True), key=operator.itemgetter(0)):
