@@ -54,7 +54,7 @@ BUDGETS = (
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 21_970, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_735, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 32_749, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

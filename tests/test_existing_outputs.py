@@ -1,5 +1,6 @@
 """Outputs that are not empty: foreign files, finished data sets, and another run at work."""
 
+import json
 import os
 import signal
 import time
@@ -83,3 +84,16 @@ def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path
         assert run.ended == (3, "E-ANN-SECTION")
     assert not (tmp_path / "new").exists()
     assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    run = run_coco(*command(sources, out, "--check", "decode"))
+    assert run.ended == (5, "E-OUT-PLAN") and "check" in run.fault
+    spec = json.loads(sources[1].read_text())
+    spec["annotations"][0]["category_id"] = 2
+    sources[1].write_text(json.dumps(spec))
+    assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
+    assert snapshot(out) == before
