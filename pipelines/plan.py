@@ -13,7 +13,7 @@ from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
-from beam_tfrec.transforms import forecast, publish_plan
+from beam_tfrec.transforms import forecast, output_files, publish_plan
 from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.storage import open_storage
 
@@ -142,7 +142,7 @@ def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan)
 def _notes(
     config: DataSetConfig, gathered: forecast.GatheredPlan, needed_bytes: int
 ) -> Iterator[str]:
-    room = publish_plan.free_bytes(open_storage(config.output, config.access))
+    room = output_files.free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed_bytes:
         has, needs = bytes_text(room), bytes_text(needed_bytes)
         yield (

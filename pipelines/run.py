@@ -37,14 +37,12 @@ from beam_tfrec.schemas.manifest import (
     read_manifest,
 )
 from beam_tfrec.schemas.splits import split_without_bucket
-from beam_tfrec.transforms import storage
+from beam_tfrec.transforms import output_files, storage
 from beam_tfrec.transforms.builders import builder_processes
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.earlier import DATE, dividing_options, find_earlier_sets
 from beam_tfrec.transforms.images.check_images import SAFE_PILLOW_MAJOR, Check
-from beam_tfrec.transforms.output_files import is_own_document, refuse_others, remove_output
 from beam_tfrec.transforms.progress import PROGRESS
-from beam_tfrec.transforms.publish_plan import refuse_no_place
 from beam_tfrec.transforms.shuffle.elements import shares_memory
 from beam_tfrec.transforms.storage.disk import RunLock, without_new_empty_folders
 
@@ -181,8 +179,8 @@ def _run_unless_complete(
         lock.take(alone=config.overwrite)
         if config.overwrite:
             check_sources(config)
-            refuse_others(output, config.names, config.splits, overwrite=True)
-            replaces = remove_output(output, config.names, config.splits)
+            output_files.refuse_others(output, config.names, config.splits, overwrite=True)
+            replaces = output_files.remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
         elif manifest := find_complete(output, config):
@@ -191,14 +189,14 @@ def _run_unless_complete(
             if config.report:  # a killed run may have written none
                 from beam_tfrec.transforms.report.page import write_report
 
-                has_report = is_own_document(output, REPORT_NAME)
+                has_report = output_files.is_own_document(output, REPORT_NAME)
                 if not has_report and write_report(config.output, config.access):
                     say(f"report: {storage.join_uri(config.output, REPORT_NAME)}")
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
         check_sources(config)
-        refuse_others(output, config.names, config.splits, overwrite=False)
+        output_files.refuse_others(output, config.names, config.splits, overwrite=False)
         _run_graph(config, options)
         if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
@@ -279,7 +277,7 @@ def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptio
 
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    refuse_no_place(output)
+    output_files.refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
     if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
@@ -307,7 +305,7 @@ def _say_what_was_made(config: DataSetConfig, output: storage.Storage, seconds: 
         say(line)
     documents = {"read it by other tools": CARD_NAME, "report": config.report and REPORT_NAME}
     for what, name in documents.items():
-        if name and is_own_document(output, name):
+        if name and output_files.is_own_document(output, name):
             say(f"  {what}: {storage.join_uri(uri, name)}")
 
 

@@ -33,8 +33,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3801, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3569, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("pipelines", 3799, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2900, ["transforms/sources/**/*.py"]),
     Budget("report", 1115, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -53,7 +53,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_970, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_961, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 32_749, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -1,8 +1,10 @@
-"""Files of an output: names that a run may create, create-only writes, and `--overwrite`."""
+"""Files of an output: its place, names that a run may create, create-only writes, `--overwrite`."""
 
 import contextlib
+import errno
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Callable, Collection, Iterable
 
@@ -34,7 +36,8 @@ from beam_tfrec.schemas.shards import (
     receipt_name,
     shard_stems,
 )
-from beam_tfrec.transforms.storage import Entry, Storage, join_uri
+from beam_tfrec.transforms.storage import Entry, Storage, is_beams, is_local, join_uri
+from beam_tfrec.transforms.storage.disk import coded
 from beam_tfrec.transforms.storage.read_data_set import list_folders, what_differs
 
 SIDE_FILES = (
@@ -327,6 +330,42 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
 
 
+def refuse_no_place(output: Storage) -> None:
+    """Check without writing that the output can probably be written.
+
+    Raises:
+        RuntimeError: `E-IO-…`, the fault that `Storage.probe` would raise.
+    """
+    if not is_local(output.root):
+        if not is_beams(output.root):
+            output.require_folder()
+        return
+    above = _nearest(output.root)
+    number = 0
+    if not os.path.isdir(above):
+        number = errno.ENOTDIR
+    elif not os.access(above, os.W_OK | os.X_OK):
+        number = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
+    if number:
+        raise coded(OSError(number, os.strerror(number)), output.root)
+
+
+def free_bytes(output: Storage) -> int | None:
+    """Return the free bytes of a local output's disk for this user; None for a remote output."""
+    if not is_local(output.root):
+        return None
+    disk = os.statvfs(_nearest(output.root))
+    return disk.f_bavail * disk.f_frsize
+
+
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:
     entries = output.list(f"{folder}/")
     return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))
+
+
+def _nearest(path: str) -> str:
+    """Return the path, or its nearest parent that exists."""
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path

@@ -4,9 +4,7 @@ The limits of rejects and dropped annotations are checked here, and again by `co
 makes the same checks without writing.
 """
 
-import errno
 import logging
-import os
 import re
 import shlex
 from collections import Counter
@@ -43,15 +41,7 @@ from beam_tfrec.transforms.earlier import check_turn
 from beam_tfrec.transforms.progress import COUNTERS, PROGRESS
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.sources.read_samples import SplitSource, merge_labels
-from beam_tfrec.transforms.storage import (
-    Storage,
-    is_beams,
-    is_local,
-    join_uri,
-    open_storage,
-    read_uri,
-)
-from beam_tfrec.transforms.storage.disk import coded
+from beam_tfrec.transforms.storage import Storage, join_uri, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
@@ -330,34 +320,6 @@ def _show(value: object) -> str:
     return "not there" if value is None else repr(value)
 
 
-def refuse_no_place(output: Storage) -> None:
-    """Check without writing that the output can probably be written.
-
-    Raises:
-        RuntimeError: `E-IO-…`, the fault that `Storage.probe` would raise.
-    """
-    if not is_local(output.root):
-        if not is_beams(output.root):
-            output.require_folder()
-        return
-    above = _nearest(output.root)
-    number = 0
-    if not os.path.isdir(above):
-        number = errno.ENOTDIR
-    elif not os.access(above, os.W_OK | os.X_OK):
-        number = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
-    if number:
-        raise coded(OSError(number, os.strerror(number)), output.root)
-
-
-def free_bytes(output: Storage) -> int | None:
-    """Return the free bytes of a local output's disk for this user; None for a remote output."""
-    if not is_local(output.root):
-        return None
-    disk = os.statvfs(_nearest(output.root))
-    return disk.f_bavail * disk.f_frsize
-
-
 def look_at_output(
     plan: JobPlan, output: Storage, names: ShardNames, splits: Sequence[str], *, overwrite: bool
 ) -> tuple[str, int]:
@@ -386,14 +348,6 @@ def look_at_output(
     there = output_files.files_in(output, names.folders(splits))
     files = sum(output_files.split_of(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
-
-
-def _nearest(path: str) -> str:
-    """Return the path, or its nearest parent that exists."""
-    path = os.path.abspath(path)
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
 
 
 @dataclass(eq=False)
