@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> None:
             store fails.
     """
     flags = parser().parse_args(argv)
-    output, found = flags.output, verify.Report()
+    output, found = flags.output, verify.Findings()
     uris = [*flags.paths, *filter(None, [output])]
     access = cli.reading_access(flags, uris)
     data_sets, files = verify.find_paths(flags.paths, access, found)

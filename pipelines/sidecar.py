@@ -28,7 +28,7 @@ from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 AUTO = "auto"

@@ -18,7 +18,7 @@ from beam_tfrec.schemas.columns import matches, root_and_pattern
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.sources.join_files import NameList
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_samples import ReadSamples
 from beam_tfrec.transforms.sources.read_sidecar import SideNames, SideSample, read_objects
 from beam_tfrec.transforms.storage import Access, is_local, open_storage, read_uri, split_uri

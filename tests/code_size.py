@@ -34,7 +34,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3799, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3562, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3741, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2900, ["transforms/sources/**/*.py"]),
     Budget("report", 1115, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -42,7 +42,6 @@ BUDGETS = (
     Budget("transforms/storage", 1395, ["transforms/storage/**/*.py"]),
     Budget("verify", 930, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 467, ["transforms/records/**/*.py"]),
-    Budget("forecast", 179, ["transforms/forecast/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2270, ["schemas/*.py"]),
     Budget("schemas/annotations", 1127, ["schemas/annotations/**/*.py"]),

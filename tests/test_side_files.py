@@ -21,7 +21,7 @@ from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_sidecar import (
     SideReader,
     SideSample,
@@ -195,7 +195,7 @@ def joined(content: object, kind: str = "file", images: int = 1) -> tuple[Joined
     ("splitting", "split"),
     [
         (Splitting("flags.part", names=("train", "test")), "test"),
-        (BY_SCENE, BY_SCENE.split_of("7")),
+        (BY_SCENE, BY_SCENE.draw("7")),
     ],
 )
 def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str) -> None:

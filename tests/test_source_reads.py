@@ -2,7 +2,7 @@
 
 import pytest
 
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_sidecar import SideNames
 from beam_tfrec.transforms.storage import Entry
 

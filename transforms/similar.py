@@ -41,9 +41,9 @@ from beam_tfrec.transforms.build_records import (
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
-from beam_tfrec.transforms.measure_images import ImageDoFn
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shuffle.elements import spread
+from beam_tfrec.transforms.sort_into_buckets import ImageDoFn
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, read_uri
 

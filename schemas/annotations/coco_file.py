@@ -309,7 +309,7 @@ class CocoFile:
             except ValueError as error:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
-        refuse_twins(self.images, self.where)
+        refuse_repeated_ids(self.images, self.where)
 
     def _name_by_url(self, image: CocoImage, path: str) -> str:
         """Return the file name of an LVIS image, which has only a URL."""
@@ -320,7 +320,7 @@ class CocoFile:
             raise self.wrong_type(what) from None
 
 
-def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
+def refuse_repeated_ids(images: Sequence[CocoImage], where: str) -> None:
     """Refuse repeated image ids or names. A number and its text are the same id.
 
     Raises:

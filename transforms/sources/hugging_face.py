@@ -13,7 +13,7 @@ import msgspec
 from beam_tfrec.schemas.annotations.object_maps import ObjectMap, side_file_of
 from beam_tfrec.schemas.columns import Cell, text_of
 from beam_tfrec.transforms.sources import read_sidecar
-from beam_tfrec.transforms.sources.list_blobs import listing_fault
+from beam_tfrec.transforms.sources.listing import listing_fault
 from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.storage import Entry
 

@@ -34,7 +34,7 @@ from beam_tfrec.schemas.fields import (
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
     MAX_IMAGE_BYTES,
     ListedFile,
@@ -44,7 +44,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_samples import (
     Item,
-    SplitSource,
+    SplitTally,
     note_skipped,
     reject_file,
 )
@@ -73,7 +73,7 @@ class SideSample(msgspec.Struct, frozen=True):
         bad: dropped annotations, with reasons.
     """
 
-    note: SplitSource
+    note: SplitTally
     fields: bytes
     payload: bytes = b""
     annotation_ids: tuple[int | str, ...] = ()
@@ -141,7 +141,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
     opener.repairs.update(side.repairs)
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
     found += ["keypoints"] if side.num_keypoints else []
-    note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
+    note = SplitTally("", class_names=names, found=found, repairs=opener.repairs)
     return SideSample(note, pack(fields), payload, ids, [*side.bad, *bad])
 
 
@@ -170,7 +170,7 @@ def read_values(
         if cells.get(path) is not None and values is not None:
             row[path] = list(values) if wanted.repeated else values[0]
     columns = [ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in types]
-    return SideSample(SplitSource("", columns=columns, rows=1), *fields_of_row(row))
+    return SideSample(SplitTally("", columns=columns, rows=1), *fields_of_row(row))
 
 
 @dataclass(frozen=True)
@@ -243,16 +243,16 @@ class SideReader:
             return
         key = image.entry.name
         if text is None:
-            split = self.splitting.split_of_other(source, key)
+            split = self.splitting.split_of_file(source, key)
         else:
             fields = {name: value_at(text, name) for name in self.splitting.fields.values()}
-            split = self.splitting.split_for(source, key, fields, key)
+            split = self.splitting.split_of(source, key, fields, key)
         roots = [mask_root(source, kind) for kind in self.masks]
         blobs = (Blob(image.root, key), *(Blob(root, f"{joined.name}.png") for root in roots))
         at = Sample(split, key, image.position, blobs, b"")
         yield from opened.items(at, STAGE, [image.entry, *map(masks.get, roots)])
         if self.masks:
-            yield SplitSource(split, found=[*self.masks])
+            yield SplitTally(split, found=[*self.masks])
 
     def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Fault) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""

@@ -68,7 +68,7 @@ class Access:
                 f" got {self.max_reads_per_second}: give for example 1000"
             )
 
-    def check_needed(self, images: Collection[str], others: Collection[str], output: str) -> None:
+    def refuse_unused(self, images: Collection[str], others: Collection[str], output: str) -> None:
         """Refuse options that have no effect on these URIs.
 
         Args:
@@ -114,7 +114,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     kind: str = "file"
 
 
-class Spool(Protocol):
+class NewFile(Protocol):
     """The bytes of a file that appears only with `publish`."""
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -180,11 +180,11 @@ class Storage(Protocol):
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; return False if the name is taken."""
-        with contextlib.closing(self.spool()) as spool:
-            spool.write([data])
-            return spool.publish(name)
+        with contextlib.closing(self.new_file()) as pending:
+            pending.write([data])
+            return pending.publish(name)
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Return a new spool for a large file."""
 
     def delete(self, name: str) -> None:

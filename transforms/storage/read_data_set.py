@@ -30,8 +30,8 @@ from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
+    NewFile,
     Span,
-    Spool,
     Storage,
     open_storage,
     open_stored,
@@ -305,13 +305,13 @@ class StoredImages(Storage):
                     return data if span is None else data[slice(*span)]
         raise self.changed(name, f"not in the record at byte {offset} of {shard.name}")
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Refuse to write."""
         raise NotImplementedError("images in records are only read")
 
     def delete(self, name: str) -> None:
         """Refuse to delete."""
-        self.spool()
+        self.new_file()
 
     def _rows(self) -> "Iterator[tuple[Entry, IndexRow]]":
         """Yield the index rows of the split's shards, each with its shard's entry."""
