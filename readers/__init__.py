@@ -5,7 +5,8 @@
     dataset = beam_tfrec.load("gs://bucket/coco-tfrec", "train", batch_size=64)  # tf.data
     records = beam_tfrec.open("gs://bucket/coco-tfrec", "train")  # records[42], without TensorFlow
 
-The manifest names the shards. Beam is never imported, and TensorFlow only by `load`.
+The manifest names the shards. TensorFlow is imported only by what uses it, such as `load`, and Beam
+only for stores such as `s3://`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -117,13 +117,13 @@ BY_SIZE = "--shard_size 150000000 and --hosts"
 def test_more_shards_than_samples_name_the_largest_number(
     sharding: Sharding, output_bytes: int, what: str, remedy: str
 ) -> None:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(RuntimeError) as raised:
         count_shards("train", 10, output_bytes, sharding)
     assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
 
 
 def test_a_rare_size_may_be_left_out() -> None:
-    with pytest.raises(ValueError, match=r"fewer --hosts, or leave this size out of --buckets$"):
+    with pytest.raises(RuntimeError, match=r"fewer --hosts, or leave this size out of --buckets$"):
         count_shards("train_64x32", 3, 1, Sharding(hosts=4))
 
 
@@ -220,7 +220,7 @@ def test_a_range_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
         "E-SRC-CHANGED split train: key range 0 had 3 samples,"
-        f" and now has {len(now)} others; run again when the source no longer changes"
+        f" now it has {len(now)} others; run again when the source no longer changes"
     )
 
 

@@ -12,11 +12,13 @@ from msgspec import structs
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
+from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.tensors import read_tensor
 from beam_tfrec.schemas.tfrecord import (
     FRAME_BYTES,
     FrameError,
@@ -51,6 +53,7 @@ _BYTES_A_COPY = 600
 _SPAN_BYTES = 8 << 20  # neighbours in a file that are copied from one read
 _LOCAL_GAP_BYTES = 64 << 10  # to read so many bytes takes as long as another call
 _REMOTE_GAP_BYTES = 1 << 20
+_NUMBERS_A_BOX = 4
 _READY_ROW = msgspec.msgpack.Decoder(ReadyRow)
 
 P = ParamSpec("P")
@@ -386,3 +389,47 @@ def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     files_bytes = [blob.read_bytes for blob in sample.blobs]
     pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
     return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
+
+
+def record_facts(
+    values: RecordValues, roles: Roles, images: Sequence[EncodedImage] = ()
+) -> tuple[int | None, int | None, int | None]:
+    """Return image height, image width and objects of a record's index row.
+
+    Args:
+        values: the record's features.
+        roles: roles of these features.
+        images: images that the record was built from, so that their headers are not parsed again.
+    """
+    if not (roles.images or roles.pixels or roles.objects):
+        return None, None, None
+    height, width = _picture_size(values, roles, images) or (None, None)
+    return height, width, _num_objects(values, roles)
+
+
+def _picture_size(
+    values: RecordValues, roles: Roles, images: Sequence[EncodedImage]
+) -> tuple[int, int] | None:
+    for key in roles.images:
+        for value in values_at(values, key, Kind.BYTES)[:1]:
+            info = next((i.info for i in images if i.data is value), None)
+            with contextlib.suppress(BadImage):
+                return (info or check_image(value)).size_px[::-1]
+            return None
+    for key in roles.pixels:
+        for value in values_at(values, key, Kind.BYTES)[:1]:
+            sides, tensor = (roles.height, roles.width), read_tensor(value)
+            stated = [int(n) for side in sides for n in values_at(values, side, Kind.INT64)[:1]]
+            shape: Sequence[int] = tensor.shape if tensor and tensor.shape else stated
+            is_picture = len(shape) in (2, 3) and min(shape) > 0
+            return (shape[0], shape[1]) if is_picture else None
+    return None
+
+
+def _num_objects(values: RecordValues, roles: Roles) -> int | None:
+    if not roles.objects:
+        return None
+    objects = roles.objects[0]
+    numbers = len(values_at(values, objects.boxes[0], Kind.FLOAT))
+    boxes = numbers if objects.form is BoxForm.EDGES else numbers // _NUMBERS_A_BOX
+    return max(boxes, len(values_at(values, objects.labels, Kind.INT64)))

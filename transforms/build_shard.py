@@ -20,7 +20,8 @@ import msgspec
 
 from beam_tfrec.schemas.faults import Rejected, bytes_text, counted, fault_line
 from beam_tfrec.schemas.features import Roles, roles_of_spec
-from beam_tfrec.schemas.layouts import Unfit
+from beam_tfrec.schemas.fields import EncodedImage
+from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.shards import (
@@ -40,6 +41,7 @@ from beam_tfrec.transforms.build_records import (
     copied_bytes,
     copy_group,
     make_rows,
+    record_facts,
     record_maker,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
@@ -52,7 +54,6 @@ from beam_tfrec.transforms.shard_index import (
     index_from_parquet,
     index_to_parquet,
     index_to_text,
-    record_facts,
     same_but_pins,
 )
 from beam_tfrec.transforms.sources.read_blobs import read_blob
@@ -316,8 +317,11 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
-        if ready is not None:  # nothing of it is counted
-            return
+        if ready is None:  # of a ready row nothing is counted
+            self._count(sample, built, images)
+
+    def _count(self, sample: Sample, built: Built, images: Sequence[EncodedImage]) -> None:
+        """Count what a record holds, and note its dropped annotations."""
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
         if built.license_id is not None:
             self._licenses[str(built.license_id)] += 1

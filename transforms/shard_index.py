@@ -1,6 +1,5 @@
 """The index of a shard: one row per record, as Parquet, and as text for NVIDIA DALI."""
 
-import contextlib
 import io
 import itertools
 import operator
@@ -11,12 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
-from beam_tfrec.schemas.fields import EncodedImage
-from beam_tfrec.schemas.tensors import read_tensor
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
-from beam_tfrec.transforms.images.check_images import check_image
-from beam_tfrec.transforms.images.findings import BadImage
 
 _SOURCE = pa.struct(
     [
@@ -40,7 +34,6 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 
-_NUMBERS_A_BOX = 4
 _SEAL = b"beam-tfrec-crc32c:"
 _BLANK_SEAL = _SEAL + b"0" * 8
 """Placeholder of an index's own CRC-32C while it is computed."""
@@ -260,47 +253,3 @@ def _has_null(column: pa.Array) -> bool:
     inner = column.flatten() if pa.types.is_nested(column.type) else []
     inner = [inner] if isinstance(inner, pa.Array) else inner
     return bool(column.null_count) or any(map(_has_null, inner))
-
-
-def record_facts(
-    values: RecordValues, roles: Roles, images: Sequence[EncodedImage] = ()
-) -> tuple[int | None, int | None, int | None]:
-    """Return image height, image width and objects of a record's index row.
-
-    Args:
-        values: the record's features.
-        roles: roles of these features.
-        images: images that the record was built from, so that their headers are not parsed again.
-    """
-    if not (roles.images or roles.pixels or roles.objects):
-        return None, None, None
-    height, width = _picture_size(values, roles, images) or (None, None)
-    return height, width, _num_objects(values, roles)
-
-
-def _picture_size(
-    values: RecordValues, roles: Roles, images: Sequence[EncodedImage]
-) -> tuple[int, int] | None:
-    for key in roles.images:
-        for value in values_at(values, key, Kind.BYTES)[:1]:
-            info = next((i.info for i in images if i.data is value), None)
-            with contextlib.suppress(BadImage):
-                return (info or check_image(value)).size_px[::-1]
-            return None
-    for key in roles.pixels:
-        for value in values_at(values, key, Kind.BYTES)[:1]:
-            sides, tensor = (roles.height, roles.width), read_tensor(value)
-            stated = [int(n) for side in sides for n in values_at(values, side, Kind.INT64)[:1]]
-            shape: Sequence[int] = tensor.shape if tensor and tensor.shape else stated
-            is_picture = len(shape) in (2, 3) and min(shape) > 0
-            return (shape[0], shape[1]) if is_picture else None
-    return None
-
-
-def _num_objects(values: RecordValues, roles: Roles) -> int | None:
-    if not roles.objects:
-        return None
-    objects = roles.objects[0]
-    numbers = len(values_at(values, objects.boxes[0], Kind.FLOAT))
-    boxes = numbers if objects.form is BoxForm.EDGES else numbers // _NUMBERS_A_BOX
-    return max(boxes, len(values_at(values, objects.labels, Kind.INT64)))

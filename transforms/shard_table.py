@@ -162,7 +162,7 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         sharding: options that the user gave.
 
     Raises:
-        ValueError: `E-ARG` when there would be more shards than samples.
+        RuntimeError: `E-ARG` when there would be more shards than samples.
 
     >>> count_shards("train", 118_287, 19_000_000_000, Sharding(hosts=8))
     128
@@ -188,7 +188,7 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         if split != split_without_bucket(split):
             remedy += ", or leave this size out of --buckets"
         where = f"split {split}"
-        raise ValueError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
+        raise RuntimeError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
     return asked
 
 
@@ -204,7 +204,7 @@ def make_shard_table(tallies: Collection[tuple[KeyRange, Tally]], sharding: Shar
     """Compute the ranks of all ranges from their tallies.
 
     Raises:
-        ValueError: `E-ARG` when a split would have more shards than samples.
+        RuntimeError: `E-ARG` when a split would have more shards than samples.
     """
     by_split: dict[str, dict[int, Tally]] = {}
     for (split, number), tally in sorted(tallies):

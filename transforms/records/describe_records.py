@@ -9,8 +9,9 @@ from beam_tfrec.schemas.columns import LIST, ColumnFacts
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
+from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
-from beam_tfrec.transforms.shard_index import ReadyRow, record_facts
+from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.sources.read_samples import SplitTally
 
 

@@ -16,6 +16,7 @@ from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.manifest import Annotations, SplitSummary
 from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tfrecord import framing_bytes
+from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.report import MAX_PICTURES, Report
 from beam_tfrec.transforms.report.gather import (
@@ -27,7 +28,7 @@ from beam_tfrec.transforms.report.gather import (
     program_versions,
 )
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
-from beam_tfrec.transforms.shard_index import IndexRow, record_facts, table_of_rows
+from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
 from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_records
 
