@@ -354,7 +354,7 @@ def gather(around: Around, parts: Sequence[Findings]) -> Findings:
         RuntimeError: The runner lost or repeated findings.
     """
     if len(parts) != around.tasks:
-        raise RuntimeError(f"{len(parts)} parts of {around.tasks} tasks: run again")
+        raise RuntimeError(f"{len(parts)} results of {around.tasks} tasks: run again")
     total, last = Findings(), dict[tuple[int, str], OrderKey]()
     total.merge(around.findings)
     for findings in parts:
