@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
+from beam_tfrec.schemas.faults import Reason
+
 if TYPE_CHECKING:  # boxes need no numpy
     from numpy.typing import NDArray
 
@@ -176,7 +178,7 @@ def nearest_bucket(width_px: int, height_px: int, buckets: Sequence[Resize]) -> 
     return min(buckets, key=distance)
 
 
-def check_bbox(bbox: object) -> tuple[str, str] | None:
+def check_bbox(bbox: object) -> Reason | None:
     """Return (code, detail) of a bbox's fault, or None. The image's size is not considered.
 
     >>> check_bbox([1.0, 2.0, 0, 4.0])

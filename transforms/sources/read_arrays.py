@@ -18,7 +18,7 @@ import msgspec
 
 from beam_tfrec.schemas.columns import is_beyond_float32
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import ArrayFields, NamedTensor, TensorFields
 from beam_tfrec.schemas.layouts.arrays import found_in
 from beam_tfrec.schemas.samples import NPZ, Sample, pack
@@ -353,7 +353,7 @@ def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str)
         raise RuntimeError(fault_line(code, stored.where, what, remedy))
 
 
-def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
+def _fault_of(fields: ArrayFields, item_bytes: int) -> Reason | None:
     """Return (code, detail) of a row that does not fit into an Example, else None."""
     if fields.label == "":
         return "E-SRC-LABEL", "its label is an empty text"

@@ -13,7 +13,7 @@ import google_crc32c
 
 from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
-from beam_tfrec.schemas.faults import FAULTS, Rejected, fault_line
+from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from beam_tfrec.schemas.geometry.boxes import PlacedBox, place_box
 from beam_tfrec.schemas.samples import Blob, Sample, pack, panoptic_root
@@ -283,7 +283,7 @@ class _ImageReader:
             return "crowd"
         return "small_box" if min(width_px, height_px) < self._rules.min_box_px else ""
 
-    def _fault_of_box(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
+    def _fault_of_box(self, found: ObjectFields, image: CocoImage) -> Reason | None:
         """Return the fault of an object's box, if the image size is known by now."""
         if not self._rules.annotated_size:
             return None

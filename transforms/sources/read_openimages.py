@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import (
     STORED_FRACTIONS,
     AttributedFields,
@@ -117,7 +116,7 @@ def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
 
 def match_masks(
     rows: Iterable[Row], objects: Sequence[ObjectFields], files: Container[str]
-) -> Iterator[tuple[Row, int | Fault]]:
+) -> Iterator[tuple[Row, int | Reason]]:
     """Yield each row of masks with the index of its object, or with why it has none.
 
     Args:
@@ -260,7 +259,7 @@ class OpenImagesReader:
         at = Sample("", image_id, image.position, tuple(blobs), b"")
         yield from side.items(at, STAGE, [file.entry for file in files])
 
-    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Fault:
+    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Reason:
         """Return the object of a row of boxes, the confidence of a label, or the row's fault."""
         class_name = cells[0]
         if class_name not in self._class_names:

@@ -16,7 +16,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
-from beam_tfrec.schemas.annotations.coco_objects import Fault, ObjectOpener
+from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener
 from beam_tfrec.schemas.annotations.side_files import (
     SideFile,
     cells_at,
@@ -24,7 +24,7 @@ from beam_tfrec.schemas.annotations.side_files import (
     value_at,
 )
 from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import (
     AttributedFields,
     BadAnnotation,
@@ -109,7 +109,7 @@ def read_objects(
     parse: Callable[[bytes], SideFile] = parse_side_file,
     *,
     segmentations: bool = False,
-) -> SideSample | Fault:
+) -> SideSample | Reason:
     """Parse an annotation file for layouts of objects.
 
     Args:
@@ -147,7 +147,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
 
 def read_values(
     text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] = _NO_OTHERS
-) -> SideSample | Fault:
+) -> SideSample | Reason:
     """Read fields of an annotation file, for the layout of tables.
 
     Args:
@@ -188,7 +188,7 @@ class SideReader:
     """
 
     splitting: Splitting
-    read: Callable[[bytes | None], SideSample | Fault]
+    read: Callable[[bytes | None], SideSample | Reason]
     allow_unannotated: bool = False
     join_by: str = ""
     skip_imageless: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -233,7 +233,7 @@ class SideReader:
         self,
         joined: JoinedFiles,
         image: ListedFile,
-        opened: SideSample | Fault,
+        opened: SideSample | Reason,
         text: bytes | None = None,
     ) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
@@ -254,7 +254,7 @@ class SideReader:
         if self.masks:
             yield SplitTally(split, found=[*self.masks])
 
-    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Fault) -> Rejected:
+    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Reason) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
@@ -264,7 +264,7 @@ class SideReader:
             detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
         return self._reject(source, file, (code, detail), opened.all_ids)
 
-    def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
+    def _open(self, file: ListedFile, text: bytes) -> SideSample | Reason:
         """Parse an annotation file, or return why it cannot be read."""
         why = _why_unread(file.entry)
         opened = ("E-ANN-FILE", why) if why else self.read(text)
@@ -274,7 +274,7 @@ class SideReader:
         return opened
 
     def _reject(
-        self, source: str, file: ListedFile, fault: Fault, ids: tuple[int | str, ...] = ()
+        self, source: str, file: ListedFile, fault: Reason, ids: tuple[int | str, ...] = ()
     ) -> Rejected:
         return reject_file(self.splitting, source, file, STAGE, fault, ids)
 

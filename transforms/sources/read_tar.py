@@ -24,10 +24,9 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
@@ -165,7 +164,7 @@ class TarReader:
     access: Access
     types: Mapping[str, ColumnType] | None = None
     label_file: str = ""
-    read: Callable[[bytes], SideSample | Fault] | None = None
+    read: Callable[[bytes], SideSample | Reason] | None = None
     staging: Staging | None = None
 
     def __call__(self, file: TarFile) -> Iterator[Item]:
@@ -254,7 +253,7 @@ class TarReader:
         else:
             yield note
 
-    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
+    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Reason:
         """Check a sample's members, and read its class or fields."""
         texts = {name: parts[name] for name in _TEXTS if name in parts}
         if not images:
@@ -283,7 +282,7 @@ class TarReader:
         json = cells.pop(_JSON, "{}").encode()
         return self.read(json) if self.read else read_values(json, types, cells)
 
-    def _class_of(self, text: str) -> SideSample | Fault:
+    def _class_of(self, text: str) -> SideSample | Reason:
         if not _NUMBER.fullmatch(text):
             return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number of 1 to 5 digits"
         number = int(text)

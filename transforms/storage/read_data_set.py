@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.features import roles_of_spec
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
@@ -134,7 +134,7 @@ def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
     return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
-def what_differs(written: WrittenShard, listed: Entry | None) -> tuple[str, str] | None:
+def what_differs(written: WrittenShard, listed: Entry | None) -> Reason | None:
     """Return code and text of how a listed file differs from the shard that was written."""
     if listed is None or listed.kind != "file":
         return "E-VER-MISSING", what_is(listed)
