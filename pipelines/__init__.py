@@ -1,4 +1,7 @@
-"""Commands, their options and their graphs; no per-element logic."""
+"""Commands, their options and their graphs; no per-element logic.
+
+Importing this package prepares the process: threads, log lines of Beam, closed streams.
+"""
 
 import logging
 import os

@@ -25,6 +25,9 @@ STAGED_IMAGES = "/staged"
 PHOTO, PANOPTIC_IMAGE = 0, 1
 """Indexes of a sample's photo and its panoptic image in `Sample.blobs`."""
 
+CLASS_PNG, OBJECT_PNG = 1, 2
+"""Indexes of the PNGs of `--segmentation`: of the pixels' classes, and of their objects."""
+
 _PANOPTIC_SUFFIX = "/panoptic"
 _SIZED = "/instance_masks"
 _ID_SUFFIXES = _PANOPTIC_SUFFIX, "/semantic", "/object_masks", _SIZED

@@ -162,7 +162,7 @@ def test_limits_below_one_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "limits", "far", "readers"),
+    ("cores", "limits", "remote", "readers"),
     [
         (1, GateLimits(), False, 2),
         (8, GateLimits(), False, 8),
@@ -173,10 +173,10 @@ def test_limits_below_one_are_refused(name: str) -> None:
     ],
 )
 def test_number_of_readers_depends_on_cores_and_storage(
-    monkeypatch: pytest.MonkeyPatch, cores: int, limits: GateLimits, far: bool, readers: int
+    monkeypatch: pytest.MonkeyPatch, cores: int, limits: GateLimits, remote: bool, readers: int
 ) -> None:
     monkeypatch.setattr("beam_tfrec.transforms.gate.usable_cores", lambda: cores)
-    assert WorkerGate(limits, far=far).readers == readers
+    assert WorkerGate(limits, remote=remote).readers == readers
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -239,7 +239,7 @@ def test_no_descriptor_is_left_open(storage: Storage) -> None:
     use_everything()
     before = len(os.listdir("/proc/self/fd"))
     use_everything()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # fewer if those of other tests are closed
 
 
 def test_bytes_are_synced_before_their_name_and_the_name_after(

@@ -68,8 +68,8 @@ _WRITTEN_AT_ONCE_BYTES = 1 << 20  # each write waits for the interpreter lock, s
 
 def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
     """Return a gate with defaults for local or remote images and output."""
-    far = not all(map(is_local, job.roots.values()))
-    return WorkerGate(limits, far=far, uploads_aside=not is_local(job.output))
+    remote = not all(map(is_local, job.roots.values()))
+    return WorkerGate(limits, remote=remote, overlap_uploads=not is_local(job.output))
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:

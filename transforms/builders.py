@@ -85,7 +85,7 @@ class ShardBuilders:
             return gate.shard_threads.submit(write_shard, shard, shard_job, plan, gate)
 
         self.readers = gate.readers
-        self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))
+        self.at_once = limits.shards_at_once(overlap_uploads=not is_local(job.output))
         self._job = job
         builders: list[_Build] = [build_here, *(process.submit for process in ready)]
         self._building: dict[_Build, set[Future[ShardInfo]]] = {build: set() for build in builders}

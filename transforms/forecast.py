@@ -244,7 +244,7 @@ def try_records(
     if not (job.conversion.changes or job.conversion.turns or has_ids):
         return Sampled(0, {}), 1.0
     samples = sorted(kept, key=lambda s: (trial_digest(s), s.split, s.key))[:MAX_TRIED]
-    gate = WorkerGate(limits, far=not all(map(is_local, job.roots.values())))
+    gate = WorkerGate(limits, remote=not all(map(is_local, job.roots.values())))
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
     size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
     rejected, made = list[Rejected](), 0

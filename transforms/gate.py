@@ -63,9 +63,9 @@ class GateLimits:
         whole, left_over = divmod(of, self.processes)
         return max(1, whole + (self.process_index < left_over))
 
-    def shards_at_once(self, *, uploads_aside: bool) -> int:
+    def shards_at_once(self, *, overlap_uploads: bool) -> int:
         """Return how many shards may be built or uploaded at once; each has a spool file."""
-        return self.shards_in_flight * (2 if uploads_aside else 1)
+        return self.shards_in_flight * (2 if overlap_uploads else 1)
 
 
 def usable_cores() -> int:
@@ -107,30 +107,29 @@ class WorkerGate:
     Attributes:
         readers: number of images read at once.
         working: semaphore held while an image is checked and encoded.
-        shards: number of shards built or uploaded at once.
         building: semaphore held while a shard is built, but not while it is uploaded.
         shard_threads: pool of threads that build and upload shards.
     """
 
     def __init__(
-        self, limits: GateLimits, *, far: bool = False, uploads_aside: bool = False
+        self, limits: GateLimits, *, remote: bool = False, overlap_uploads: bool = False
     ) -> None:
         """Make pools; their threads start with the first work.
 
         Args:
             limits: limits of the run; this process gets its part.
-            far: whether images are remote: high latency, many requests at once.
-            uploads_aside: whether shards are uploaded while others are built. Otherwise all shards
-                end at the same time, and the readers idle until they are uploaded.
+            remote: whether images are remote: high latency, many requests at once.
+            overlap_uploads: whether to build other shards during an upload. Without it,
+                readers idle while all shards upload at once.
         """
         workers = limits.part(limits.workers or usable_cores())
-        usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
+        usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if remote else DEFAULT_READERS))
         self.readers = limits.part(limits.readers) if limits.readers else usual
         self._bytes = limits.part(limits.bytes_in_flight)
         self.working = threading.BoundedSemaphore(workers)
-        self.shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
+        shards = limits.part(limits.shards_at_once(overlap_uploads=overlap_uploads))
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
-        self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
+        self.shard_threads = ThreadPoolExecutor(shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)

@@ -12,7 +12,7 @@ from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, Segmentation
 from beam_tfrec.schemas.geometry.boxes import inverse_orientation, turn_array, turn_size, unturn_box
 from beam_tfrec.schemas.layouts import AttributeValues, Unfit, Values
 from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
-from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, Sample
+from beam_tfrec.schemas.samples import CLASS_PNG, OBJECT_PNG, PANOPTIC_IMAGE, Sample
 
 # Contents with files of their own.
 _OWN_FILES = ("boxes", "captions", "panoptic", "semantic", "object_masks", "instance_masks")
@@ -340,7 +340,7 @@ def _semantic_values(picture: Picture) -> Values:
     """Return the PNG of the class of each pixel."""
     from beam_tfrec.schemas.geometry.masks import encode_gray_png
 
-    png = encode_gray_png(_read_numbers(picture, 1))
+    png = encode_gray_png(_read_numbers(picture, CLASS_PNG))
     return {f"{_CLASSES}/encoded": [png], f"{_CLASSES}/format": [b"png"]}
 
 
@@ -351,7 +351,7 @@ def _object_mask_values(picture: Picture) -> Values:
     """
     from beam_tfrec.schemas.geometry.masks import encode_gray_png
 
-    numbers = _read_numbers(picture, 2)
+    numbers = _read_numbers(picture, OBJECT_PNG)
     ids = [int(found.annotation_id) + 1 for found in picture.objects]
     masks = [(numbers == number) & (number < 255) for number in ids]  # 255 is the border
     picture.repairs.extend("mask_empty" for mask in masks if not mask.any())

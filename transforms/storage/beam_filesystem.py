@@ -21,7 +21,6 @@ from beam_tfrec.transforms.storage import (
     SPOOL_PREFIX,
     Access,
     Entry,
-    NewFile,
     Span,
     Storage,
     ends_early,
@@ -88,7 +87,7 @@ class BeamStorage(Storage):
             raise self.changed(name, ends_early(start + len(data), (start, end)))
         return data
 
-    def new_file(self) -> NewFile:
+    def new_file(self) -> UploadedFile:
         """Return a spool on the worker's own disk."""
         return UploadedFile(self._upload, self._spool_dir)
 

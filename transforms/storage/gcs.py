@@ -37,15 +37,7 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    NewFile,
-    Span,
-    Storage,
-    crc32c_of,
-    ends_early,
-)
+from beam_tfrec.transforms.storage import Access, Entry, Span, Storage, crc32c_of, ends_early
 from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
@@ -141,7 +133,7 @@ class GcsStorage(Storage):
             raise self.changed(name, ends_early(wanted.size_bytes, span))
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
-    def new_file(self) -> NewFile:
+    def new_file(self) -> UploadedFile:
         """Return a spool on the worker's own disk."""
         return UploadedFile(self._upload, self._access.spool_dir)
 
