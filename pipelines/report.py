@@ -72,7 +72,7 @@ def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Stora
     storage = open_storage(root, access)
     if storage.stat(name) is not None:
         if not is_own_document(storage, name):
-            what = "is there, and is no report as this program wrote it"
+            what = "exists, and is not a report as this program wrote it"
             remedy = "give another --output, or move it away"
             raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
         if delete:

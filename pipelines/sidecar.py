@@ -237,7 +237,7 @@ def format_of(flags: argparse.Namespace) -> SideFormat | ObjectMap | None:
     """Return the format of JSON that the flags name; None to detect it.
 
     Raises:
-        ValueError: when flags exclude each other, or keys are no pair.
+        ValueError: when flags exclude each other, or keys are not a pair.
     """
     if not flags.objects:
         refuse_flags(flags, ("object_keys", "box_format"), "with objects", "add it")

@@ -199,7 +199,7 @@ class YoloConfig(SideConfig):
             }
             for folder, remedy in remedies.items():
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
-                    what = f"{split} leads to {folder}, which is no folder"
+                    what = f"{split} leads to {folder}, not a folder"
                     raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
         return super().completed()
 
@@ -224,7 +224,7 @@ def read_data(
         access: credentials and limits for stores.
 
     Raises:
-        ValueError: when the file is no data.yaml, or lacks a split.
+        ValueError: when the file is not a data.yaml, or lacks a split.
     """
     access = access or Access()
     uri, folder = (

@@ -86,7 +86,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     },
     (Scope.ANNOTATION, 0): {
         "E-ANN-SHAPE": "the shape is malformed, or has no area",
-        "E-ANN-ROW": "the row is malformed, or has no image id or a value that is no number",
+        "E-ANN-ROW": "the row is malformed, or has no image id or a value that is not a number",
         "E-ANN-TWICE": "the row repeats an earlier one of its image",
         "E-BOX-SHAPE": "the bbox is not four numbers",
         "E-BOX-NOT-FINITE": "the bbox holds a number beyond float64",

@@ -162,7 +162,7 @@ def test_skipped_names(name: str, why: str) -> None:
     assert why_skipped(name) == why
 
 
-NOT_UTF8 = "directory whose name is no UTF-8"
+NOT_UTF8 = "directory whose name is not UTF-8"
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_a_packed_member_longer_than_its_array_is_refused(tmp_path: Path) -> Non
     [
         ("b.npz", r"E-ARG \S*: it holds both \.npy and \.npz files; "),
         ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file, but only files that end in .*; rename it"),
-        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8, "),
+        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is not UTF-8, "),
         ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link, but only files .*, repair it,"),
     ],
 )

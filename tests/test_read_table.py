@@ -94,7 +94,7 @@ BAD_FILES = [
     ("a.csv", b"", EMPTY),
     ("a.csv", b"\na,b\n", EMPTY),
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
-    ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
+    ("a.csv", b"caf\xe9\n", f"{NO_HEADER}not UTF-8)"),
     ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # line ends of old Macs
     ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name or a repeated one: ''"),
     ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b', with ';' instead of a comma"),
@@ -144,8 +144,8 @@ ROWS = [
             (0, 2, ("E-ROW-CSV", "1 cells, the header has 2")),
             (1, 3, ("E-ROW-CSV", "3 cells, the header has 2")),
             (2, 4, ("E-ROW-CSV", "',' expected after '\"'")),
-            (3, 5, ("E-ROW-TEXT", "no UTF-8")),
-            (4, 6, ("E-ROW-TEXT", "no UTF-8")),
+            (3, 5, ("E-ROW-TEXT", "not UTF-8")),
+            (4, 6, ("E-ROW-TEXT", "not UTF-8")),
             (5, 8, {"a": "1", "b": "2"}),
         ],
     ),
@@ -194,15 +194,15 @@ def test_rows_of_text(name: str, data: bytes, expected: list[Row], tmp_path: Pat
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 BAD_JSON = [
-    (b"{", "E-ROW-JSON", "no JSON: Input data was truncated"),
-    (b"[1]", "E-ROW-JSON", "no object but list"),
-    (b'{"a": NaN}', "E-ROW-JSON", "no JSON: JSON is malformed: invalid character (byte 6)"),
-    (b"{} {}", "E-ROW-JSON", "no JSON: JSON is malformed: trailing characters (byte 4)"),
-    (b'{"a": "\xff"}', "E-ROW-TEXT", "no UTF-8 at byte 0 of a text"),
+    (b"{", "E-ROW-JSON", "not JSON: Input data was truncated"),
+    (b"[1]", "E-ROW-JSON", "not an object but of type list"),
+    (b'{"a": NaN}', "E-ROW-JSON", "not JSON: JSON is malformed: invalid character (byte 6)"),
+    (b"{} {}", "E-ROW-JSON", "not JSON: JSON is malformed: trailing characters (byte 4)"),
+    (b'{"a": "\xff"}', "E-ROW-TEXT", "not UTF-8 at byte 0 of a text"),
     (b'{"a": 1, "a": 2}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a": [{"b": "x:y", "b": ":"}]}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a.b": 1, "a": {"b": 2}}', "E-ROW-TYPE", "column 'a.b' is there twice"),
-    (DEEP, "E-ROW-JSON", "no JSON: maximum recursion depth exceeded while deserializing"),
+    (DEEP, "E-ROW-JSON", "not JSON: maximum recursion depth exceeded while deserializing"),
 ]
 
 

@@ -160,7 +160,10 @@ def test_values_by_path(path: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ({"a": {"b": 1.5}}, ("E-ROW-TYPE", "field 'a.b' is int64 and holds 1.5, no whole number")),
+        (
+            {"a": {"b": 1.5}},
+            ("E-ROW-TYPE", "field 'a.b' is int64 and holds 1.5, not a whole number"),
+        ),
         ([1], ("E-ANN-FILE", "Expected `object`, got `array`")),
     ],
 )
@@ -204,7 +207,7 @@ def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str)
     assert (sample.split, note.split, note.class_names) == (split, split, ["cat"])
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory whose name is no UTF-8"])
+@pytest.mark.parametrize("kind", ["fifo", "directory whose name is not UTF-8"])
 def test_an_annotation_that_is_not_a_file_is_a_reject(kind: str) -> None:
     (rejected,) = SideReader(Splitting(), read_objects)(joined(labelme(), kind, images=0))
     assert isinstance(rejected, Rejected)

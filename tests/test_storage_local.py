@@ -99,8 +99,8 @@ def test_a_listing_goes_on_after_names_that_are_not_text(storage: Storage, folde
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT))
     assert {entry.name: entry.kind for entry in storage.list()} == {
-        "\\xff.jpg": "file whose name is no UTF-8",
-        "\\xffolder": "directory whose name is no UTF-8",
+        "\\xff.jpg": "file whose name is not UTF-8",
+        "\\xffolder": "directory whose name is not UTF-8",
         **{f"{number}.jpg": "file" for number in range(50)},
     }
 

@@ -304,8 +304,8 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
         access: settings for the store.
 
     Raises:
-        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or when a
-            run without splits cannot tell two images of one key apart; or a storage fault.
+        RuntimeError: `E-ARG` when the file is not such a table or has no split of the run, or when
+            a run without splits cannot tell two images of one key apart; or a storage fault.
     """
     remedy = "give a file that beam-tfrec similar made of these sources"
     try:

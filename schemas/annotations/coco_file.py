@@ -246,7 +246,7 @@ class CocoFile:
         try:
             pairs = _SECTIONS.decode(data.removeprefix(_UTF8_BOM))
         except msgspec.ValidationError as error:
-            raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
+            raise self.fault("E-ANN-JSON", f"not a JSON object ({error})", _REMEDY) from None
         except (ValueError, RecursionError) as error:
             remedy = "repair or unpack the file, or give another one"
             raise self.fault("E-ANN-JSON", str(error), remedy) from None

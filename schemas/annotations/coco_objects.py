@@ -292,7 +292,7 @@ def decode_rle_counts(text: str) -> list[int] | Reason:
     value = shift = 0
     for char in text:
         if not _FIRST_CHAR <= char <= _LAST_CHAR or shift == 5 * _MAX_CHARS_PER_COUNT:
-            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is no part of it"
+            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is not part of it"
             return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} {what}"
         bits = ord(char) - 48
         value |= (bits & 31) << shift

@@ -188,7 +188,7 @@ def check_bbox(bbox: object) -> Reason | None:
         found = f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
         return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
-        return "E-BOX-SHAPE", "bbox holds something that is no number"
+        return "E-BOX-SHAPE", "bbox holds something that is not a number"
     if not all(abs(v) <= sys.float_info.max for v in bbox):  # integers may be larger
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:

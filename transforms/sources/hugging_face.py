@@ -106,7 +106,7 @@ def features_of(schema: Any) -> StoredFeatures:
 
 
 def _inner(feature: Any) -> dict[str, Any]:
-    """Return the feature of a list's items, or of a value that is no list."""
+    """Return the feature of a list's items, or of a value that is not a list."""
     while True:
         if isinstance(feature, list) and len(feature) == 1:  # written by old versions
             feature = feature[0]

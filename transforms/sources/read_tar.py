@@ -350,7 +350,7 @@ def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
-    """Return why a member is no part of a sample, or an empty text if it is one."""
+    """Return why a member is not part of a sample, or an empty text if it is one."""
     *folders, last = name.split("/")
     if not info.isreg() or info.issparse():
         return NOT_A_FILE

@@ -237,14 +237,14 @@ def _json_row(line: bytes) -> dict[str, Cell] | Reason:
     try:
         value = _DECODE_JSON(line)
         if not isinstance(value, dict):
-            return ("E-ROW-JSON", f"no object but {type(value).__name__}")
+            return ("E-ROW-JSON", f"not an object but of type {type(value).__name__}")
         colons = line.count(b":")
         if colons > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(value):
             return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
-        return ("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
+        return ("E-ROW-TEXT", f"not UTF-8 at byte {error.start} of a text")
     except (msgspec.DecodeError, RecursionError) as error:
-        return ("E-ROW-JSON", f"no JSON: {error}")
+        return ("E-ROW-JSON", f"not JSON: {error}")
     return _flat(value)
 
 
@@ -296,7 +296,7 @@ def _csv_rows(
             try:
                 yield line.decode()
             except UnicodeDecodeError:
-                bad = ("E-ROW-TEXT", "no UTF-8")
+                bad = ("E-ROW-TEXT", "not UTF-8")
                 yield line.decode(errors="replace")
 
     has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}

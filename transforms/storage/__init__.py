@@ -104,7 +104,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         pin: version of the bytes: the mtime in ns, or a store's generation.
         crc32c: CRC-32C of the bytes, where the store lists it.
         kind: `file`, `directory`, `fifo`, `socket`, `device` or `dangling link`; with the suffix
-            `whose name is no UTF-8` for names that cannot be decoded.
+            `whose name is not UTF-8` for names that cannot be decoded.
     """
 
     name: str

@@ -124,7 +124,7 @@ class LocalStorage(Storage):
                     status = self._if_there(name, found.stat)
                 entry = _entry(name, status)
                 if not name.endswith(found.name):
-                    entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is no UTF-8")
+                    entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is not UTF-8")
                 yield entry
                 is_folder = recursive and entry.kind == "directory"
                 if is_folder and os.path.realpath(found.path) not in above:
