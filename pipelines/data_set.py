@@ -339,7 +339,7 @@ def check_splits_named(
     """Refuse an option's value for an unknown split, or for the others where none is left."""
     if {"", *splits} <= {*named}:
         left = getattr(named[""], "value", named[""])
-        raise ValueError(f"{option} must be of a split, got {left} for none: leave it out")
+        raise ValueError(f"{option} must be for a split, got {left} for none: leave it out")
     if unknown := sorted({*named} - {"", *splits}):
         what = f"{option} must name splits of {source_flag}, got {unknown}"
         raise ValueError(f"{what}: give {sorted(splits)}")

@@ -30,7 +30,7 @@ _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 
 
 def _alone(item: Item) -> tuple[Item]:
-    """Return the one item of a source's piece that is an item."""
+    """Return the items of a piece that is an item itself."""
     return (item,)
 
 

@@ -201,7 +201,7 @@ def _split_lines(name: str, split: forecast.SplitForecast, noun: str) -> Iterato
         )
         more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""
         shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
-        yield f"    hosts served alike by files[h::H]: {shown}{more}"
+        yield f"    numbers of hosts with equal shares of files[h::H]: {shown}{more}"
     if split.images is not None:
         yield f"    {counted(split.images, 'image')}: a photo is stored once for each object"
     if split.left_out:

@@ -158,7 +158,7 @@ class YoloConfig(SideConfig):
 
     @property
     def skip_imageless(self) -> Mapping[str, Sequence[str]]:
-        """Splits with globs, since other labels there may be another split's, with globs of theirs.
+        """The globs of each split's labels; other labels there may belong to another split.
 
         A split without globs or lists reads all images that its labels can have.
         """

@@ -21,7 +21,7 @@ Scalar = int | float | str
 Attributes = Mapping[str, int | str]
 """Attributes of an object, such as `difficult`, by the names of `detection.ATTRIBUTES`.
 
-`mask` is none of these: it is the index in `Sample.blobs` of the PNG of the object's mask.
+The further key `mask` is the index in `Sample.blobs` of the PNG with the object's mask.
 """
 
 LARGE_ROW_BYTES = 256

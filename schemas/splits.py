@@ -363,10 +363,10 @@ def stratify(
     depends on digests of keys and groups, on classes and shares, and on nothing else.
 
     A group goes to a split with room for it in its rarest class; if there is none, to one with any
-    room. Among these it goes where most is missing: of the rarest class in the end, and of its
-    classes and of all samples so far. So if each sample has one class and is its own group, the
-    count of each class in each split is within one of its share. If each group has one class, it is
-    within the size of the class's largest group.
+    room. Of these it takes the one that needs it most: that lacks most of the rarest class in the
+    end, and most of its classes and of all samples so far. So if each sample has one class and is
+    its own group, the count of each class in each split is within one of its share. If each group
+    has one class, it is within the size of the class's largest group.
 
     Args:
         digests: digest of each sample's group, or of its key if it has no group; type S16.

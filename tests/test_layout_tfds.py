@@ -67,7 +67,7 @@ def test_an_image_without_panoptic_annotation_is_rejected() -> None:
     [
         (("jpeg", 100, 50), 1, "TYPE a panoptic image must be a PNG of RGB, 8 bits each"),
         (("png", 50, 100), 1, "SIZE 50 x 100, its photo is 100 x 50"),
-        (("png", 50, 100), 6, "SIZE made of the picture as viewed, which takes"),
+        (("png", 50, 100), 6, "SIZE drawn on the upright picture; give"),
     ],
 )
 def test_a_panoptic_image_of_another_form_is_rejected(

@@ -158,7 +158,7 @@ def test_plan_as_text(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert lines[1].startswith("  train: 18 of 18 objects in 2 shards, about ")
     assert lines[2].startswith("    a shard: 9 to 9 records; ")
     assert lines[3:5] == [
-        "    hosts served alike by files[h::H]: 1, 2",
+        "    numbers of hosts with equal shares of files[h::H]: 1, 2",
         "    6 images: a photo is stored once for each object",
     ]
     assert lines[5] == "  sizes: from the listed sizes of files; no image was read"

@@ -116,7 +116,8 @@ NOT_BUILT = Built({}, [], [], [])
 class Record(NamedTuple):
     """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data.
 
-    `row` is its index row where that is not made of Example and images, which are empty then.
+    `row` is the ready index row of a copied record or a table row; Example and images are then
+    empty.
     """
 
     parts: list[bytes]

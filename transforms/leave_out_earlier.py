@@ -151,10 +151,9 @@ def _check_source(sample: Sample, source: tuple[str, int]) -> None:
 
 @dataclass(eq=False)
 class LeaveOutEarlier(beam.PTransform):
-    """Samples -> samples that earlier data sets do not hold, in any order, and three more outputs.
+    """Samples -> new samples, their rejects, tallies of splits, and of skipped samples by root.
 
-    These are the rejects without those of skipped samples, counts of the sources, and counts of
-    skipped samples by root name. The join compares split and key.
+    The join compares split and key. The order of samples is lost.
 
     Attributes:
         earlier: earlier data sets.

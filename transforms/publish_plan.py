@@ -93,9 +93,9 @@ def publish_plan(
 ) -> None:
     """Claim the output for a plan, or check that the same plan has claimed it.
 
-    With `replaces` the plan is created before the output is searched for other files. A run that
-    was replaced by `--overwrite` may still write files there. Since the output then has a plan,
-    the next `--overwrite` can delete them.
+    After `--overwrite` (`replaces`), the plan is created first, and then other files are searched
+    for: the run that was replaced may still write some. The next `--overwrite` can delete them only
+    if there is a plan.
 
     Raises:
         RuntimeError: as `is_claimed`.
@@ -402,9 +402,9 @@ def warn_of_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
     """
     facts = add_facts(column for source in sources if source.rows for column in source.columns)
     if nameless := [column.name for column in facts if not column.cells]:
-        _LOG.warning("no sample has a value of %s: are these the names?", ", ".join(nameless))
+        _LOG.warning("no sample has a value of %s: check the names", ", ".join(nameless))
     if unused := sum(source.unused_keys for source in sources):
-        what = "%s of the table of --group_by without a sample: are these the samples' keys?"
+        what = "%s of the table of --group_by without a sample: check its column key"
         _LOG.warning(what, counted(unused, "key"))
     if not job.classes_are_folders:
         return

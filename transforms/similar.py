@@ -299,8 +299,8 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
 
     Args:
         uri: path or URI of the table.
-        splits: splits of the run; if it divides one source itself, none. The table's do not count
-            then, and are empty in the result.
+        splits: splits of the run; empty if it divides one source itself. Then only keys are
+            compared, and the splits in the result are empty.
         access: settings for the store.
 
     Raises:

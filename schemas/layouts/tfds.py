@@ -60,7 +60,7 @@ def _panoptic_values(picture: Picture) -> Values:
     if (
         orientation_to_photo(image, picture.image) != 1
     ):  # the PNG's bytes are kept, so it cannot be turned to fit the photo
-        detail = "made of the picture as viewed, which takes --orientation upright"
+        detail = "drawn on the upright picture; give --orientation upright"
         raise Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
     # A segment whose box lies outside the image is left out.
     found = [picture.place_object(of.id, of) for of in picture.fields.segments or []]

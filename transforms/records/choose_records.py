@@ -113,7 +113,7 @@ forget_keys = _keys_in.cache_clear
 def warn_of_keys(sources: Sequence[SplitTally], uri: str, access: Access) -> list[SplitTally]:
     """Warn if there are more keys to copy than records with such keys; return the sources.
 
-    A record whose key others have too hides a key that no record has.
+    Records with equal keys are all counted, so a key without a record may stay unnoticed.
     """
     keys = {*_keys_in(uri, access)} - {""}
     met = sum(source.listed - source.skipped.get(NOT_IN_KEYS, 0) for source in sources)

@@ -1,7 +1,7 @@
 """List source roots, and pin the blobs of samples to listed files.
 
-`ListFiles` lists roots and digests the listings. Their files are the source themselves, or samples
-name them; then `PinBlobs` joins both.
+`ListFiles` lists roots and digests the listings. Listed files become samples themselves, or samples
+name them, as in COCO files. In the second case `PinBlobs` joins both.
 
 A *pin* identifies a version of a file: its modification time, or its generation in a bucket.
 """

@@ -54,8 +54,8 @@ class SplitTally(msgspec.Struct, frozen=True):
         columns: facts of a table's columns, by name.
         rows: number of rows that `columns` describes.
         licenses: licenses in the sources, used or not.
-        unused_keys: part of the number of keys of the table of groups that no sample has. Only the
-            sum over all splits has a meaning.
+        unused_keys: number of keys of the table of groups that no sample has. Only the sum over all
+            splits counts; a part may be negative.
     """
 
     split: str
@@ -338,8 +338,7 @@ class ReadSamples(beam.PTransform):
         exclude: URI of a `rejected.jsonl`; its samples are counted and skipped. Empty for none.
         access: credentials and limits for stores.
         labels: classes that are known before samples are read.
-        splitting: rule of the reader. With a table or `stratified`, `read` has a field of this
-            name.
+        splitting: rule of the reader. If it needs tables, they are set in `read.splitting`.
         classes_of: function that returns the classes of a sample; None unless `stratified`.
         earlier: URIs of earlier data sets, for `stratified`: their samples keep their splits.
     """

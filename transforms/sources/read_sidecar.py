@@ -181,8 +181,8 @@ class SideReader:
         splitting: rule that decides the split of a sample.
         read: parser of an annotation file; gets None for an image without one.
         allow_unannotated: whether an image without a file is a sample instead of a reject.
-        skip_imageless: sources that skip annotation files without an image, with globs of those
-            that are rejected all the same.
+        skip_imageless: per source, globs of annotation files that are rejected without an image;
+            its others are only counted. Sources that are not named reject all.
         join_by: field with the image's name; empty if the files' own names are compared.
         masks: kinds of PNGs that each image needs, in the order of the sample's blobs.
     """

@@ -286,7 +286,7 @@ def find_uri(
     Args:
         uri: path or URI of the file.
         access: settings for reading from its store.
-        lacks: files that a folder lacks here, where some folders are accepted.
+        lacks: what a folder lacks to be accepted, such as `manifest.json`; for messages.
 
     Raises:
         RuntimeError: `E-ARG`: the file does not exist.

@@ -1,7 +1,6 @@
 """Read a finished data set: its manifest, its shards in a listing, its indexes and records.
 
-All that read earlier outputs begin here: trainers, `diff`, and runs that add to an output or copy
-from it. Each names its own remedy, since they differ in what else a user can give.
+Readers, `diff`, `--since` and `records` start here. Each passes the remedy for its messages.
 
 The image files that records hold are a storage of their own, `StoredImages`, which is only read.
 Names and sizes are those of the source images, by the indexes. Its root is

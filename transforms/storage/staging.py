@@ -1,4 +1,4 @@
-"""Stage bytes that are in no file of which a range could be read, such as compressed ones.
+"""Copy bytes that cannot be read as a range of a file, such as compressed ones.
 
 `Stager` writes them to files below a folder of the run (`Staging`). That folder is deleted after
 the commit. A killed run leaves it behind, and the next run with the same output deletes it.

@@ -364,7 +364,7 @@ def gather(around: Around, parts: Sequence[Findings]) -> Findings:
             before = last.get(split)
             if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
-                total.add("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")
+                total.add("E-VER-ORDER", where, f"by seed {seed} it comes before {before[1]!r}")
             last[split] = end
         total.merge(findings)
     if around.config.sources:

@@ -361,7 +361,7 @@ def check_rows(
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
-            findings.add("E-VER-ORDER", where, f"by seed {rules.seed} it is not after {one[1]!r}")
+            findings.add("E-VER-ORDER", where, f"by seed {rules.seed} it comes before {one[1]!r}")
 
 
 def compare_sources(
