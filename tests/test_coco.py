@@ -207,6 +207,7 @@ AREAS = {
     "crowd": ({"area": 7, "iscrowd": True}, 7.0, 1),
     "crowd, any other number": ({"area": 7, "iscrowd": 2}, 7.0, 1),
     "no segmentation": ({"area": -1}, 12.0, 0),
+    "beyond float32": ({"area": 1e39, "segmentation": [SQUARE]}, 16.0, 0),
     "null": ({"area": None, "segmentation": None}, 12.0, 0),
     "two polygons": ({"segmentation": [SQUARE, [9, 9, 11, 9, 11, 12, 9, 12]]}, 22.0, 0),
     "a second polygon of two points": ({"segmentation": [SQUARE, [1, 1, 2, 2]]}, 16.0, 0),
@@ -222,7 +223,9 @@ def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
     """A missing area is computed from a valid segmentation, else from the box."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     found = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd)
-    assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
+    for keep in (True, False):  # segmentations are then kept only if an area needs them
+        data = coco([image()], [entry])
+        assert read(data, segmentations=keep) == [(1, [(5, found, Segmentation())], [])]
 
 
 # Four annotations share an id, two of them an image; four are bad.

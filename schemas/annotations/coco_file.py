@@ -24,6 +24,7 @@ SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
 AnyId = TypeVar("AnyId")  # int64, or text too where it is accepted
 AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one image each
 
+MAX_AREA_PX2 = 2.0**62  # float32 and int64 can hold it
 NOTHING = msgspec.Raw(b"")
 NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")
@@ -193,8 +194,9 @@ class CocoFile:
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            areas = [annotation.area for annotation in self.annotations]
-            if not segmentations and (None in areas or min(areas, default=0.0) < 0):
+            areas = [annotation.area for annotation in self.annotations] or [0.0]
+            is_usable = None not in areas and 0 <= min(areas) <= max(areas) <= MAX_AREA_PX2
+            if not (segmentations or is_usable):
                 entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
                 self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
                 self.annotations = self._decode(annotations, "annotations", entry)

@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
+from beam_tfrec.schemas.annotations.coco_objects import Fault, area_px2
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import (
     STORED_FRACTIONS,
     AttributedFields,
     BadAnnotation,
     ObjectFields,
+    Segmentation,
 )
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
@@ -277,7 +278,7 @@ class OpenImagesReader:
         xmin, xmax, ymin, ymax = numbers
         bbox = xmin, ymin, xmax - xmin, ymax - ymin
         is_group = int(flags.get("group_of") == 1)
-        found = ObjectFields(class_name, bbox, bbox[2] * bbox[3], is_group)
+        found = ObjectFields(class_name, bbox, area_px2(Segmentation(), bbox), is_group)
         return check_bbox(bbox) or found
 
 
