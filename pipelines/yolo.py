@@ -44,18 +44,19 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     """Return the images that folders, globs and lists name: URIs or absolute paths."""
     lists = tuple(source for source in sources if source.endswith(".txt"))
     others = [root_and_pattern(source) for source in sources if source not in lists]
-    folders = [root for root, _ in others]
+    folders = {root for root, _ in others}
     for uri in lists:
-        folders += [posixpath.dirname(path) for path in read_list(uri, access)]
+        folders.update(map(posixpath.dirname, read_list(uri, access)))
     if lists and others:
         raise ValueError(f"a split must be lists or folders, got {', '.join(sources)}: give one")
     if not folders:
         raise ValueError(f"a list must name images, got none in {', '.join(lists)}: fill it")
-    scheme, separator, _ = folders[0].rpartition("://")
-    shared = posixpath.commonpath([folder.rpartition("://")[2] for folder in folders])
-    root = f"{scheme}{separator}{shared}"
+    schemes, separators, paths = zip(*(uri.rpartition("://") for uri in folders), strict=True)
+    shared = posixpath.commonpath(paths) if len({*schemes}) == 1 else ""
+    root = f"{schemes[0]}{separators[0]}{shared}"
     if shared in ("", "/"):
-        raise ValueError(f"images of a split must share a folder, got {', '.join(folders)}")
+        what = f"images of a split must share a folder, got {', '.join(sorted(folders)[:3])}"
+        raise ValueError(f"{what}: put them below one")
     names = [(f"{folder}/{glob or '**'}").removeprefix(f"{root}/") for folder, glob in others]
     return Images(root, () if names == ["**"] else tuple(names), lists)
 
@@ -194,11 +195,9 @@ class YoloConfig(SideConfig):
             RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
         """
         for split, images in self.sources.items():
-            remedies = {
-                self.annotations[split]: f"make it, or leave {split} out with --splits",
-                images.root: f"correct {split} or path in it, or give --folder in place of path",
-            }
-            for folder, remedy in remedies.items():
+            correct = f"correct {split} or path in it, or give --folder in place of path"
+            make = f"make it, or leave {split} out with --splits"
+            for folder, remedy in ((images.root, correct), (self.annotations[split], make)):
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
                     what = f"{split} leads to {folder}, which is no folder"
                     raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
