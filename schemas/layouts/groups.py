@@ -248,7 +248,8 @@ def _panoptic_values(picture: Picture) -> Values:
     orientation, found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
     places, has_unlisted_pixels, num_empty = found
     if segments and num_empty == len(segments):
-        detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
+        shown = f"the part of {png.name} that is left" if picture.frame.crop else png.name
+        detail = f"none of its {len(segments)} segments has a pixel in {shown}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
         return {key: [] for key in _DOCS}
     if has_unlisted_pixels:

@@ -194,6 +194,8 @@ class _ImageReader:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
         sources = files.sources()
+        if len(sources) == 1 or not self._splitting.is_given:  # they count whole files
+            sources = []
         first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
@@ -201,7 +203,7 @@ class _ImageReader:
                 repeated_annotation_ids=counts[split] - first[split],
                 labels=files.labels,
                 found=files.found,
-                sources=sources if len(sources) > 1 else [],
+                sources=sources,
                 licenses=files.licenses,
             )
 
