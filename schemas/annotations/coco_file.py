@@ -348,7 +348,6 @@ def _as_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
@@ -362,8 +361,6 @@ def blob_name(file_name: str) -> str:
     Raises:
         ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
     """
-    if _PLAIN_NAME.fullmatch(file_name):
-        return file_name
     name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
         raise ValueError("names no file")

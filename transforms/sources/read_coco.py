@@ -159,13 +159,11 @@ class _ImageReader:
     def items(self) -> Iterator[Item]:
         """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
         yield from self._orphans()
-        repairs: dict[str, int] = {}
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            before, repairs = repairs, self._files.repairs  # with those of this image
-            if repairs != before:
-                yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
+            if annotated.repairs:
+                yield SplitSource(split, repairs={**annotated.repairs})
             yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
