@@ -98,6 +98,7 @@ def _stem(image: str, labels: str) -> str:
 
 
 def _stems(uris: Sequence[str], labels: str, access: Access, *_: object) -> frozenset[str]:
+    """Return the stems in all lists. `NameList` has read the first; its content is not used."""
     return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
 
 
@@ -120,9 +121,9 @@ class YoloNames(SideNames):
         image = f"{self.roots[file.root]}/{file.entry.name}"
         labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
         is_read = not images.lists and self._is_of_globs(file)
-        if not is_read and not label_path(image).startswith(f"{labels}/"):
-            return image  # A whole path equals no name of a list, so the image is left out.
-        return _stem(image, labels)
+        if is_read or label_path(image).startswith(f"{labels}/"):
+            return _stem(image, labels)
+        return image  # left out, since a whole path equals no name of a list
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
@@ -179,7 +180,8 @@ class YoloConfig(SideConfig):
                 labels = self.annotations[split]
                 stems = functools.partial(_stems, images.lists, labels, self.access)
                 lists[split] = NameList(images.lists[0], stems, self.access)
-        return YoloNames({}, False, ".txt", lists, self.listed_roots, self.sources)
+        roots = self.listed_roots
+        return YoloNames({}, suffix=".txt", lists=lists, roots=roots, images=self.sources)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Fault]:

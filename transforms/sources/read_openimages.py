@@ -37,8 +37,8 @@ from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, requ
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 STAGE = "read_openimages"
-BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
-"""Kinds of tables."""
+KINDS = BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
+"""Kinds of tables, by the names of their flags."""
 
 _FLAG_COLUMNS = {
     "IsOccluded": "occluded",
