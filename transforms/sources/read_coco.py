@@ -191,9 +191,7 @@ class _ImageReader:
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
-        sources = files.sources()
-        if len(sources) == 1 or not self._splitting.is_given:  # they count whole files
-            sources = []
+        sources = files.sources() if self._splitting.is_given else []  # counts of whole files
         first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
@@ -201,7 +199,7 @@ class _ImageReader:
                 repeated_annotation_ids=counts[split] - first[split],
                 labels=files.labels,
                 found=files.found,
-                sources=sources,
+                sources=sources if len(sources) > 1 else [],
                 licenses=files.licenses,
             )
 
