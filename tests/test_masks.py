@@ -18,6 +18,7 @@ from beam_tfrec.schemas.fields import ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.groups import mask_codecs
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from tests.small_pictures import built, image_of
 from tests.test_segmentations import counts_of_images
@@ -123,6 +124,12 @@ def test_each_object_has_its_mask() -> None:
     assert third.sum() == 0
     assert made.repairs == ["mask_empty"]
     assert "image/object/polygon" not in made.features
+
+
+def test_run_lengths_fit_no_image_of_another_size() -> None:
+    layout = DetectionLayout(SizeMismatch.TRUST_IMAGE, features=("boxes", "masks"))
+    with pytest.raises(ValueError, match=r"^run lengths are not those of 50 x 100 px$"):
+        built(layout, sample_of(TOP_LEFT_PIXEL), image_of(50, 100))
 
 
 def test_polygons_are_one_ragged_tensor() -> None:
