@@ -233,7 +233,7 @@ class DataSetConfig(DataSetJob):
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
         if not self.splitting.is_given and len(self.given) > 1:
             given = " and ".join(sorted(self.given))
-            raise ValueError(f"split_by divides one source, got {given}: give one, without SPLIT=")
+            raise ValueError(f"split_by divides one source, got {given}: give one of them")
         known, splitting = self.split_fields, self.splitting
         by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
         if by_class and type(self.layout).classes_of is Layout.classes_of:

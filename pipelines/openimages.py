@@ -76,9 +76,8 @@ class OpenImagesConfig(DataSetConfig):
     @property
     def tables(self) -> list[tuple[str, str, str]]:
         """Split, kind and URI of each table."""
-        kinds = {read_openimages.BOXES: self.boxes, read_openimages.LABELS: self.image_labels}
-        kinds |= {read_openimages.ROTATION: self.rotation, read_openimages.MASKS: self.masks}
-        return [(split, kind, uri) for kind, uris in kinds.items() for split, uri in uris.items()]
+        uris = {kind: getattr(self, kind) for kind in read_openimages.KINDS}
+        return [(split, kind, uri) for kind in uris for split, uri in uris[kind].items()]
 
     @property
     def files(self) -> Sequence[str]:
@@ -133,8 +132,7 @@ def add_flags(parser: SourceParser) -> None:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    sources = "images", "boxes", "image_labels", "rotation", "masks", "mask_images"
-    return paths_of(flags, *sources)
+    return paths_of(flags, "images", "mask_images", *read_openimages.KINDS)
 
 
 COMMAND = Command(

@@ -113,11 +113,11 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     fields |= {"offset_px": int(flags.voc_offset), "layout": detection_of(flags, _FEATURES)}
     if not flags.image_sets:
         return fields
-    folders = [*fields["images"], *fields["annotations"], *pngs]
+    folders = {*fields["images"], *fields["annotations"], *pngs}
     shares, splits = parse_splits(flags.splits) if flags.splits else ({}, ())
-    if not splits or shares or {*folders} != {flags.split}:
+    if not splits or shares or folders != {flags.split}:
         what = "image_sets must come with splits, and with folders without SPLIT="
-        got = f"splits {flags.splits!r} and folders of {' and '.join(folders)}"
+        got = f"splits {flags.splits!r} and folders of {' and '.join(sorted(folders))}"
         raise ValueError(f"{what}, got {got}: give such as --splits train,val")
     flags.splits = None  # they are given by the lists, not by a field of samples
     for name in ("images", "annotations", "segmentation"):

@@ -43,18 +43,19 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     """Return the images that folders, globs and lists name: URIs or absolute paths."""
     lists = tuple(source for source in sources if source.endswith(".txt"))
     others = [root_and_pattern(source) for source in sources if source not in lists]
-    folders = [root for root, _ in others]
+    folders = {root for root, _ in others}
     for uri in lists:
-        folders += [posixpath.dirname(path) for path in read_list(uri, access)]
+        folders.update(map(posixpath.dirname, read_list(uri, access)))
     if lists and others:
         raise ValueError(f"a split must be lists or folders, got {', '.join(sources)}: give one")
     if not folders:
         raise ValueError(f"a list must name images, got none in {', '.join(lists)}: fill it")
-    scheme, separator, _ = folders[0].rpartition("://")
-    shared = posixpath.commonpath([folder.rpartition("://")[2] for folder in folders])
-    root = f"{scheme}{separator}{shared}"
+    schemes, separators, paths = zip(*(uri.rpartition("://") for uri in folders), strict=True)
+    shared = posixpath.commonpath(paths) if len({*schemes}) == 1 else ""
+    root = f"{schemes[0]}{separators[0]}{shared}"
     if shared in ("", "/"):
-        raise ValueError(f"images of a split must share a folder, got {', '.join(folders)}")
+        what = f"images of a split must share a folder, got {', '.join(sorted(folders)[:3])}"
+        raise ValueError(f"{what}: put them below one")
     names = [(f"{folder}/{glob or '**'}").removeprefix(f"{root}/") for folder, glob in others]
     return Images(root, () if names == ["**"] else tuple(names), lists)
 
@@ -96,6 +97,7 @@ def _stem(image: str, labels: str) -> str:
 
 
 def _stems(uris: Sequence[str], labels: str, access: Access, *_: object) -> frozenset[str]:
+    """Return the stems in all lists. `NameList` has read the first; its content is not used."""
     return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
 
 
@@ -118,9 +120,9 @@ class YoloNames(SideNames):
         image = f"{self.roots[file.root]}/{file.entry.name}"
         labels, images = self.roots[f"{file.root}/annotations"], self.images[file.root]
         is_read = not images.lists and self._is_of_globs(file)
-        if not is_read and not label_path(image).startswith(f"{labels}/"):
-            return image  # A whole path equals no name of a list, so the image is left out.
-        return _stem(image, labels)
+        if is_read or label_path(image).startswith(f"{labels}/"):
+            return _stem(image, labels)
+        return image  # left out, since a whole path equals no name of a list
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
@@ -177,7 +179,8 @@ class YoloConfig(SideConfig):
                 labels = self.annotations[split]
                 stems = functools.partial(_stems, images.lists, labels, self.access)
                 lists[split] = NameList(images.lists[0], stems, self.access)
-        return YoloNames({}, False, ".txt", lists, self.listed_roots, self.sources)
+        roots = self.listed_roots
+        return YoloNames({}, suffix=".txt", lists=lists, roots=roots, images=self.sources)
 
     @property
     def read(self) -> Callable[[bytes | None], SideSample | Reason]:
@@ -193,11 +196,9 @@ class YoloConfig(SideConfig):
             RuntimeError: `E-ARG` when a folder that the data.yaml names is missing.
         """
         for split, images in self.sources.items():
-            remedies = {
-                self.annotations[split]: f"make it, or leave {split} out with --splits",
-                images.root: f"correct {split} or path in it, or give --folder in place of path",
-            }
-            for folder, remedy in remedies.items():
+            correct = f"correct {split} or path in it, or give --folder in place of path"
+            make = f"make it, or leave {split} out with --splits"
+            for folder, remedy in ((images.root, correct), (self.annotations[split], make)):
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
                     what = f"{split} leads to {folder}, not a folder"
                     raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))

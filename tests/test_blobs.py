@@ -130,6 +130,7 @@ LOOK_LIKE = "2 of 2 images are missing, the first is {!r}; listed names look lik
             "a/1.JPG",
             "rename the files as the annotations name them: upper and lower case differ",
         ),
+        ("a\\1.jpg", "a/7.jpg", "write / instead of each backslash in the file names"),
         ("a/1.jpg", "b/7.jpg", FOLDER),
         ("train/1.jpg", "abc/1.jpg", FOLDER),
         ("c/1.jpg", "abc/1.jpg", FOLDER),

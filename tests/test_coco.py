@@ -185,8 +185,6 @@ def test_duplicate_images_are_refused(images: list, what: str) -> None:
 
 NOT_FINITE = "bbox holds a number that is not finite"
 BAD_BOXES = {
-    "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
-    "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
     "text that is not UTF-8": (b'["\xff",1,2,3]', "E-BOX-SHAPE", "bbox is not four numbers"),
     "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "an integer beyond float64": (b"[1,2,3,1" + b"0" * 400 + b"]", "E-BOX-NOT-FINITE", NOT_FINITE),
@@ -207,6 +205,7 @@ AREAS = {
     "crowd": ({"area": 7, "iscrowd": True}, 7.0, 1),
     "crowd, any other number": ({"area": 7, "iscrowd": 2}, 7.0, 1),
     "no segmentation": ({"area": -1}, 12.0, 0),
+    "beyond float32": ({"area": 1e39, "segmentation": [SQUARE]}, 16.0, 0),
     "null": ({"area": None, "segmentation": None}, 12.0, 0),
     "two polygons": ({"segmentation": [SQUARE, [9, 9, 11, 9, 11, 12, 9, 12]]}, 22.0, 0),
     "a second polygon of two points": ({"segmentation": [SQUARE, [1, 1, 2, 2]]}, 16.0, 0),
@@ -222,7 +221,9 @@ def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
     """A missing area is computed from a valid segmentation, else from the box."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     found = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd)
-    assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
+    for keep in (True, False):  # segmentations are then kept only if an area needs them
+        data = coco([image()], [entry])
+        assert read(data, segmentations=keep) == [(1, [(5, found, Segmentation())], [])]
 
 
 # Four annotations share an id, two of them an image; four are bad.

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from tests.coco_command import (
     DATA,
     MakeCoco,
     check_committed,
-    command,
     committed,
     digests,
     examples,
@@ -113,19 +111,6 @@ def test_same_bytes_from_a_shuffled_copy_elsewhere(
 
 
 # Faults and names.
-
-
-def test_a_fault_of_an_annotation_file_ends_the_run(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Exit 3 before any image is read: the line names the file, the place and the remedy."""
-    sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(image_id=99))
-    run = run_coco(*command(sources, tmp_path / "out"))
-    assert run.ended == (3, "E-ANN-ORPHAN"), run.err
-    what = "annotation 1: image_id 99"
-    assert re.match(
-        rf"E-ANN-ORPHAN {re.escape(str(sources[1]))}: .*{re.escape(what)}.*; [a-z].+", run.fault
-    )
-    assert run.out == ""
-    assert not (tmp_path / "out").exists()
 
 
 NAMES = [

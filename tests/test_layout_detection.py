@@ -192,7 +192,6 @@ CONTIGUOUS = (Label(1, "person"), Label(2, "cup", category_id=47))
     [
         ((PERSON, CUP), [47, 1], [47], ([47, 1], [47], [])),
         (CONTIGUOUS, [47, 1], [47], ([2, 1], [2], [])),
-        ((PERSON, CUP), [2, 47, 3], [], ([47], [], ["unknown_category_left_out"] * 2)),
     ],
 )
 def test_lvis_lists_hold_class_ids_as_records_do(

@@ -18,8 +18,8 @@ from beam_tfrec.schemas.fields import ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.groups import mask_codecs
+from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.samples import Blob, Sample, pack
-from tests.conftest import draw
 from tests.small_pictures import built, image_of
 from tests.test_segmentations import counts_of_images
 
@@ -37,26 +37,6 @@ def decoded(png: bytes) -> Mask:
 
 
 # --- pixels ---
-
-
-polygon_lists = st.lists(
-    st.lists(
-        st.floats(-20, 80, allow_subnormal=False) | st.integers(0, 60).map(float),
-        min_size=6,
-        max_size=24,
-    ).map(lambda polygon: polygon[: len(polygon) // 2 * 2]),
-    min_size=1,
-    max_size=3,
-)
-
-
-@draw(300)
-@given(polygon_lists, st.integers(1, 70), st.integers(1, 50))
-def test_any_polygons_are_drawn_as_pycocotools_does(
-    polygons: list[list[float]], width: int, height: int
-) -> None:
-    mask = mask_of(Segmentation(polygons), width, height)
-    assert np.array_equal(mask, ann_to_mask(polygons, width, height))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +124,12 @@ def test_each_object_has_its_mask() -> None:
     assert third.sum() == 0
     assert made.repairs == ["mask_empty"]
     assert "image/object/polygon" not in made.features
+
+
+def test_run_lengths_fit_no_image_of_another_size() -> None:
+    layout = DetectionLayout(SizeMismatch.TRUST_IMAGE, features=("boxes", "masks"))
+    with pytest.raises(ValueError, match=r"^run lengths are not those of 50 x 100 px$"):
+        built(layout, sample_of(TOP_LEFT_PIXEL), image_of(50, 100))
 
 
 def test_polygons_are_one_ragged_tensor() -> None:

@@ -286,7 +286,6 @@ def test_every_row_is_in_a_record_or_a_reject(tmp_path: Path) -> None:
     ("name", "content", "code", "said"),
     [
         ("boxes.csv", "ImageID,LabelName,XMin,XMax,YMin\n", "E-TAB-HEADER", "no column 'YMax'"),
-        thorough("boxes.csv", f'{BOXES}\n"a,b\n', "E-TAB-FORMAT", "never closed"),
         thorough("labels.csv", "ImageID,LabelName\n", "E-TAB-HEADER", "no column 'Confidence'"),
         ("classes.csv", "/m/1,A\n/m/1,B\n", "E-ANN-LABELS", "lines 1 and 2"),
     ],

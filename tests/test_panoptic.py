@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.fields import EncodedImage, PictureFields, SegmentFields
+from beam_tfrec.schemas.fields import (
+    BadAnnotation,
+    EncodedImage,
+    PictureFields,
+    SegmentFields,
+)
 from beam_tfrec.schemas.geometry import masks as panoptic
-from beam_tfrec.schemas.geometry.boxes import turn_array
+from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, turn_array
 from beam_tfrec.schemas.geometry.masks import paint_values, read_places
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.layouts import groups as panoptic_group
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.transforms.build_records import convert_all
+from beam_tfrec.transforms.images.conversion import Conversion
 from tests.small_images import chunk, idat, ihdr, png
 from tests.small_pictures import or_unfit
 from tests.turned_images import UPRIGHT, as_stored, encoded, jpeg_of, oriented, png_of
@@ -114,6 +120,27 @@ def test_segments_and_pixels_that_disagree_are_counted() -> None:
     repairs = ["panoptic_pixels_unlisted", "panoptic_segment_empty", "panoptic_segment_empty"]
     assert built.repairs == repairs
     assert masks_of(built)[0][3:, 4:].tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("conversion", "shown"),
+    [
+        (Conversion(), "a.jpg"),
+        (Conversion(Resize(5, 5), ResizeMode.FILL), "the part of a.jpg that is left"),
+    ],
+)
+def test_a_panoptic_image_without_a_pixel_of_a_segment_is_dropped(
+    conversion: Conversion, shown: str
+) -> None:
+    ids = np.zeros((5, 7), int)
+    ids[:, 0] = DOG.id if conversion.resize else DOG.id + 1
+    sample = Sample("train", "1", 0, (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")), b"")
+    images = convert_all(sample, [photo(), encoded(colours_of(ids))], conversion)
+    built = build(images, [DOG], (7, 5))
+    assert isinstance(built, Built)
+    detail = f"none of its 1 segments has a pixel in {shown}"
+    assert built.dropped == [BadAnnotation(0, "E-SEG-EMPTY", detail)]
+    assert [built.features[key][1] for key in KEYS] == [[], [], []]
 
 
 def thing(category_id: int, segment_id: int = 9) -> SegmentFields:

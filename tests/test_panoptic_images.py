@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.coco_command import examples, run_coco, value
+from tests.coco_command import run_coco
 from tests.turned_images import png_of
 
 
@@ -47,19 +47,3 @@ def test_a_missing_panoptic_image_rejects_its_sample(tmp_path: Path) -> None:
     run = run_coco(*sources, "--max_rejected", 2, "--output", tmp_path / "none")
     assert run.ended == (3, "E-SET-MISSING")
     assert "images of train/panoptic: 2 of 2" in run.fault and "--panoptic_images" in run.fault
-
-
-@pytest.mark.thorough
-def test_a_panoptic_image_of_another_kind_is_dropped(tmp_path: Path) -> None:
-    """Its colours are not segment ids, so its masks would be empty."""
-    sources, out = small_set(tmp_path), tmp_path / "out"
-    (tmp_path / "panoptic" / "p.png").write_bytes(png_of(np.full((5, 7, 3), 200, np.uint8)))
-    run = run_coco(*sources, "--output", out)
-    assert run.code == 4
-    assert "1 of 1 annotations of train dropped (1 E-SEG-EMPTY), at most 0 allowed" in run.err
-    assert "none of its 2 segments has a pixel in p.png" in run.err
-    assert run_coco(*sources, "--output", out, "--max_dropped", 1).code == 0
-    assert [value(example, "image/panoptic/category_mask") for example in examples(out)] == [[], []]
-    split = json.loads((out / "manifest.json").read_bytes())["splits"]["train"]
-    assert split["annotations"]["dropped"] == {"E-SEG-EMPTY": 1}
-    assert split["annotations"]["written"] == 0 and split["repairs"] == {}

@@ -20,6 +20,7 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import HASH, USUAL_SPLITS, DigestTable, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.sources.split_tables import read_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.coco_command import (
@@ -372,3 +373,4 @@ def test_the_first_file_with_the_field_decides() -> None:
     splitting = Splitting("scene", names=("s0", "s1"))
     items = read_counted(sources, "dev", CocoRules(), splitting=splitting)
     assert [item.split for item in items if isinstance(item, Sample)] == ["s1"]
+    assert not any(of_split.sources for of_split in _of(items, SplitTally))  # files are of both

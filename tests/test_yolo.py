@@ -233,6 +233,8 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
         ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
         ("path: /c\ntrain: a", b"", "/data.yaml: train leads to /c/a, not a folder; correct"),
         ("train: /d", b"", "/d, not a folder; correct train or path in it, or give --folder"),
+        ("train: a/images", b"", "leads to {}/a/images, not a folder; correct train or path"),
+        ("train: [/d, 'gs://b/d']", b"", "images of a split must share a folder, got /d, gs://b/d"),
         ("train: images", b"", "leads to {}/labels, not a folder; make it, or leave"),
     ],
 )

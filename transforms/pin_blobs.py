@@ -87,6 +87,8 @@ def _likely_remedy(missing: str, listed: str) -> str:
     name, wanted = listed.rpartition("/")[2], missing.rpartition("/")[2]
     if name != wanted and name.lower() == wanted.lower():
         return "rename the files as the annotations name them: upper and lower case differ"
+    if "\\" in missing and "\\" not in listed:  # as programs on Windows write it
+        return "write / instead of each backslash in the file names"
     folder = listed.removesuffix(f"/{missing}")
     return "" if folder == listed else f"add /{folder} to the folder that you gave"
 

@@ -24,6 +24,7 @@ SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
 AnyId = TypeVar("AnyId")  # int64, or text too where it is accepted
 AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one image each
 
+MAX_AREA_PX2 = 2.0**62  # float32 and int64 can hold it
 NOTHING = msgspec.Raw(b"")
 NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")
@@ -193,8 +194,9 @@ class CocoFile:
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            areas = [annotation.area for annotation in self.annotations]
-            if not segmentations and (None in areas or min(areas, default=0.0) < 0):
+            areas = [annotation.area for annotation in self.annotations] or [0.0]
+            is_usable = None not in areas and 0 <= min(areas) <= max(areas) <= MAX_AREA_PX2
+            if not (segmentations or is_usable):
                 entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
                 self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
                 self.annotations = self._decode(annotations, "annotations", entry)
@@ -346,7 +348,6 @@ def _as_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
@@ -360,8 +361,6 @@ def blob_name(file_name: str) -> str:
     Raises:
         ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
     """
-    if _PLAIN_NAME.fullmatch(file_name):
-        return file_name
     name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
         raise ValueError("names no file")

@@ -44,6 +44,7 @@ class AnnotatedImage(NamedTuple):
         captions: (annotation id, text).
         panoptic: name of its panoptic PNG, as `blob_name` returns it, and the segments; None
             without a panoptic annotation.
+        repairs: counts of repairs, by name.
     """
 
     image: CocoImage
@@ -51,6 +52,7 @@ class AnnotatedImage(NamedTuple):
     bad: list[BadAnnotation]
     captions: Sequence[tuple[int | str, str]] = ()
     panoptic: tuple[str, list[SegmentFields]] | None = None
+    repairs: Mapping[str, int] = {}
 
     @property
     def num_annotations(self) -> int:
@@ -106,11 +108,6 @@ class CocoFiles:
     def licenses(self) -> list[License]:
         """The files' licenses, sorted by id. An id occurs twice if files disagree."""
         return sorted({license for file in self._files for license in file.licenses})
-
-    @property
-    def repairs(self) -> dict[str, int]:
-        """Counts of repairs in the images yielded so far."""
-        return dict(sorted(self._opener.repairs.items()))
 
     def sources(self) -> list[SourceFile]:
         """Return what each file contributed. Call it after `annotated_images` has ended."""
@@ -207,7 +204,9 @@ class CocoFiles:
             if isinstance(opened, BadAnnotation):
                 bad.append(opened)
                 opened = None
-            yield AnnotatedImage(image, objects, bad, captions, opened)
+            repairs = {**self._opener.repairs}
+            self._opener.repairs.clear()
+            yield AnnotatedImage(image, objects, bad, captions, opened, repairs)
 
     def _group(self, file: CocoFile) -> dict[int | str, list[Any]]:
         """Return a file's annotations by image, in the file's order; collect its orphans."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import (
+    MAX_AREA_PX2,
     NOTHING,
     CocoImage,
     CocoInstance,
@@ -144,7 +145,7 @@ class ObjectOpener:
         if entry.iscrowd not in (0, 1):
             self.repairs["crowd_replaced"] += 1
         area = entry.area
-        if area is not None and area < 0:
+        if area is not None and not 0 <= area <= MAX_AREA_PX2:
             self.repairs["area_replaced"] += 1
             area = None
         if area is None:
@@ -175,11 +176,13 @@ def area_px2(outline: Segmentation | Reason, bbox_xywh_px: BBoxXywhPx) -> float:
     16.0
     >>> area_px2(("E-RLE-SUM", "counts sum to 3"), (0.0, 0.0, 9.0, 9.0))
     81.0
+    >>> area_px2(Segmentation(), (0.0, 0.0, 1e200, 1e200)) == MAX_AREA_PX2
+    True
     """
     if isinstance(outline, Segmentation) and outline:
         area = sum_in_order(map(polygon_area_px2, outline.polygons_px))
         return area + sum(outline.rle_counts[1::2])
-    return bbox_xywh_px[2] * bbox_xywh_px[3]
+    return min(bbox_xywh_px[2] * bbox_xywh_px[3], MAX_AREA_PX2)
 
 
 def _bbox_fault(raw: msgspec.Raw) -> Reason:

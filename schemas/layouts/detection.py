@@ -4,7 +4,6 @@ The Object Detection API reshapes an image's keypoints to [objects, keypoints] a
 number of keypoints in the whole data set. So objects with fewer keypoints are filled up with zeros.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,8 +77,6 @@ def _keypoints_values(picture: Picture) -> Values:
     texts: list[str] = []
     for found in picture.objects:
         names = found.label.keypoints or most
-        if len(found.keypoints_px) > 3 * len(most):
-            raise ValueError(f"{len(found.keypoints_px) // 3} keypoints of {len(most)} names")
         unlabelled = [0.0] * (3 * len(most) - len(found.keypoints_px))
         xyv_px += [*found.keypoints_px, *unlabelled]
         num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
@@ -111,17 +108,8 @@ def _license_values(picture: Picture) -> Values:
 def _lvis_values(picture: Picture) -> Values:
     fields = picture.fields
     found = fields.negative_category_ids, fields.not_exhaustive_category_ids
-    return {of.key: _label_ids(ids, picture) for of, ids in zip(_LVIS, found, strict=True)}
-
-
-def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
-    """Return the class ids in records for category ids of the annotation files.
-
-    Categories that the annotation files do not define are left out and counted.
-    """
-    labels = [picture.labels.get(category_id) for category_id in category_ids]
-    picture.repairs.extend(["unknown_category_left_out"] * labels.count(None))
-    return [label.id for label in labels if label is not None]
+    label_ids = ([picture.labels[category_id].id for category_id in ids] for ids in found)
+    return {of.key: ids for of, ids in zip(_LVIS, label_ids, strict=True)}
 
 
 _CAPTIONS = text("image/caption", "captions, by annotation id", repeated=True)

@@ -178,6 +178,9 @@ def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) 
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
+    annotated_size_px = picture.fields.width_px, picture.fields.height_px
+    if segmentation.rle_counts and annotated_size_px != frame_size_px:  # only with `trust_image`
+        raise ValueError(f"run lengths are not those of {frame.width_px} x {frame.height_px} px")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
     if is_same and pixels is None:
@@ -248,7 +251,8 @@ def _panoptic_values(picture: Picture) -> Values:
     orientation, found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
     places, has_unlisted_pixels, num_empty = found
     if segments and num_empty == len(segments):
-        detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
+        shown = f"the part of {png.name} that is left" if picture.frame.crop else png.name
+        detail = f"none of its {len(segments)} segments has a pixel in {shown}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
         return {key: [] for key in _DOCS}
     if has_unlisted_pixels:

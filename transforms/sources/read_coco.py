@@ -159,13 +159,11 @@ class _ImageReader:
     def items(self) -> Iterator[Item]:
         """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
         yield from self._orphans()
-        repairs: dict[str, int] = {}
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            before, repairs = repairs, self._files.repairs  # with those of this image
-            if repairs != before:
-                yield SplitTally(split, repairs=dict(Counter(repairs) - Counter(before)))
+            if annotated.repairs:
+                yield SplitTally(split, repairs={**annotated.repairs})
             yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
@@ -193,7 +191,7 @@ class _ImageReader:
     def _summaries(self) -> Iterator[SplitTally]:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
-        sources = files.sources()
+        sources = files.sources() if self._splitting.is_given else []  # counts of whole files
         first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
             yield SplitTally(

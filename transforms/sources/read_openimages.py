@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
+from beam_tfrec.schemas.annotations.coco_objects import area_px2
 from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import (
     STORED_FRACTIONS,
     AttributedFields,
     BadAnnotation,
     ObjectFields,
+    Segmentation,
 )
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
@@ -35,8 +37,8 @@ from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, requ
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 STAGE = "read_openimages"
-BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
-"""Kinds of tables."""
+KINDS = BOXES, LABELS, ROTATION, MASKS = "boxes", "image_labels", "rotation", "masks"
+"""Kinds of tables, by the names of their flags."""
 
 _FLAG_COLUMNS = {
     "IsOccluded": "occluded",
@@ -276,7 +278,7 @@ class OpenImagesReader:
         xmin, xmax, ymin, ymax = numbers
         bbox = xmin, ymin, xmax - xmin, ymax - ymin
         is_group = int(flags.get("group_of") == 1)
-        found = ObjectFields(class_name, bbox, bbox[2] * bbox[3], is_group)
+        found = ObjectFields(class_name, bbox, area_px2(Segmentation(), bbox), is_group)
         return check_bbox(bbox) or found
 
 

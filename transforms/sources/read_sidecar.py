@@ -209,7 +209,8 @@ class SideReader:
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
         if not (images or files or joined.others):
             named = ListedFile(source, Entry(joined.name, 0, ""))
-            by = "a PNG of masks has its name" if joined.masks else "a list of images names it"
+            by = "a list names it, and no image has this name before its extension"
+            by = "a PNG of masks has its name" if joined.masks else by
             yield self._reject(source, named, ("E-IMG-MISSING", by))
         if len(images) == len(files) == 1:
             file, text = files.pop()
