@@ -79,7 +79,8 @@ class Conversion:
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
-            wrong = "reencode and quality must be left out where plain pixels are written"
+            got = f"{self.pixels_dtype} pixels"
+            wrong = f"reencode and quality must come with image files, got {got}: leave them out"
         if wrong:
             raise ValueError(wrong)
 
