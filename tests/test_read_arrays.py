@@ -231,6 +231,12 @@ def test_missing_archive_members_are_named(
         read(ArraySource(f"{tmp_path}/a.npz", **source))
 
 
+def test_the_array_of_an_archive_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=[1] * 6)
+    with pytest.raises(RuntimeError, match=r"^E-ARR-COUNT \S*/a\.npz:y: 6 rows, the images have 5;"):
+        read(ArraySource(f"{tmp_path}/a.npz", label="y"))
+
+
 def test_a_packed_member_longer_than_its_array_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", DATA + bytes(10**6))
