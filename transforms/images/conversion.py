@@ -79,8 +79,7 @@ class Conversion:
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
-            got = f"{self.pixels_dtype} pixels"
-            wrong = f"reencode and quality must come with image files, got {got}: leave them out"
+            wrong = f"reencode and quality must come with files, got {self.pixels_dtype} pixels: omit"
         if wrong:
             raise ValueError(wrong)
 
