@@ -233,7 +233,7 @@ def test_missing_archive_members_are_named(
 
 def test_the_array_of_an_archive_that_does_not_fit_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=IMAGES, y=[1] * 6)
-    with pytest.raises(RuntimeError, match=r"^E-ARR-COUNT \S*/a\.npz:y: 6 rows, the images have 5;"):
+    with pytest.raises(RuntimeError, match=r"^E-ARR-COUNT \S*/a\.npz:y: 6 rows, the images"):
         read(ArraySource(f"{tmp_path}/a.npz", label="y"))
 
 

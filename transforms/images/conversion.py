@@ -79,7 +79,7 @@ class Conversion:
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
-            wrong = f"reencode and quality must come with files, got {self.pixels_dtype} pixels: omit"
+            wrong = f"reencode and quality must come with files, got {self.pixels_dtype}: omit"
         if wrong:
             raise ValueError(wrong)
 
