@@ -69,7 +69,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("--low x/ --high x", "low and high must be two folders, got 'x/': give another"),
         (f"{PAIR} --resize 64", "pairs take no resize and no buckets, got resize: leave it out"),
         (f"{PAIR} --buckets auto:64:2", "pairs take no resize and no buckets, got buckets: leave"),
-        (f"{PAIR} --tensors --reencode png", "reencode and quality must come with files, got uin"),
+        (f"{PAIR} --tensors --reencode png", "reencode and quality must come with image files, n"),
     ],
     "arrays": [
         ("--arrays x.npy --image_array x", "image_array must come with a folder or an .npz file,"),

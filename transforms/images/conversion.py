@@ -79,7 +79,7 @@ class Conversion:
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
-            wrong = f"reencode and quality must come with files, got {self.pixels_dtype}: omit"
+            wrong = "reencode and quality must come with image files, not with pixels: omit them"
         if wrong:
             raise ValueError(wrong)
 
