@@ -62,7 +62,10 @@ class ArraysConfig(DataSetConfig):
                 option = "feature_arrays" if name in self.feature_arrays else "tensor_arrays"
                 what = f"be letters, digits and _, and none of {', '.join(sorted(FEATURE_KEYS))}"
                 raise ValueError(f"{option} must {what}, got {name!r}: rename it")
-        for source in self.sources.values():
+        for split, source in self.sources.items():
+            if self.label_array and not source.label:
+                what = f"be given for every split, got none for {split}"
+                raise ValueError(f"label_array must {what}: add it, or convert {split} by itself")
             if source.image and source.uri.endswith(NPY):
                 option = "tensor_arrays" if source.tensors else "image_array"
                 what = f"a folder or an .npz file, got {source.image!r} with {source.uri!r}"

@@ -157,7 +157,7 @@ def _require(name: str, given: str | None, runner: str) -> None:
 def _check_not_dataflow(
     options: PipelineOptions, runner: str, given: Mapping[str, Any], *, waits: bool
 ) -> None:
-    for name in ("dry_run", "region", "template_location"):
+    for name in ("dry_run", "labels", "region", "template_location"):
         if given[name]:
             raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
     endpoint = given["job_endpoint"]

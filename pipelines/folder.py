@@ -70,10 +70,8 @@ def add_flags(parser: SourceParser) -> None:
 def add_layout_flags(parser: SourceParser, default: str | None = "classification") -> FlagGroup:
     """Add the flags of layouts of an image and its class; return their group."""
     group = parser.group("records (docs/layouts.md)")
-    layouts = (
-        "keys of Model Garden (classification), TPU scripts (imagenet) or TensorFlow tutorial;"
-    )
-    layouts += " pixels as a tensor with the class's name (tensor), or with size and label (raw)"
+    layouts = "keys of Model Garden (classification), TPU scripts (imagenet) or TensorFlow tutorial"
+    layouts += "; pixels as a tensor with the class's name (tensor), or with size and label (raw)"
     group.choice("--layout", layouts, list(LAYOUTS), default)
     dtype = "type of the pixels of --layout tensor (default float32) or raw (default uint8)"
     group.choice("--dtype", dtype, list(PIXEL_DTYPES))

@@ -44,9 +44,9 @@ class PairsConfig(DataSetConfig):
             if uri.rstrip("/") == self.high[split].rstrip("/"):
                 raise ValueError(f"low and high must be two folders, got {uri!r}: give another")
         super().__post_init__()
-        sizes = (self.conversion.resize, *self.conversion.buckets)
-        if wrong := [size for size in sizes if size is not None]:
-            raise ValueError(f"pairs take no resize and buckets, got {wrong[0]}: leave it out")
+        for option in ("resize", "buckets"):
+            if getattr(self.conversion, option):
+                raise ValueError(f"pairs take no resize and no buckets, got {option}: leave it out")
 
     @property
     def roots(self) -> Mapping[str, str]:

@@ -49,26 +49,17 @@ def test_arrays_of_several_sizes_are_read_back(tmp_path: Path) -> None:
         assert (row["height"], row["width"], row["depth"]) == values.shape
 
 
-@pytest.mark.parametrize(
-    ("dtype", "save"), [("bfloat16", "npy"), ("float64", "npz"), ("bool", "compressed")]
-)
-def test_each_dtype_is_read_back(dtype: str, save: str, tmp_path: Path) -> None:
+def test_bfloat16_is_read_back(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    held = np.dtype("V2" if dtype == "bfloat16" else dtype)
-    raw = np.random.default_rng(0).integers(0, 2, (3, 4, 5, 1), dtype=np.uint8)
-    values = raw.astype("uint16" if dtype == "bfloat16" else dtype)
-    path = tmp_path / ("x.npy" if save == "npy" else "x.npz")
-    writers = {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}
-    writers[save](path, values.view(held))  # type: ignore[operator]
-    flags = ("--dtype", "bfloat16") if dtype == "bfloat16" else ()
-    manifest = committed(
-        tmp_path / "out", "--arrays", path, "--order", "input", "--num_shards", 1, *flags
-    )
-    assert f"dtype {dtype}" in manifest["plan"]["found"]
-    found = parsed(tmp_path / "out", tf.dtypes.as_dtype(dtype))
+    values = np.random.default_rng(0).integers(0, 2, (3, 4, 5, 1), np.uint16)
+    np.save(tmp_path / "x.npy", values.view("V2"))
+    flags = ("--dtype", "bfloat16", "--order", "input", "--num_shards", 1)
+    manifest = committed(tmp_path / "out", "--arrays", tmp_path / "x.npy", *flags)
+    assert "dtype bfloat16" in manifest["plan"]["found"]
+    found = parsed(tmp_path / "out", tf.bfloat16)
     for row, expected in zip(found, values, strict=True):
-        np.testing.assert_array_equal(row["image"].view(values.dtype), expected)
+        np.testing.assert_array_equal(row["image"].view("uint16"), expected)
 
 
 def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ class Scene:
         self.written = pixels > 127
         assert image.turned == (orientation if upright else 1)
         assert image.info.orientation == (1 if upright else orientation)
+        assert ("exif_orientation" in image.info.traits) == (image.info.orientation != 1)
 
     @property
     def size_px(self) -> tuple[int, int]:

@@ -119,6 +119,7 @@ def without(flag: str) -> list[str]:
         ([*JOB, "--since", "/data/coco-{date}"], "got '/data/coco-{date}'; copy"),
         (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
         (["--region", "europe-west4"], "region must come with --runner DataflowRunner"),
+        (["--label", "y"], "labels must come with --runner DataflowRunner"),  # not --label_array
         (["--template_location", "gs://b/t"], "template_location must come with --runner Data"),
         (["--no_wait"], "no_wait must come with a job that goes on without this process"),
         (["--job_endpoint", "localhost:1"], "job_endpoint must come with --runner"),

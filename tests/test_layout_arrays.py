@@ -64,10 +64,7 @@ def test_other_arrays_become_features() -> None:
     [
         (["dtype int8", "dtype uint8"], "dtype must be the same in all arrays, got int8 and uint8"),
         (["label bytes", "label int64"], "arrays of one name must hold text or numbers"),
-        (
-            ["feature bytes age", "feature int64 age"],
-            "arrays of one name must hold text or numbers",
-        ),
+        (["feature bytes a", "feature int64 a"], "arrays of one name must hold text or numbers"),
     ],
 )
 def test_refuses_arrays_that_differ(found: list[str], message: str) -> None:

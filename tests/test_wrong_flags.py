@@ -67,13 +67,16 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     "pairs": [
         ("--low a=x --high b=x", "low and high must name the same splits, got low ['a'] and high"),
         ("--low x/ --high x", "low and high must be two folders, got 'x/': give another"),
-        (f"{PAIR} --resize 64", "pairs take no resize and buckets, got 64x64: leave it out"),
+        (f"{PAIR} --resize 64", "pairs take no resize and no buckets, got resize: leave it out"),
+        (f"{PAIR} --buckets auto:64:2", "pairs take no resize and no buckets, got buckets: leave"),
+        (f"{PAIR} --tensors --reencode png", "reencode and quality must come with image files, n"),
     ],
     "arrays": [
         ("--arrays x.npy --image_array x", "image_array must come with a folder or an .npz file,"),
         ("--arrays x.npz --image_array x --label_array x", "arrays must be named once, got ['x']"),
         ("--arrays x.npz --feature_arrays label", "feature_arrays must be letters, digits and _,"),
         ("--arrays x.npz --check decode", "unknown argument '--check'"),
+        ("--arrays a=x b=x --label_array a=y", "label_array must be given for every split, got no"),
         ("--arrays x.npy --tensor_arrays m,c", "tensor_arrays must come with a folder or an .npz"),
         ("--arrays x.npz --tensor_arrays m,m", "arrays must be named once, got ['m'] and ['m']: n"),
         ("--arrays x.npz --tensor_arrays m,shape", "tensor_arrays must be letters, digits and _,"),

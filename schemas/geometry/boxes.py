@@ -35,13 +35,14 @@ _MIRROR_Y = frozenset({3, 4, 6, 7})
 _FLOAT32_X4 = struct.Struct("<4f")
 
 _SIDE = "([1-9][0-9]{0,4})"
+_BOX = f"{_SIDE}(?:x{_SIDE})?"
+_RESIZE = re.compile(f"max:{_SIDE}|{_BOX}")
 
-_AUTO = re.compile(r"auto:([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?")
+_AUTO = re.compile(f"auto:{_SIDE}(?::([1-9][0-9]{{0,3}}))?")
+_BUCKETS = re.compile(f"{_AUTO.pattern}|{_BOX}(?:,{_BOX})*")
 _STEP_PX = 64
 _MOST_BUCKETS = 100
 _LARGEST_ASPECT = 2  # of `auto`: from 1:2 to 2:1
-
-_RESIZE = re.compile(f"max:{_SIDE}|{_SIDE}(?:x{_SIDE})?")
 
 
 class PlacedBox(msgspec.Struct, frozen=True, gc=False):
@@ -138,12 +139,12 @@ def parse_buckets(text: str) -> tuple[Resize, ...]:
     >>> [str(bucket) for bucket in parse_buckets("auto:256:64")]
     ['192x320', '256x256', '320x192']
     """
+    if not _BUCKETS.fullmatch(text):
+        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE:STEP, got {text!r}: correct it")
     if found := _AUTO.fullmatch(text):
         buckets = _auto(int(found[1]), int(found[2] or _STEP_PX))
     else:
         buckets = [Resize.parse(size) for size in text.split(",")]
-    if any(bucket.height_px is None for bucket in buckets):
-        raise ValueError(f"buckets must be WxH,WxH or auto:SIDE:STEP, got {text!r}: correct it")
     if not 1 <= len({*buckets}) == len(buckets) <= _MOST_BUCKETS:
         what = f"1 to {_MOST_BUCKETS} different sizes, got {len(buckets)} in {text!r}"
         raise ValueError(f"buckets must be {what}: correct it")

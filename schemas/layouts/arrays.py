@@ -115,9 +115,8 @@ class ArraysLayout(Layout):
         parts = [text.split(" ", 2) for text in found]
         dtypes = [rest[0] for what, *rest in parts if what == _DTYPE]
         if len(dtypes) > 1:
-            raise ValueError(
-                f"dtype must be the same in all arrays, got {' and '.join(dtypes)}: convert them"
-            )
+            got = " and ".join(dtypes)
+            raise ValueError(f"dtype must be the same in all arrays, got {got}: convert them")
         types = {rest[1]: rest[0] for what, *rest in parts if what == _TENSOR}
         if len(types) < sum(what == _TENSOR for what, *_ in parts):
             raise ValueError("arrays of one name must have one dtype, got two: convert them")

@@ -208,9 +208,8 @@ class TensorLayout(ClassifiedLayout):
     def __post_init__(self) -> None:
         """Refuse an unknown type of pixels."""
         if self.dtype not in PIXEL_DTYPES:
-            raise ValueError(
-                f"dtype must be one of {', '.join(PIXEL_DTYPES)}, got {self.dtype!r}: give another"
-            )
+            known = ", ".join(PIXEL_DTYPES)
+            raise ValueError(f"dtype must be one of {known}, got {self.dtype!r}: give another")
 
     @property
     def pixels_dtype(self) -> str:

@@ -57,9 +57,8 @@ def _panoptic_values(picture: Picture) -> Values:
     image = picture.panoptic_image
     if image is None:
         raise Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
-    if (
-        orientation_to_photo(image, picture.image) != 1
-    ):  # the PNG's bytes are kept, so it cannot be turned to fit the photo
+    # The PNG's bytes are kept, so it cannot be turned to fit the photo.
+    if orientation_to_photo(image, picture.image) != 1:
         detail = "drawn on the upright picture; give --orientation upright"
         raise Unfit("E-IMG-SIZE", detail, PANOPTIC_IMAGE)
     # A segment whose box lies outside the image is left out.

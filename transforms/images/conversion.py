@@ -79,7 +79,7 @@ class Conversion:
         elif quality is not None and not self.changes:
             wrong = f"quality must not be alone, got {quality}: add --reencode jpeg or --resize"
         elif self.pixels_dtype and (self.reencode or quality):
-            wrong = "reencode and quality must be left out where plain pixels are written"
+            wrong = "reencode and quality must come with image files, not with pixels: omit them"
         if wrong:
             raise ValueError(wrong)
 

@@ -327,7 +327,8 @@ def _to_pixels(
     pixels = turn_array(pixels, turn)  # also makes it C-contiguous
     height_px, width_px, _ = pixels.shape
     left = image.info.orientation if turn == 1 else 1
-    info = structs.replace(image.info, width_px=width_px, height_px=height_px, orientation=left)
+    traits = tuple(t for t in image.info.traits if left != 1 or t != "exif_orientation")
+    info = ImageInfo(image.info.format, width_px, height_px, left, traits, image.info.channels)
     shown = None if stored == Resized(image.info.size_px) else window
     return structs.replace(image, info=info, turned=turn, pixels=pixels, window=shown)
 

@@ -33,13 +33,13 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     """
     order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
     # The last of equal tags wins.
-    first = {entry[1]: entry for entry in _entries(tiff)}
-    place, _, kind, values = first.get(ORIENTATION, (0, 0, 0, 0))
+    by_tag = {entry[1]: entry for entry in _entries(tiff)}
+    place, _, kind, values = by_tag.get(ORIENTATION, (0, 0, 0, 0))
     if values == 1 and kind in _NUMBERS:
         (orientation,) = struct.unpack_from(order + _NUMBERS[kind], tiff, place + 8)
-    tags = set(first)
-    if _EXIF_DIRECTORY in first:
-        tags.update(tag for _, tag, *_ in _entries(tiff, first[_EXIF_DIRECTORY][0] + 8))
+    tags = set(by_tag)
+    if _EXIF_DIRECTORY in by_tag:
+        tags.update(tag for _, tag, *_ in _entries(tiff, by_tag[_EXIF_DIRECTORY][0] + 8))
     orientation = orientation if 1 <= orientation <= 8 else 1
     traits = {
         "exif_gps": _GPS_DIRECTORY in tags,

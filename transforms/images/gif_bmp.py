@@ -116,9 +116,8 @@ def read_bmp(data: bytes) -> ImageInfo:
     if len(data) < end:
         raise truncated(f"{len(data)} of {end} bytes")
     if len(data) > end:
-        raise unreadable(
-            f"BMP with {len(data) - end} bytes after its pixels, refused by TensorFlow"
-        )
+        what = f"BMP with {len(data) - end} bytes after its pixels"
+        raise unreadable(f"{what}, refused by TensorFlow")
     # The masks are at byte 54 for all headers.
     if compression == _BIT_FIELDS and data[54:66] != _BGRA_MASKS:
         raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")

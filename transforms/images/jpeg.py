@@ -90,10 +90,8 @@ def read_jpeg(data: bytes) -> ImageInfo:
     for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
         if _bodies(data, headers, prefix):
             traits.add(trait)
-    scan = headers.segments[-1].end
-    is_whole = (
-        headers.has_one_scan and data.endswith(b"\xff\xd9", scan) and "multi_picture" not in traits
-    )
+    ends_in_marker = data.endswith(b"\xff\xd9", headers.segments[-1].end)
+    is_whole = headers.has_one_scan and ends_in_marker and "multi_picture" not in traits
     if not is_whole and _end_of_scans(data, headers) != len(data):
         traits.add("trailing_bytes")
     channels = min(headers.channels, 3)  # TensorFlow converts CMYK to RGB

@@ -109,24 +109,20 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
         folder: URI of the file's folder.
         entry: listed file.
         header: header of the array; its offsets are in the file, or in the unpacked member.
+        where: URI of the file, with the name of an archive's member, for messages.
         packed: name of the compressed member with the array; empty if it is not compressed.
     """
 
     folder: str
     entry: Entry
     header: NpyHeader
-    packed: str = ""
+    where: str
+    packed: str
 
     @property
     def rows(self) -> int:
         """Length of the first axis; 1 for a scalar."""
         return self.header.shape[0] if self.header.shape else 1
-
-    @property
-    def where(self) -> str:
-        """URI of the file, with the name of the member, for messages."""
-        where = join_uri(self.folder, self.entry.name)
-        return f"{where}:{self.packed}" if self.packed else where
 
     def part(self, start: int, rows: int) -> "StoredArray":
         """Return a slice of at most `rows` rows."""
@@ -219,7 +215,7 @@ def open_array(
         remedy = "copy the file again, or save it again"
         raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
     moved = msgspec.structs.replace(header, start=header.start + member.start)
-    return StoredArray(storage.root, entry, moved, member.packed)
+    return StoredArray(storage.root, entry, moved, where, member.packed)
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:

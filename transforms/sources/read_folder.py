@@ -119,11 +119,11 @@ class PairReader:
             yield self._reject(joined.source, file, twice)
 
     def _reject(self, source: str, file: ListedFile, twice: str) -> Rejected:
-        """Return the reject of a file; a low image gets a key that no pair can have."""
-        name, other = file.entry.name, LOW if file.root.endswith(HIGH) else HIGH
-        key = f"{LOW}:{name}" if other == HIGH else name
+        """Return the reject of a file; the key of a low image begins with `low:`."""
+        name, is_high = file.entry.name, file.root.endswith(HIGH)
+        key = name if is_high else f"{LOW}:{name}"
         split = self._split_of(source, key, name)
-        fault = "E-IMG-MISSING", f"no {other} image has its name"
+        fault = "E-IMG-MISSING", f"no {LOW if is_high else HIGH} image has its name"
         if twice:
             fault = "E-SRC-TWICE", twice
         return Sample(split, key, -1, (Blob(file.root, name),), b"").reject("read_pairs", *fault)
