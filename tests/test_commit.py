@@ -303,6 +303,7 @@ def test_another_file_with_a_name_of_ours_is_a_conflict(small: SmallSet, name: s
     with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {small.out}/{name}: has other cont"):
         commit_run(run, infos)
     assert (small.out / name).read_bytes() == b"of the user"
+    assert not (small.out / "_sources").exists()  # else a repeat would say that all is complete
 
 
 def test_data_sets_do_not_depend_on_paths_or_clocks(tmp_path: Path) -> None:

@@ -45,11 +45,21 @@ def test_rates_must_be_finite_and_not_negative(rate: float) -> None:
         Access(max_reads_per_second=rate)
 
 
-@pytest.mark.parametrize("uri", ["gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b"])
-def test_an_empty_part_after_a_store_is_refused(uri: str) -> None:
-    what = f"^a path must not hold '//' after its store, got '{uri}': write one '/'$"
-    with pytest.raises(ValueError, match=what):
+@pytest.mark.parametrize(
+    ("uri", "what"),
+    [
+        *((uri, "hold '//'") for uri in ("gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b")),
+        *((uri, "a scheme needs '//'") for uri in ("gs:/b/a", "file:/a", "S3A:/b/a")),
+    ],
+)
+def test_wrong_slashes_of_a_uri_are_refused(uri: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"{what}.*, got '{uri}': "):
         check_uri(uri)
+
+
+@pytest.mark.parametrize("path", ["/a//b", "./gs:/a", "a/s3:/b", "file:///a", "gs://b/c:/d"])
+def test_other_paths_may_have_any_slashes(path: str) -> None:
+    check_uri(path)
 
 
 def test_local_paths() -> None:

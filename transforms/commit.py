@@ -61,7 +61,7 @@ def commit(
     job: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
-    """Check the output, then write the side files and, last, the manifest.
+    """Check the output; write the side files, the manifest, and a note on the sources.
 
     Args:
         plan: plan as published.
@@ -108,15 +108,14 @@ def commit(
         output_files.create_or_leave(output, name, data)
     known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(
-        output_files.sources_name(job_digest(plan, known | job.globs, listings)),
-        output_files.SOURCES_NOTE,
-    )
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
     output_files.check_claim(output, digest)
     output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
+    # After the manifest: sources that do not make its counts must not look complete.
+    note = output_files.sources_name(job_digest(plan, known | job.globs, listings))
+    output.create(note, output_files.SOURCES_NOTE)
     return manifest
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
+from pathlib import PurePath
 
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, is_sealed
@@ -281,7 +282,7 @@ def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -
 
     The manifest is deleted first, so that a half-deleted data set never looks complete. The plan is
     deleted last, so that a rerun after a crash still recognises the output. `removed_names` says
-    which files are deleted; all others are kept.
+    which files are deleted; all others are kept. Folders that become empty go, too.
 
     Args:
         output: output of the run.
@@ -297,6 +298,11 @@ def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -
     doomed = removed_names(output, names, splits)
     for name in doomed:
         output.delete(name)
+    if is_local(output.root):
+        folders = {str(above) for name in doomed for above in PurePath(name).parents} - {"."}
+        for folder in sorted(folders, reverse=True):  # innermost first
+            with contextlib.suppress(OSError):  # it holds other files
+                os.rmdir(os.path.join(output.root, folder))
     return bool(doomed)
 
 
