@@ -180,8 +180,7 @@ def _run_unless_complete(
         manifest = None if config.overwrite else find_complete(output, config)
         if manifest is None:
             check_sources(config)
-        overwrite = config.overwrite
-        output_files.refuse_others(output, config.names, config.splits, overwrite=overwrite)
+        output_files.refuse_others(output, config.names, config.splits, overwrite=config.overwrite)
         if manifest is not None:
             _say_complete(config)
             config.clean_up(manifest)
@@ -194,7 +193,7 @@ def _run_unless_complete(
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
-        if overwrite:
+        if config.overwrite:
             replaces = output_files.remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)

@@ -107,7 +107,6 @@ class WorkerGate:
     Attributes:
         readers: number of images read at once.
         working: semaphore held while an image is checked and encoded.
-        shards: number of shards built or uploaded at once.
         building: semaphore held while a shard is built, but not while it is uploaded.
         shard_threads: pool of threads that build and upload shards.
     """
@@ -128,9 +127,9 @@ class WorkerGate:
         self.readers = limits.part(limits.readers) if limits.readers else usual
         self._bytes = limits.part(limits.bytes_in_flight)
         self.working = threading.BoundedSemaphore(workers)
-        self.shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
+        shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
-        self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
+        self.shard_threads = ThreadPoolExecutor(shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)

@@ -55,7 +55,6 @@ SOURCES_NOTE = b"{}\n"
 """Content of a finished run's note; the information is in its name."""
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
-_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 _LOG = logging.getLogger(__name__)
 _RECEIPT_NAME = re.compile(rf"{RECEIPTS_DIR}/[a-z][a-z0-9_]*-[0-9]{{5,}}-of-[0-9]{{5,}}\.json")
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
@@ -89,8 +88,7 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
 def is_own_document(storage: Storage, name: str) -> bool:
     """Return whether a file exists and is an unedited document of this program."""
     there = storage.stat(name)
-    may_be = there is not None and there.kind == "file" and there.size_bytes <= _MAX_DOCUMENT_BYTES
-    return may_be and is_sealed(storage.read(name))
+    return there is not None and there.kind == "file" and is_sealed(storage.read(name))
 
 
 def conflict(output: Storage, name: str, what: str) -> RuntimeError:
