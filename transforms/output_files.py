@@ -135,17 +135,6 @@ def find_manifest(output: Storage) -> Manifest | None:
     return read_manifest(output.read(MANIFEST_NAME), output.uri(MANIFEST_NAME))
 
 
-def read_plan(output: Storage) -> JobPlan | None:
-    """Return the plan of an output, or None if it has none.
-
-    Raises:
-        RuntimeError: `E-OUT-FOREIGN` when it was not written by beam-tfrec.
-    """
-    if output.stat(PLAN_NAME) is None:
-        return None
-    return parse_plan(output, output.read(PLAN_NAME))
-
-
 def parse_plan(output: Storage, data: bytes) -> JobPlan:
     """Return the plan in the content of `_plan.json`.
 
@@ -319,7 +308,10 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     for name in receipts(output):
         with contextlib.suppress(ValueError):
             shards.append(from_json(output.read(name), ShardInfo))
-    if not (read_plan(output) or manifest or shards):
+    has_plan = output.stat(PLAN_NAME) is not None
+    if has_plan:
+        parse_plan(output, output.read(PLAN_NAME))  # refuses that of another program
+    if not (has_plan or manifest or shards):
         return []
     files = {shard.file for shard in shards}
     index = {name for shard in shards for name in shard.index_names}
