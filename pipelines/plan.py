@@ -13,7 +13,7 @@ from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, output_files, publish_plan
-from beam_tfrec.transforms.earlier import check_turn
+from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes
@@ -53,7 +53,7 @@ def plan_run(
     *,
     complete: bool = False,
     runner: str = "",
-) -> tuple[forecast.RunPlan, RuntimeError | None]:
+) -> tuple[forecast.RunForecast, RuntimeError | None]:
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
@@ -76,7 +76,7 @@ def plan_run(
             state, there = publish_plan.look_at_output(
                 job_plan, output, config.names, config.splits, overwrite=config.overwrite
             )
-            check_turn(config.earlier, config.output, config.layout.name, config.access)
+            refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
             samples = {split: planned.samples for split, planned in job_plan.splits.items()}
             publish_plan.refuse_none_left(gathered.sources, job_plan, samples, config)
     except RuntimeError as error:
@@ -101,7 +101,7 @@ def plan_run(
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
-    plan = forecast.RunPlan(
+    plan = forecast.RunForecast(
         output=config.output,
         state=state,
         shards_there=there,
@@ -143,7 +143,7 @@ def _notes(
             yield f"no record will hold {files} of root {root}, such as {name}"
 
 
-def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
+def plan_lines(plan: forecast.RunForecast, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
@@ -171,7 +171,7 @@ def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
     yield "  nothing was written"
 
 
-def plan_json(plan: forecast.RunPlan) -> list[str]:
+def plan_json(plan: forecast.RunForecast) -> list[str]:
     """Return a plan for programs: the lines of one JSON object in ASCII."""
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
