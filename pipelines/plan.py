@@ -11,7 +11,6 @@ from beam_tfrec.pipelines.data_set import DataSetConfig, plan_data_set
 from beam_tfrec.schemas.documents.tensorflow_files import label_files
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
 from beam_tfrec.schemas.layouts import Layout
-from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, output_files, publish_plan
 from beam_tfrec.transforms.earlier import refuse_changed_earlier
@@ -73,7 +72,13 @@ def plan_run(
         publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)
         publish_plan.warn_of_sources(gathered.sources, config)
         if not complete:
-            state, there = _look(config, gathered, job_plan)
+            output = open_storage(config.output, config.access)
+            state, there = publish_plan.look_at_output(
+                job_plan, output, config.names, config.splits, overwrite=config.overwrite
+            )
+            refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
+            samples = {split: planned.samples for split, planned in job_plan.splits.items()}
+            publish_plan.refuse_none_left(gathered.sources, job_plan, samples, config)
     except RuntimeError as error:
         state, there, fault = publish_plan.REFUSED, 0, error
     sampled, scale = forecast.try_records(
@@ -120,23 +125,6 @@ def _metadata_files(layout: Layout, has_labels: bool) -> int:
         return 2
     names_classes = has_labels and layout.first_label_id == 0
     return 4 + (len(label_files(layout.spec, [])) if names_classes else 0)
-
-
-def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan) -> tuple[str, int]:
-    """Return the output's state and its number of finished shards.
-
-    Raises:
-        RuntimeError: the fault that would end the run.
-    """
-    output = open_storage(config.output, config.access)
-    overwrite = config.overwrite
-    found = publish_plan.look_at_output(
-        plan, output, config.names, config.splits, overwrite=overwrite
-    )
-    refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
-    planned = {split: found.samples for split, found in plan.splits.items()}
-    publish_plan.refuse_none_left(gathered.sources, plan, planned, config)
-    return found
 
 
 def _notes(

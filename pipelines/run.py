@@ -177,13 +177,11 @@ def _run_unless_complete(
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=config.overwrite)
-        if config.overwrite:
+        manifest = None if config.overwrite else find_complete(output, config)
+        if manifest is None:
             check_sources(config)
-            output_files.refuse_others(output, config.names, config.splits, overwrite=True)
-            replaces = output_files.remove_output(output, config.names, config.splits)
-            config = replace(config, replaces=replaces)
-            lock.take(alone=False)
-        elif manifest := find_complete(output, config):
+        output_files.refuse_others(output, config.names, config.splits, overwrite=config.overwrite)
+        if manifest is not None:
             _say_complete(config)
             config.clean_up(manifest)
             if config.report:  # a killed run may have written none
@@ -195,8 +193,10 @@ def _run_unless_complete(
             if engines.makes_template(options):
                 engines.run_graph(engines.build_nothing, options, waits=False)
             return
-        check_sources(config)
-        output_files.refuse_others(output, config.names, config.splits, overwrite=False)
+        if config.overwrite:
+            replaces = output_files.remove_output(output, config.names, config.splits)
+            config = replace(config, replaces=replaces)
+            lock.take(alone=False)
         _run_graph(config, options)
         if config.waits and not engines.makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)

@@ -295,7 +295,7 @@ def test_missing_or_foreign_files_prevent_the_manifest(
     check_uncommitted(small, run, infos, f"E-OUT-FOREIGN {small.out}: {name} {what}")
 
 
-@pytest.mark.parametrize("name", ["rejected.jsonl", "features.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["rejected.jsonl", "features.json"])
 def test_another_file_with_a_name_of_ours_is_a_conflict(small: SmallSet, name: str) -> None:
     run = small.plan()
     infos = build_shards(run)
@@ -355,6 +355,18 @@ def test_a_data_set_of_changed_sources_is_incomplete(
     edit(small)
     assert look(small) is None
     assert look(small, trust_manifest=True) == manifest
+
+
+def test_sources_that_make_another_manifest_are_not_complete(small: SmallSet) -> None:
+    run = small.plan()
+    infos = build_shards(run)
+    small.put(
+        ["manifest.json"], to_json(msgspec.structs.replace(commit_run(run, infos), splits={}))
+    )
+    shutil.rmtree(small.out / "_sources")
+    with pytest.raises(RuntimeError, match=r"^E-OUT-CONFLICT .*/manifest\.json: has other content"):
+        commit_run(run, infos)
+    assert look(small) is None
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from beam_tfrec.pipelines import cli, coco
+from beam_tfrec.pipelines import cli
 from beam_tfrec.pipelines.coco import COMMAND
 from beam_tfrec.pipelines.data_set import DataSetConfig
-from beam_tfrec.pipelines.engines import beam_flags, parse_flags
+from beam_tfrec.pipelines.engines import beam_flags
 from beam_tfrec.pipelines.flags import parse_per_split, parse_size
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.transforms.earlier import Since
@@ -54,12 +54,9 @@ REFUSED = [
     ("--order input train=shuffled", "order must be for a split, got input for none: leave it out"),
     ("--num_shards 4 train=2", "num_shards must be for a split, got 4 for none: leave it out"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
-    ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
-    ("--num_shards 4 5", "num_shards must come once per split, got 4, 5: remove one"),
     ("--num_shards val=3", "num_shards must name splits of --images, got ['val']: give ['train']"),
     ("--num_shards 4 --records_per_shard 2", "argument --records_per_shard: not allowed with argu"),
     ("--records_per_shard x", "argument --records_per_shard: invalid int value: 'x': see --help"),
-    ("--shard_size '5 parsecs'", "shard_size must be a size such as 150MB or 256MiB, got '5"),
     ("--shard_names all.tfrec", "shard_names must hold {index} for several shards, got"),
     (
         "--shard_names '{index}' --images val=i --annotations val=a",
@@ -73,7 +70,6 @@ REFUSED = [
     ("--kms_key k", "kms_key must come with an output on gs://, got k: leave it out"),
     ("--max_rejected some", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
     ("--report --no_report", "argument --no_report: not allowed with argument --report: see"),
-    ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
     ("--splits train=90 val=10", "unknown argument 'val=10': separate splits by commas, as in --s"),
     ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
@@ -160,8 +156,6 @@ def test_parse_size_refuses(text: str) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (["train=a", "val=b"], {"train": "a", "val": "b"}),
-        (["/x/a=b"], {"bare": "/x/a=b"}),  # /x/a cannot be a split's name
         (["./Train=a"], {"bare": "./Train=a"}),
         (["train=a=b"], {"train": "a=b"}),
         (["=a"], {"bare": "=a"}),
@@ -178,15 +172,6 @@ def test_our_flags_are_not_beams() -> None:
             importlib.import_module(f"apache_beam.runners.{module}")
     assert "--runner" in beam_flags()
     assert sorted(beam_flags().intersection(OUR_FLAGS)) == []
-
-
-def test_beams_flags_are_passed_on() -> None:
-    flags, others = parse_flags(
-        coco.COMMAND.parser(),
-        [*NEEDED, "--runner=FlinkRunner", "--job_name", "j", "--streaming", "--seed", "3"],
-    )
-    assert flags.seed == 3
-    assert others == ["--runner=FlinkRunner", "--job_name", "j", "--streaming"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +238,6 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("given", "expected"),
     [
         ("--num-shards", "--num_shards"),
-        ("--num-shards=train-a=4", "--num_shards=train-a=4"),
         ("my-photos", "my-photos"),
         ("--a folder-with blanks", "--a folder-with blanks"),
         ("--job-server-timeout=5", "--job_server_timeout=5"),
@@ -268,14 +252,9 @@ def test_hyphens_in_flags(given: str, expected: str) -> None:
     ("flag", "remedy"),
     [
         ("--foo", "see --help_all"),
-        ("--epochs", "see --help_all"),
-        ("--batch_size", "see --help_all"),
-        ("--verbose", "see --help_all"),
         ("-foo", "see --help_all"),
-        ("--max_rej", "did you mean --max_rejected?"),
         ("--image", "did you mean --images?"),
         ("--shards", "did you mean --shard_size?"),
-        ("--resise", "did you mean --resize?"),
         ("--runer", "did you mean --runner?"),
         ("--worker", "did you mean --workers?"),
     ],

@@ -86,7 +86,6 @@ def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFix
 def test_files_of_others_stop_a_run_at_once(
     out: Path, given: list[object], flags: tuple[str, ...]
 ) -> None:
-    (out / "manifest.json").unlink()
     (out / "val" / "notes.txt").touch()
     before = files_of(out)
     run = run_coco(*given, *FLAGS, *flags, "--output", out)

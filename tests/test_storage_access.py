@@ -45,17 +45,25 @@ def test_rates_must_be_finite_and_not_negative(rate: float) -> None:
         Access(max_reads_per_second=rate)
 
 
-@pytest.mark.parametrize("uri", ["gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b"])
-def test_an_empty_part_after_a_store_is_refused(uri: str) -> None:
-    what = f"^a path must not hold '//' after its store, got '{uri}': write one '/'$"
-    with pytest.raises(ValueError, match=what):
+@pytest.mark.parametrize(
+    ("uri", "what"),
+    [
+        *((uri, "hold '//'") for uri in ("gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b")),
+        *((uri, "a scheme needs '//'") for uri in ("gs:/b/a", "file:/a", "S3A:/b/a")),
+    ],
+)
+def test_wrong_slashes_of_a_uri_are_refused(uri: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"{what}.*, got '{uri}': "):
         check_uri(uri)
 
 
 def test_local_paths() -> None:
-    paths = ("a", "/a", "./a:b", "file:///a", "gs:/a", "gs//a", "1s://a")
+    paths = ("a", "/a//b", "./a:b", "./gs:/a", "a/s3:/b", "file:///a", "gs//a", "1s://a")
     assert list(map(is_local, paths)) == [True] * len(paths)
-    assert list(map(is_local, ("gs://b", "S3A://b/a", "x+y.z-1://a"))) == [False] * 3
+    stores = ("gs://b/c:/d", "S3A://b/a", "x+y.z-1://a")
+    assert list(map(is_local, stores)) == [False] * len(stores)
+    for path in paths + stores:
+        check_uri(path)  # refuses none
 
 
 BELOW = {

@@ -166,6 +166,7 @@ def test_a_folder_and_a_glob(tmp_path: Path) -> None:
         ("b.csv", "", "nowhere.csv"),
         (os.fsdecode(b"\xff.csv"), "*.csv", "nowhere.csv"),
         (os.fsdecode(b"\xff"), "", "."),  # a folder that cannot be listed
+        (os.fsdecode(b"\xff"), "**/*.csv", "."),
     ],
 )
 def test_a_table_that_cannot_be_read_is_not_skipped(

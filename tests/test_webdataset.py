@@ -342,6 +342,7 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
     ended = run_pipeline(webdataset.run, *words, "--output", tmp_path / "out")
     assert ended.fault.startswith(fault.replace("IN", here))
     assert ended.code == (2 if fault.startswith("E-ARG") else 3)
+    assert not (tmp_path / "out/_plan.json").exists()  # so that the corrected command may run
 
 
 @pytest.mark.thorough

@@ -108,13 +108,11 @@ def commit(
         output_files.create_or_leave(output, name, data)
     known = {source.split: source.identity for source in sources if source.identity}
     listings = {root: tally.listing for root, tally in tallies}
-    output.create(
-        output_files.sources_name(job_digest(plan, known | job.globs, listings)),
-        output_files.SOURCES_NOTE,
-    )
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
+    note = output_files.sources_name(job_digest(manifest, known | job.globs, listings))
+    output.create(note, output_files.SOURCES_NOTE)
     output_files.check_claim(output, digest)
     output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
@@ -178,19 +176,22 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     return msgspec.structs.replace(manifest, splits=splits)
 
 
-def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
-    """Return a hex digest of a run's plan and sources.
+def job_digest(
+    manifest: Manifest, identities: Mapping[str, str], listings: Mapping[str, str]
+) -> str:
+    """Return a hex digest of a run's manifest and sources.
 
     A later run finds the note of this digest, and then knows that the data set is up to date. The
-    plan is part of the digest, since `--overwrite` may replace the data set before a run ends.
+    manifest is part of the digest, since another one may be there: `--overwrite` may replace the
+    data set before a run ends, and sources may have other counts than those of a finished run.
 
     Args:
-        plan: plan of the run.
+        manifest: manifest of the run.
         identities: `uri_identity` of the source files, by split.
         listings: `listing_digest` in hex, by root name; empty roots are left out.
     """
     listed = {root: listing for root, listing in listings.items() if listing != "0"}
-    seen = json.dumps([plan_digest(plan), dict(identities), listed], sort_keys=True)
+    seen = json.dumps([to_json(manifest).decode(), dict(identities), listed], sort_keys=True)
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
@@ -226,7 +227,7 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         for root, uri in job.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    note = output_files.sources_name(job_digest(manifest.plan, known | job.globs, listings))
+    note = output_files.sources_name(job_digest(manifest, known | job.globs, listings))
     if output.stat(note) is None:
         return None
     if missing := output_files.missing_files(output, manifest):

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
+from pathlib import PurePath
 
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, is_sealed
@@ -54,7 +55,6 @@ SOURCES_NOTE = b"{}\n"
 """Content of a finished run's note; the information is in its name."""
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
-_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 _LOG = logging.getLogger(__name__)
 _RECEIPT_NAME = re.compile(rf"{RECEIPTS_DIR}/[a-z][a-z0-9_]*-[0-9]{{5,}}-of-[0-9]{{5,}}\.json")
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
@@ -88,8 +88,7 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
 def is_own_document(storage: Storage, name: str) -> bool:
     """Return whether a file exists and is an unedited document of this program."""
     there = storage.stat(name)
-    may_be = there is not None and there.kind == "file" and there.size_bytes <= _MAX_DOCUMENT_BYTES
-    return may_be and is_sealed(storage.read(name))
+    return there is not None and there.kind == "file" and is_sealed(storage.read(name))
 
 
 def conflict(output: Storage, name: str, what: str) -> RuntimeError:
@@ -134,17 +133,6 @@ def find_manifest(output: Storage) -> Manifest | None:
     if output.stat(MANIFEST_NAME) is None:
         return None
     return read_manifest(output.read(MANIFEST_NAME), output.uri(MANIFEST_NAME))
-
-
-def read_plan(output: Storage) -> JobPlan | None:
-    """Return the plan of an output, or None if it has none.
-
-    Raises:
-        RuntimeError: `E-OUT-FOREIGN` when it was not written by beam-tfrec.
-    """
-    if output.stat(PLAN_NAME) is None:
-        return None
-    return parse_plan(output, output.read(PLAN_NAME))
 
 
 def parse_plan(output: Storage, data: bytes) -> JobPlan:
@@ -281,7 +269,7 @@ def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -
 
     The manifest is deleted first, so that a half-deleted data set never looks complete. The plan is
     deleted last, so that a rerun after a crash still recognises the output. `removed_names` says
-    which files are deleted; all others are kept.
+    which files are deleted; all others are kept. Folders that become empty go, too.
 
     Args:
         output: output of the run.
@@ -297,6 +285,11 @@ def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -
     doomed = removed_names(output, names, splits)
     for name in doomed:
         output.delete(name)
+    if is_local(output.root):
+        folders = {str(above) for name in doomed for above in PurePath(name).parents} - {"."}
+        for folder in sorted(folders, reverse=True):  # innermost first
+            with contextlib.suppress(OSError):  # it holds other files
+                os.rmdir(os.path.join(output.root, folder))
     return bool(doomed)
 
 
@@ -315,7 +308,10 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     for name in receipts(output):
         with contextlib.suppress(ValueError):
             shards.append(from_json(output.read(name), ShardInfo))
-    if not (read_plan(output) or manifest or shards):
+    has_plan = output.stat(PLAN_NAME) is not None
+    if has_plan:
+        parse_plan(output, output.read(PLAN_NAME))  # refuses that of another program
+    if not (has_plan or manifest or shards):
         return []
     files = {shard.file for shard in shards}
     index = {name for shard in shards for name in shard.index_names}

@@ -269,7 +269,8 @@ class PlannedShards(NamedTuple):
 
     Attributes:
         shards: plans of all shards, in any order.
-        table: counts of the plan, one element.
+        table: counts of the plan, one element. It comes after the search for equal keys, so that
+            none is published with them.
     """
 
     shards: beam.PCollection[ShardPlan]
@@ -313,9 +314,6 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
-        twice: Any = []
-        if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
-            twice = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
         table = (
             samples.pipeline
@@ -325,7 +323,6 @@ class PlanShards(beam.PTransform):
                 _make_table,
                 beam.pvalue.AsList(counted),
                 pinned,
-                twice,
                 self.sharding,
                 self.budget,
             )
@@ -341,18 +338,30 @@ class PlanShards(beam.PTransform):
             | "GroupShards" >> GroupBatches(ShardRun, self.spool)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
-        return PlannedShards(shards, table)
+        # The table is given out only after these checks, so that a refused run publishes no plan.
+        unequal = [runs | "EqualKeysRefused" >> beam.FlatMap(_nothing).with_output_types(str)]
+        if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
+            unequal.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
+        none = beam.pvalue.AsList(unequal | "Unequal" >> beam.Flatten())
+        return PlannedShards(shards, table | "OnceUnequal" >> beam.Map(_take_table, none))
 
 
 def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, Tally]:
     return key_range, batch.tally
 
 
+def _nothing(_: object) -> tuple[()]:
+    return ()
+
+
+def _take_table(table: ShardTable, _: list[str]) -> ShardTable:
+    return table  # the input that is always empty makes it wait for the checks
+
+
 def _make_table(
     _: bytes,
     tallies: list[tuple[KeyRange, Tally]],
     pin_tallies: list[tuple[str, RootTally]],
-    twice: list[str],  # always empty; this input makes the table wait for `refuse_equal_keys`
     sharding: Sharding,
     budget: RejectBudget,
 ) -> ShardTable:

@@ -304,7 +304,9 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
     """
     entry, name = listed.entry, listed.entry.name
     uri, pattern = folders[listed.root]
-    if entry.kind == "directory" or not matches(name, pattern):
+    above = pattern.rpartition("/")[0]
+    may_hold_some = is_folder(entry) and above and matches(name, above)
+    if entry.kind == "directory" or not (matches(name, pattern) or may_hold_some):
         return
     is_hidden = why_skipped(name) == HIDDEN
     format = "" if is_hidden else format_of(name)

@@ -39,6 +39,7 @@ MAX_AT_ONCE_BYTES = 64 << 20
 
 _CHUNK_BYTES = 8 << 20
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 
 
 @dataclass(frozen=True)
@@ -240,11 +241,13 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse a URI with an empty part, which stores and their clients read differently.
+    """Refuse a URI with an empty part, which stores read differently, or with one `/` too few.
 
     Raises:
-        ValueError: The URI has `//` after its store.
+        ValueError: The URI has `//` after its store, or only one `/` after its scheme.
     """
+    if _ONE_SLASH.match(uri):  # it would be a local folder called `gs:`
+        raise ValueError(f"a scheme needs '//', got {uri!r}: add a '/', or put ./ before a path")
     if not is_local(uri) and "//" in uri.partition("://")[2]:
         raise ValueError(f"a path must not hold '//' after its store, got {uri!r}: write one '/'")
 
