@@ -48,7 +48,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         (
             f"{PHOTOS} --image_sets sets",
             "image_sets must come with splits, and with folders without SPLIT=, got splits None"
-            " and folders of train and train",
+            " and folders of train",
         ),
         (f"{PHOTOS} --image_sets sets --splits train=1,val=1", "image_sets must come with splits"),
         (f"{PHOTOS} --features masks", "features must be of boxes, difficult, truncated, occluded"),
