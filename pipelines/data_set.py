@@ -198,7 +198,7 @@ class DataSetConfig(DataSetJob):
     @property
     def optional_splits(self) -> tuple[str, ...]:
         """Splits that may have no samples."""
-        return self.splits if self.conversion.buckets else self.splitting.optional_splits
+        return self.splitting.optional_splits
 
     def completed(self) -> Self:
         """Return a copy with what the sources show: roots that are data sets, columns, checksums.

@@ -236,11 +236,14 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
 def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
-    if all(source.is_empty and source.split in job.optional_splits for source in sources):
+    filled = {source.split for source in sources if not source.is_empty}
+    if "buckets" in job.options():
+        filled |= {*map(split_without_bucket, filled)}
+    if not filled and all(source.split in job.optional_splits for source in sources):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
     for source in sources:
-        if source.is_empty and source.split not in job.optional_splits:
+        if source.split not in filled and source.split not in job.optional_splits:
             places = [
                 *(u for r, u in job.listed_roots.items() if r.split("/")[0] == source.split),
                 *job.source_files.get(source.split, ()),
