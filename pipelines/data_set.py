@@ -382,13 +382,6 @@ def read_data_set(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunS
         there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(sources=there)
     samples, rejected = read.samples, read.rejected
-    if config.drop_similar:
-        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
-
-        splits = config.source_splits if config.splitting.is_given else ()
-        drop = DropSimilar(config.drop_similar, splits, config.access)
-        samples, similar = samples | "DropSimilar" >> drop
-        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
@@ -406,6 +399,13 @@ def read_data_set(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunS
         pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
         samples, unpinned, tallies = samples | "PinBlobs" >> pin
         rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
+    if config.drop_similar:
+        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
+
+        splits = config.source_splits if config.splitting.is_given else ()
+        drop = DropSimilar(config.drop_similar, splits, config.access)
+        samples, similar = samples | "DropSimilar" >> drop
+        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 

@@ -236,7 +236,7 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
 def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
-    filled = {source.split for source in sources if not source.is_empty}
+    filled = {source.split for source in sources if source.listed}
     if "buckets" in job.options():
         filled |= {*map(split_without_bucket, filled)}
     if not filled and all(source.split in job.optional_splits for source in sources):
