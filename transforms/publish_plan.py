@@ -405,7 +405,8 @@ def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
     """
     facts = add_facts(column for source in sources if source.rows for column in source.columns)
     if nameless := [column.name for column in facts if not column.cells]:
-        _LOG.warning("no sample has a value of %s: check the names that you gave", ", ".join(nameless))
+        what = "no sample has a value of %s: check the names that you gave"
+        _LOG.warning(what, ", ".join(nameless))
     if unused := sum(source.unused_keys for source in sources):
         what = "%s of the table of --group_by without a sample: are these the samples' keys?"
         _LOG.warning(what, counted(unused, "key"))
