@@ -280,7 +280,7 @@ def refuse_none_left(
         optional |= {split for split in samples if split_without_bucket(split) in filled}
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
-        if not source.is_empty and not samples[source.split] and not may_be_empty:
+        if source.listed and not samples[source.split] and not may_be_empty:
             listed = counted(source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
             what = f"none of {listed} is left"
