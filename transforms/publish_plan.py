@@ -237,7 +237,7 @@ def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> No
     if job.allow_empty:
         return
     filled = {source.split for source in sources if source.listed}
-    if "buckets" in job.options():
+    if "buckets" in job.options():  # samples have moved to the splits of their buckets
         filled |= {*map(split_without_bucket, filled)}
     if not filled and all(source.split in job.optional_splits for source in sources):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
