@@ -16,7 +16,7 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, Splitting, bucket_split
+from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -51,7 +51,6 @@ class DataSetConfig(DataSetJob):
 
     Attributes:
         sharding: number of shards and order.
-        splitting: rule that gives each sample its split.
         check: how closely images are checked.
         conversion: changes to pixels.
         limits: limits of every worker process.
@@ -67,7 +66,6 @@ class DataSetConfig(DataSetJob):
     """
 
     sharding: Sharding = field(default_factory=Sharding)
-    splitting: Splitting = field(default_factory=Splitting)
     check: Check = Check.HEADER
     conversion: Conversion = NO_CONVERSION
     limits: GateLimits = field(default_factory=GateLimits)
@@ -194,11 +192,6 @@ class DataSetConfig(DataSetJob):
     def option_files(self) -> list[str]:
         """URIs of files that options name, and that must lie apart from the output."""
         return [*filter(None, [self.exclude, self.drop_similar, self.splitting.group_table])]
-
-    @property
-    def optional_splits(self) -> tuple[str, ...]:
-        """Splits that may have no samples."""
-        return self.splitting.optional_splits
 
     def completed(self) -> Self:
         """Return a copy with what the sources show: roots that are data sets, columns, checksums.

@@ -239,21 +239,21 @@ def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> No
     filled = {source.split for source in sources if source.listed}
     if "buckets" in job.options():  # samples have moved to the splits of their buckets
         filled |= {*map(split_without_bucket, filled)}
-    if not filled and all(source.split in job.optional_splits for source in sources):
+    needed = {source.split for source in sources}.difference(job.splitting.optional_splits)
+    if not (filled or needed):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
-    for source in sources:
-        if source.split not in filled and source.split not in job.optional_splits:
-            places = [
-                *(u for r, u in job.listed_roots.items() if r.split("/")[0] == source.split),
-                *job.source_files.get(source.split, ()),
-            ]
-            what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
-            remedy = "check them, or give --allow_empty"
-            if split_by := job.options().get("split_by"):
-                what = f"{split_by} gives it no sample"
-                remedy = "give a larger share, correct --splits, or give --allow_empty"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
+    for split in sorted(needed - filled):
+        places = [
+            *(uri for root, uri in job.listed_roots.items() if root.split("/")[0] == split),
+            *job.source_files.get(split, ()),
+        ]
+        what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
+        remedy = "check them, or give --allow_empty"
+        if not job.splitting.is_given:
+            what = f"{job.splitting.by} gives it no sample"
+            remedy = "give a larger share, correct --splits, or give --allow_empty"
+        raise RuntimeError(fault_line("E-SET-EMPTY", f"split {split}", what, remedy))
 
 
 def refuse_none_left(
@@ -274,7 +274,7 @@ def refuse_none_left(
         RuntimeError: `E-SET-EMPTY`.
     """
     planned = {split for split, facts in plan.splits.items() if facts.samples}
-    optional = set(job.optional_splits) - planned if planned else set()
+    optional = set(job.splitting.optional_splits) - planned if planned else set()
     filled = {split_without_bucket(split) for split, count in samples.items() if count}
     if "buckets" in plan.options:
         optional |= {split for split in samples if split_without_bucket(split) in filled}
