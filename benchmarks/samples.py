@@ -25,7 +25,7 @@ from beam_tfrec.transforms.pin_blobs import PinBlobs
 from beam_tfrec.transforms.plan_shards import PlanShards
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spool_for
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.storage import Entry
 
 IN_PIECES_OF = 10_000

@@ -128,7 +128,7 @@ class ArraysConfig(DataSetConfig):
         return dict.fromkeys(self.splits, next(iter(of_split.values())))  # of the one source
 
     @property
-    def keeps_on_disk(self) -> bool:
+    def unpacks_archives(self) -> bool:
         """Whether workers unpack archives to disk."""
         return any(not source.uri.endswith(NPY) for source in self.sources.values())
 

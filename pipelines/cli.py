@@ -248,7 +248,7 @@ def reading_access(flags: argparse.Namespace, uris: Sequence[str]) -> Access:
     for uri in uris:
         check_uri(uri)
     access = config_of(Access, flags)
-    access.check_needed((), uris, "")
+    access.refuse_unused((), uris, "")
     return access
 
 

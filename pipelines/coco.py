@@ -24,7 +24,7 @@ from beam_tfrec.schemas.layouts.groups import GroupedLayout
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from beam_tfrec.schemas.samples import panoptic_root
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 

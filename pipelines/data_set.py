@@ -32,7 +32,7 @@ from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import (
-    AddSplitSources,
+    AddSplitTallies,
     Item,
     ReadSamples,
     SourceSamples,
@@ -113,12 +113,12 @@ class DataSetConfig(DataSetJob):
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
             raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
-        self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
+        self.access.refuse_unused(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
         if self.since.names:
-            self.check_since()
-            self._check_since()
+            self.refuse_since_without_keys()
+            self._refuse_options_with_since()
 
     def read_sources(self, root: Any) -> SourceSamples:
         """Build the part of the graph that reads the sources, from the pipeline's root or input."""
@@ -254,7 +254,7 @@ class DataSetConfig(DataSetJob):
             order={n: order[of] for n, of in names.items() if of in order} | {**order},
         )
 
-    def _check_since(self) -> None:
+    def _refuse_options_with_since(self) -> None:
         """Refuse options that must see the samples of earlier data sets too."""
         stratified = self.splitting.by == STRATIFIED
         for option, value in (
@@ -280,11 +280,11 @@ class DataSetConfig(DataSetJob):
                 )
 
     @property
-    def keeps_on_disk(self) -> bool:
+    def unpacks_archives(self) -> bool:
         """Whether workers need their `spool_dir` for local outputs too."""
         return False
 
-    def check_since(self) -> None:
+    def refuse_since_without_keys(self) -> None:
         """Refuse `since` if keys cannot be compared with those of earlier data sets."""
 
     def samples_step(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
@@ -364,7 +364,7 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": keys} if keys else {}
 
 
-def read_data_set(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
     """Build the graph from the sources to pinned samples; return them, and the payloads' spool.
 
     The root of a graph is the pipeline, or for `WriteExamples` a program's Examples.
@@ -406,14 +406,14 @@ def plan_data_set(
     root: Any, config: DataSetConfig
 ) -> tuple[PlannedShards, SourceSamples, RunSpool | None]:
     """Build the graph from the sources to the planned shards. It publishes nothing."""
-    read, spool = read_data_set(root, config)
+    read, spool = read_pinned_samples(root, config)
     samples = read.samples
     if config.conversion.buckets:
-        from beam_tfrec.transforms.measure_images import SortIntoBuckets  # only for --buckets
+        from beam_tfrec.transforms.sort_into_buckets import SortIntoBuckets  # only for --buckets
 
         sort = SortIntoBuckets(config.shard_job(spool), config.limits)
         samples, moved = samples | "SortIntoBuckets" >> sort
-        read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitSources())
+        read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitTallies())
     planned = samples | "PlanShards" >> PlanShards(
         config.sharding, config.record_bytes, read.tallies, config.budget, spool
     )

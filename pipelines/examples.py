@@ -21,7 +21,7 @@ from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.read_samples import SourceSamples, SplitSource
+from beam_tfrec.transforms.sources.read_samples import SourceSamples, SplitTally
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage, read_data_set
 
 _RESTORE = "restore the data set, or run its command again"
@@ -62,7 +62,7 @@ class ExamplesConfig(StagingConfig):
         if self.labels:
             labels = [Label(number, name) for number, name in sorted(self.labels.items())]
             found = found_of_data_set(self.layout.name, labels)
-            notes = [SplitSource(split, labels=labels, found=found) for split in self.splits]
+            notes = [SplitTally(split, labels=labels, found=found) for split in self.splits]
             noted = root.pipeline | "Labels" >> beam.Create(notes)
             items = (items, noted) | "AddLabels" >> beam.Flatten()
         return items | "CountSamples" >> self.samples_step(lambda item: (item,))

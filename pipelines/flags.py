@@ -100,7 +100,7 @@ def _run_date_of(flags: argparse.Namespace) -> datetime.date:
     No other line of the project lets a clock decide what a run does.
 
     Raises:
-        ValueError: when the text is no day, or no path has a place for it.
+        ValueError: when the text is not a day, or no path has a place for it.
     """
     if flags.date is None:
         return datetime.datetime.now(datetime.UTC).date()

@@ -13,7 +13,7 @@ from beam_tfrec.pipelines.flags import SourceParser, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
 from beam_tfrec.transforms.images.conversion import Color, Encoding
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_folder import FOLDER, FolderReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 

@@ -19,7 +19,7 @@ from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sources import read_openimages
 from beam_tfrec.transforms.sources.join_files import JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 

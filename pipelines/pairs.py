@@ -14,7 +14,7 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.classification import PairsLayout
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_folder import FOLDER, HIGH, LOW, PairNames, PairReader
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 

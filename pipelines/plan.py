@@ -14,7 +14,7 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, output_files, publish_plan
-from beam_tfrec.transforms.earlier import check_turn
+from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes; an ArrayRecord file has one
@@ -54,7 +54,7 @@ def plan_run(
     *,
     complete: bool = False,
     runner: str = "",
-) -> tuple[forecast.RunPlan, RuntimeError | None]:
+) -> tuple[forecast.RunForecast, RuntimeError | None]:
     """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
@@ -97,7 +97,7 @@ def plan_run(
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
     notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
-    plan = forecast.RunPlan(
+    plan = forecast.RunForecast(
         output=config.output,
         state=state,
         shards_there=there,
@@ -134,7 +134,7 @@ def _look(config: DataSetConfig, gathered: forecast.GatheredPlan, plan: JobPlan)
     found = publish_plan.look_at_output(
         plan, output, config.names, config.splits, overwrite=overwrite
     )
-    check_turn(config.earlier, config.output, config.layout.name, config.access)
+    refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
     planned = {split: found.samples for split, found in plan.splits.items()}
     publish_plan.refuse_none_left(gathered.sources, plan, planned, config)
     return found
@@ -156,7 +156,7 @@ def _notes(
             yield f"no record will hold {files} of root {root}, such as {name}"
 
 
-def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
+def plan_lines(plan: forecast.RunForecast, noun: str) -> Iterator[str]:
     """Yield the lines of a plan for people.
 
     Args:
@@ -184,7 +184,7 @@ def plan_lines(plan: forecast.RunPlan, noun: str) -> Iterator[str]:
     yield "  nothing was written"
 
 
-def plan_json(plan: forecast.RunPlan) -> list[str]:
+def plan_json(plan: forecast.RunForecast) -> list[str]:
     """Return a plan for programs: the lines of one JSON object in ASCII."""
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 

@@ -19,7 +19,7 @@ from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.schemas.splits import STRATIFIED
 from beam_tfrec.transforms.records import choose_records, read_records
 from beam_tfrec.transforms.shuffle.elements import spool_for
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 from beam_tfrec.transforms.walk_frames import is_record_file
@@ -95,7 +95,7 @@ class RecordsConfig(StagingConfig):
         """URIs of files that identify the sources, of any split."""
         return [*super().files, *self.choice.files]
 
-    def check_since(self) -> None:
+    def refuse_since_without_keys(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
         raise ValueError("since must come without records, got both: give all sets with --records")
 

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> None:
             store fails.
     """
     flags = parser().parse_args(argv)
-    output, found = flags.output, verify.Report()
+    output, found = flags.output, verify.Findings()
     uris = [*flags.paths, *filter(None, [output])]
     access = cli.reading_access(flags, uris)
     data_sets, files = verify.find_paths(flags.paths, access, found)
@@ -72,7 +72,7 @@ def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Stora
     storage = open_storage(root, access)
     if storage.stat(name) is not None:
         if not is_own_document(storage, name):
-            what = "is there, and is no report as this program wrote it"
+            what = "exists, and is not a report as this program wrote it"
             remedy = "give another --output, or move it away"
             raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
         if delete:

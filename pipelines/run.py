@@ -121,7 +121,7 @@ class Command:
         execute(*self.configure(argv))
 
 
-def start(config: DataSetConfig, beam_args: Sequence[str]) -> PipelineOptions:
+def beam_options(config: DataSetConfig, beam_args: Sequence[str]) -> PipelineOptions:
     """Log as the user asks, and return Beam's options, checked."""
     if config.quiet:
         OURS.setLevel(logging.ERROR)
@@ -138,7 +138,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    options = start(config, beam_args)
+    options = beam_options(config, beam_args)
     if storage.is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
         raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
     if config.report is None:  # if it needs no remote request
@@ -253,7 +253,7 @@ def _can_build_elsewhere(config: DataSetConfig, options: PipelineOptions) -> boo
     return (
         engines.runner_of(options) == "FnApiRunner"
         and shares_memory(options)
-        and not config.keeps_on_disk
+        and not config.unpacks_archives
         and not config.access.max_reads_per_second
         and type(config.layout).__module__.startswith("beam_tfrec.schemas.")
         and not any(map(storage.is_beams, [*config.roots.values(), config.output]))

@@ -19,16 +19,16 @@ from beam_tfrec.pipelines.flags import (
     paths_of,
 )
 from beam_tfrec.pipelines.run import Command
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.object_maps import BoxFormat, ObjectMap, parse_mapped
 from beam_tfrec.schemas.annotations.side_files import SideFormat, parse_side_file
 from beam_tfrec.schemas.columns import root_and_pattern
+from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.transforms.sources import read_sidecar
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, JoinFiles
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 AUTO = "auto"
@@ -68,7 +68,7 @@ class SideConfig(DataSetConfig):
         raise NotImplementedError
 
     @property
-    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Reason]:
         """The parser of an annotation file, or of None for an image without one."""
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class SidecarConfig(SideConfig):
         return read_sidecar.SideNames(self.globs, whole=bool(self.join_by))
 
     @property
-    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], read_sidecar.SideSample | Reason]:
         """The parser of a JSON file."""
         if isinstance(self.layout, TableLayout):
             return functools.partial(read_sidecar.read_values, types=self.layout.types)
@@ -168,7 +168,7 @@ class SidecarConfig(SideConfig):
 
 def reader_of_objects(
     layout: Layout, format: SideFormat | ObjectMap | None
-) -> Callable[[bytes | None], read_sidecar.SideSample | Fault]:
+) -> Callable[[bytes | None], read_sidecar.SideSample | Reason]:
     """Return the parser of a JSON file's objects; it looks at each file if no format is given."""
     if isinstance(format, ObjectMap):
         parse = functools.partial(parse_mapped, objects=format)
@@ -237,7 +237,7 @@ def format_of(flags: argparse.Namespace) -> SideFormat | ObjectMap | None:
     """Return the format of JSON that the flags name; None to detect it.
 
     Raises:
-        ValueError: when flags exclude each other, or keys are no pair.
+        ValueError: when flags exclude each other, or keys are not a pair.
     """
     if not flags.objects:
         refuse_flags(flags, ("object_keys", "box_format"), "with objects", "add it")

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from apache_beam.pvalue import AsList
 
 from beam_tfrec.pipelines import cli, engines
-from beam_tfrec.pipelines.data_set import DataSetConfig, read_data_set
-from beam_tfrec.pipelines.run import check_sources, showing_progress, start, warn_of_pillow
+from beam_tfrec.pipelines.data_set import DataSetConfig, read_pinned_samples
+from beam_tfrec.pipelines.run import beam_options, check_sources, showing_progress, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
 from beam_tfrec.transforms.output_files import create_or_compare
@@ -103,7 +103,7 @@ def configure(argv: Sequence[str]) -> tuple[SimilarConfig, list[str]]:
 def build(root: beam.Pipeline, config: SimilarConfig) -> beam.PCollection:
     """Build the graph: samples from the source, hashes from their photos, one table."""
     source = config.source
-    read, _ = read_data_set(root, source)
+    read, _ = read_pinned_samples(root, source)
     hashed = read.samples | "HashImages" >> HashImages(source.shard_job(), source.limits)
     configs = root | "Config" >> beam.Create([config], reshuffle=False)
     write = beam.Map(write_similar, AsList(hashed), AsList(read.rejected)).with_output_types(Any)
@@ -156,7 +156,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     Raises:
         RuntimeError: the fault that ended the run, with its `E-…` line in the text.
     """
-    options = start(config.source, beam_args)
+    options = beam_options(config.source, beam_args)
     if engines.is_dry_run(options) or engines.makes_template(options):
         raise ValueError("similar must come without dry_run and template_location: omit them")
     source = config.source.completed()

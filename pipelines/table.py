@@ -29,7 +29,7 @@ from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.sources.read_table import PlanTables, TableReader, first_features
 from beam_tfrec.transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
@@ -157,7 +157,7 @@ class TableConfig(StagingConfig):
         """URIs of files that identify the sources, of any split."""
         return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]
 
-    def check_since(self) -> None:
+    def refuse_since_without_keys(self) -> None:
         """Refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
             what = "since must come with key_column where tables are given as files"

@@ -14,7 +14,7 @@ import msgspec
 from beam_tfrec.pipelines import cli
 from beam_tfrec.schemas.faults import EXIT_DAMAGE, bytes_text, counted
 from beam_tfrec.transforms.storage import is_local, join_uri, open_storage, read_uri
-from beam_tfrec.transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
+from beam_tfrec.transforms.verify import Findings, VerifyConfig, find_sets_and_files, verify_here
 
 
 def parser() -> cli.FlagParser:
@@ -66,7 +66,7 @@ def verify(config: VerifyConfig) -> bool:
     return say_found(verify_here(config), time.perf_counter() - began)
 
 
-def say_found(found: Report, seconds: float) -> bool:
+def say_found(found: Findings, seconds: float) -> bool:
     """Print findings, notes and speed; return whether there are findings."""
     for line in (*found.lines(), *found.notes):
         cli.say(line)
@@ -112,12 +112,12 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     if not given and not engines.runs_workers_here(options):
         what = f"temp_location must be given for {engines.runner_of(options)}, got none"
         raise ValueError(f"{what}: add a place for the result that workers and this machine see")
-    find_sets_and_files(config, Report())
+    find_sets_and_files(config, Findings())
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:
         result = join_uri(given or spare, name)
         everything = VerifyEverything(config, result)
         engines.run_graph(lambda root: root | "Verify" >> everything, options)
-        found = msgspec.json.decode(read_uri(result), type=Report)
+        found = msgspec.json.decode(read_uri(result), type=Findings)
     return say_found(found, time.perf_counter() - began)
 
 

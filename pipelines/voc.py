@@ -11,8 +11,8 @@ from beam_tfrec.pipelines.data_set import check_same_splits
 from beam_tfrec.pipelines.flags import SourceParser, parse_splits, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, add_side_flags, detection_of
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.voc_file import parse_image_set, parse_voc
+from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.samples import mask_root
 from beam_tfrec.transforms.sources.join_files import NameList
@@ -77,7 +77,7 @@ class VocConfig(SideConfig):
         return SideNames(self.globs, suffix=".xml", lists=lists, masks=self.masks)
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], SideSample | Reason]:
         """The parser of an XML file."""
         parse = functools.partial(parse_voc, offset_px=self.offset_px)
         return functools.partial(read_objects, parse=parse)

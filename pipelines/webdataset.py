@@ -25,7 +25,7 @@ from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.samples import STAGED_IMAGES, TAR
 from beam_tfrec.transforms.sources import read_tar
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
 

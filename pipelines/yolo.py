@@ -12,13 +12,12 @@ from beam_tfrec.pipelines.cli import config_of, main
 from beam_tfrec.pipelines.flags import SourceParser, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.yolo_file import label_path, parse_yolo, read_data_file
 from beam_tfrec.schemas.columns import matches, root_and_pattern
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.sources.join_files import NameList
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_samples import ReadSamples
 from beam_tfrec.transforms.sources.read_sidecar import SideNames, SideSample, read_objects
 from beam_tfrec.transforms.storage import Access, is_local, open_storage, read_uri, split_uri
@@ -181,7 +180,7 @@ class YoloConfig(SideConfig):
         return YoloNames({}, False, ".txt", lists, self.listed_roots, self.sources)
 
     @property
-    def read(self) -> Callable[[bytes | None], SideSample | Fault]:
+    def read(self) -> Callable[[bytes | None], SideSample | Reason]:
         """The parser of a label file; an image without one is read as with an empty one."""
         parse = functools.partial(parse_yolo, labels=self.labels, point_values=self.point_values)
         segmentations = self.layout.reads_segmentations
@@ -200,7 +199,7 @@ class YoloConfig(SideConfig):
             }
             for folder, remedy in remedies.items():
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
-                    what = f"{split} leads to {folder}, which is no folder"
+                    what = f"{split} leads to {folder}, not a folder"
                     raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
         return super().completed()
 
@@ -209,7 +208,7 @@ class YoloConfig(SideConfig):
         return replace(super().samples_step(reader), labels=self.labels)
 
 
-def _read_labels(text: bytes | None, **options: Any) -> SideSample | Fault:
+def _read_labels(text: bytes | None, **options: Any) -> SideSample | Reason:
     return read_objects(text or b"", **options)
 
 
@@ -225,7 +224,7 @@ def read_data(
         access: credentials and limits for stores.
 
     Raises:
-        ValueError: when the file is no data.yaml, or lacks a split.
+        ValueError: when the file is not a data.yaml, or lacks a split.
     """
     access = access or Access()
     uri, folder = (

@@ -324,7 +324,7 @@ def _to_int64(value: Cell) -> int:
     else:
         number = int(value) if isinstance(value, int) else None
     if number is None:
-        raise ValueError(f"{_shown(value)}, no whole number")
+        raise ValueError(f"{_shown(value)}, not a whole number")
     if number not in _INT64:
         raise ValueError(f"{_shown(value)}, beyond int64")
     return number
@@ -341,7 +341,7 @@ def _to_float(value: Cell) -> float:
             if cell.lstrip("+-") in _SPELT_FLOATS:
                 return float(cell)
             if cell not in _BOOLS:
-                raise ValueError(f"{_shown(value)}, no number")
+                raise ValueError(f"{_shown(value)}, not a number")
         number = float(_BOOLS.get(cell, cell))
     if abs(number) >= _BEYOND_FLOAT32:
         raise ValueError(f"{_shown(value)}, beyond float32")

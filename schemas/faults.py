@@ -19,6 +19,9 @@ _CLOSE = 0.7  # of difflib: a letter more, less or swapped, or a word that is cu
 # Only at the end of a line: a file's name may hold such words too.
 _RUNNER_SUFFIX = re.compile(r" ?\[while running '[^']*'\]\s*$", re.MULTILINE)
 
+Reason = tuple[str, str]
+"""A fault code, and a detail."""
+
 
 class Scope(enum.Enum):
     """The thing that a fault concerns."""
@@ -28,7 +31,7 @@ class Scope(enum.Enum):
     RUN = "run"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class FaultCode(msgspec.Struct, frozen=True):
     """One fault code.
 
     Attributes:
@@ -83,7 +86,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     },
     (Scope.ANNOTATION, 0): {
         "E-ANN-SHAPE": "the shape is malformed, or has no area",
-        "E-ANN-ROW": "the row is malformed, or has no image id or a value that is no number",
+        "E-ANN-ROW": "the row is malformed, or has no image id or a value that is not a number",
         "E-ANN-TWICE": "the row repeats an earlier one of its image",
         "E-BOX-SHAPE": "the bbox is not four numbers",
         "E-BOX-NOT-FINITE": "the bbox holds a number beyond float64",
@@ -156,8 +159,8 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     },
 }
 
-FAULTS: Mapping[str, Fault] = {
-    code: Fault(scope, meaning, exit_code)
+FAULTS: Mapping[str, FaultCode] = {
+    code: FaultCode(scope, meaning, exit_code)
     for (scope, exit_code), meanings in _MEANINGS.items()
     for code, meaning in meanings.items()
 }
@@ -302,7 +305,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def find_fault(text: str) -> tuple[str, str] | None:
+def find_fault(text: str) -> Reason | None:
     """Return (code, fault line) of the first fault of the run in an error's text, else None.
 
     Runners wrap an exception's text in tracebacks and suffixes, so the line is cut out of it.

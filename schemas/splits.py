@@ -199,7 +199,7 @@ class Splitting:
             return tuple(given)
         return tuple(self.shares) or self.names or USUAL_SPLITS
 
-    def split_for(
+    def split_of(
         self, given: str, key: str, fields: Mapping[str, str] = _NO_FIELDS, where: str = ""
     ) -> str:
         """Return the split of a sample.
@@ -214,7 +214,7 @@ class Splitting:
             RuntimeError: `E-SRC-SPLIT` when a deciding field has no value or an unknown split. The
                 run stops, since rejects are counted by split.
 
-        >>> Splitting("part").split_for("train", "7", {"part": "TEST"})
+        >>> Splitting("part").split_of("train", "7", {"part": "TEST"})
         'test'
         """
         if self.by == GIVEN:
@@ -222,7 +222,7 @@ class Splitting:
         where = where or f"sample {key}"
         if self.is_drawn:
             group = self._value(self.fields.get("group_by", ""), fields, where)
-            drawn = self.split_of(group or key)
+            drawn = self.draw(group or key)
             if isinstance(drawn, Unassigned):
                 drawn.value = fields.get(self.stratify_by, "").strip()
             return drawn
@@ -234,7 +234,7 @@ class Splitting:
             raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
         return split
 
-    def split_of_other(self, given: str, name: str) -> str:
+    def split_of_file(self, given: str, name: str) -> str:
         """Return the split in which a file without samples is counted. Its fields are unknown.
 
         Args:
@@ -243,12 +243,12 @@ class Splitting:
         """
         if self.by == GIVEN:
             return given
-        return self.split_of(name) if self.is_drawn else self.splits(())[0]
+        return self.draw(name) if self.is_drawn else self.splits(())[0]
 
-    def split_of(self, key_or_group: str) -> str:
+    def draw(self, key_or_group: str) -> str:
         """Return the split of a sample's key or group: as assigned, or as the hash draws it.
 
-        >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).split_of("3")
+        >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).draw("3")
         'train'
         """
         digest = self.digest_of(key_or_group)

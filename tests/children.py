@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from beam_tfrec.transforms.storage.disk import FileSpool
+from beam_tfrec.transforms.storage.disk import DiskFile
 from tests.servers import children_of, text_of
 
 KILLED = 77
@@ -92,7 +92,7 @@ def die_at(nth: int, *, torn: bool = False) -> None:
     """End this process at the n-th call that makes something durable or visible.
 
     Args:
-        nth: counts calls of `FileSpool.write`, `os.fsync` and `os.link`, from 1.
+        nth: counts calls of `DiskFile.write`, `os.fsync` and `os.link`, from 1.
         torn: if that call is a write, write half of the data first.
     """
     count = itertools.count(1)
@@ -108,7 +108,7 @@ def die_at(nth: int, *, torn: bool = False) -> None:
 
         return call
 
-    for owner, name in ((FileSpool, "write"), (os, "fsync"), (os, "link")):
+    for owner, name in ((DiskFile, "write"), (os, "fsync"), (os, "link")):
         setattr(owner, name, dying(name, getattr(owner, name)))
 
 

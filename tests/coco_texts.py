@@ -14,7 +14,7 @@ from beam_tfrec.schemas.fields import ObjectFields, Segmentation
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoReader, CocoRules
-from beam_tfrec.transforms.sources.read_samples import SplitCounter, SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitCounter, SplitTally
 
 SMALL = (
     b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'
@@ -77,22 +77,22 @@ def read_counted(
     *,
     panoptic: bool = False,
     splitting: Splitting | None = None,
-) -> list[Sample | Rejected | SplitSource]:
+) -> list[Sample | Rejected | SplitTally]:
     """Return samples and rejects of a split's files, then a summary a split; check all sums."""
     counter = SplitCounter(exclude or {})
     roots = frozenset([split] if panoptic else [])
     reader = CocoReader(rules, panoptic_splits=roots, splitting=splitting or Splitting())
     items = list(counter.admit(reader.read(split, sources)))
-    files = counter.split_sources()
+    files = counter.split_tallies()
     for file in files:
         _require_sums(file, [item for item in items if item.split == file.split])
     return [*items, *files]
 
 
-def _require_sums(file: SplitSource, items: Sequence[Sample | Rejected]) -> None:
+def _require_sums(file: SplitTally, items: Sequence[Sample | Rejected]) -> None:
     """Check that each listed item is a sample, a reject, or left out."""
     samples = [item for item in items if isinstance(item, Sample)]
-    assert file.listed == len(samples) + file.excluded_images + sum(file.skipped.values())
+    assert file.listed == len(samples) + file.excluded_samples + sum(file.skipped.values())
     kept = sum(len(sample.annotation_ids) for sample in samples)
     left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
     assert file.annotations == kept + len(items) - len(samples) + left_out

@@ -29,8 +29,8 @@ from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
+    NewFile,
     Span,
-    Spool,
     Storage,
     ends_early,
 )
@@ -259,9 +259,9 @@ class MemoryStorage(Storage):
         path = self._prefix + name
         return self._process.do("create", name, lambda: self._store.create(path, data))
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         self._process.do("spool")
-        return _MemorySpool(self._process, self._prefix)
+        return _MemoryFile(self._process, self._prefix)
 
     def delete(self, name: str) -> None:
         self._process.do("delete", name, lambda: self._store.remove(self._prefix + name))
@@ -276,7 +276,7 @@ class MemoryStorage(Storage):
         return self._process.do(operation, name, lambda: self._store.get(self._prefix + name))
 
 
-class _MemorySpool:
+class _MemoryFile:
     """Bytes that are not published yet."""
 
     def __init__(self, process: Process, prefix: str) -> None:

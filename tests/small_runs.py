@@ -20,17 +20,23 @@ from beam_tfrec.transforms.commit import commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.plan_shards import (
-    BucketBatch,
+    RangeBatch,
     ShardRun,
-    make_bucket_batches,
+    make_range_batches,
     make_shard_plan,
-    rank_bucket,
+    rank_range,
 )
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
-from beam_tfrec.transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
-from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
+from beam_tfrec.transforms.shard_table import (
+    KeyRange,
+    Shard,
+    Sharding,
+    ShardTable,
+    make_shard_table,
+)
+from beam_tfrec.transforms.sources.listing import RootTally, listing_digest, pin_sample
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_samples import SplitSource, uri_identity
+from beam_tfrec.transforms.sources.read_samples import SplitTally, uri_identity
 from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
 from tests.children import die_at, without_anonymous_files
 from tests.coco_texts import read_counted
@@ -66,9 +72,9 @@ class SmallRun:
 
     shards: list[ShardPlan]
     table: ShardTable
-    files: list[SplitSource]
+    files: list[SplitTally]
     rejected: list[Rejected]
-    tallies: list[tuple[str, PinTally]]
+    tallies: list[tuple[str, RootTally]]
     job: ShardJob
     commit_job: SmallJob
 
@@ -93,7 +99,7 @@ def plan_run(
     layout = layout or DetectionLayout()
     sharding = Sharding(num_shards={"": num_shards}, seed=seed)
     samples: list[Sample] = []
-    files: list[SplitSource] = []
+    files: list[SplitTally] = []
     rejected: list[Rejected] = []
     listed = {root: list(open_storage(uri).list()) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
@@ -109,7 +115,7 @@ def plan_run(
     batches = batch_samples(samples, sharding, layout)
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     tallies = [
-        (root, PinTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
+        (root, RootTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]
     return SmallRun(
         shards=place_samples(batches, table),
@@ -131,16 +137,16 @@ def plan_run(
 
 def batch_samples(
     samples: Iterable[Sample], sharding: Sharding, layout: Layout
-) -> dict[Bucket, BucketBatch]:
-    """Return the samples by bucket."""
-    return dict(make_bucket_batches(samples, sharding, layout.record_bytes, 4096))
+) -> dict[KeyRange, RangeBatch]:
+    """Return the samples by range."""
+    return dict(make_range_batches(samples, sharding, layout.record_bytes, 4096))
 
 
-def place_samples(batches: Mapping[Bucket, BucketBatch], table: ShardTable) -> list[ShardPlan]:
-    """Return the shard plans of batches, whose buckets the table has counted."""
+def place_samples(batches: Mapping[KeyRange, RangeBatch], table: ShardTable) -> list[ShardPlan]:
+    """Return the shard plans of batches, whose ranges the table has counted."""
     placed: dict[Shard, list[ShardRun]] = {}
-    for bucket, batch in batches.items():
-        for shard, run in rank_bucket((bucket, [batch]), table):
+    for key_range, batch in batches.items():
+        for shard, run in rank_range((key_range, [batch]), table):
             placed.setdefault(shard, []).append(run)
     return [make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)]
 

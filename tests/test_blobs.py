@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from beam_tfrec.schemas.faults import RejectBudget, Rejected
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.transforms.pin_blobs import PinBlobs, PinnedSamples, refuse_mostly_missing
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     MAX_IMAGE_BYTES,
     ListedFile,
-    PinTally,
+    RootTally,
     add_pin_tallies,
     listing_digest,
     pin_sample,
@@ -106,12 +106,12 @@ def test_listing_digest_is_a_sum_in_any_order(order: list[int], cut: int) -> Non
 
 def test_tallies_add_up() -> None:
     tallies = [
-        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z", 1, 10),
-        PinTally(4, 0, 2, "3", "", "y", 4, 25),
-        PinTally(5, 1, 0, "0", "a", ""),
-        PinTally(),
+        RootTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z", 1, 10),
+        RootTally(4, 0, 2, "3", "", "y", 4, 25),
+        RootTally(5, 1, 0, "0", "a", ""),
+        RootTally(),
     ]
-    total = PinTally(12, 3, 3, "2", "a", "y", 5, 35)  # digests add modulo 2^256
+    total = RootTally(12, 3, 3, "2", "a", "y", 5, 35)  # digests add modulo 2^256
     assert add_pin_tallies(tallies) == add_pin_tallies(tallies[::-1]) == total
     assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
 
@@ -137,7 +137,7 @@ LOOK_LIKE = "2 of 2 images are missing, the first is {!r}; listed names look lik
 )
 def test_listed_names_show_what_to_correct(first: str, listed: str, remedy: str) -> None:
     with pytest.raises(RuntimeError) as raised:
-        refuse_mostly_missing([("train", PinTally(2, 2, 1, "0", first, listed))])
+        refuse_mostly_missing([("train", RootTally(2, 2, 1, "0", first, listed))])
     what = f"{LOOK_LIKE.format(first, listed)}{remedy}"
     assert str(raised.value) == f"E-SET-MISSING images of train: {what}"
 
@@ -147,29 +147,29 @@ def test_listed_names_show_what_to_correct(first: str, listed: str, remedy: str)
     [
         (
             "val/panoptic",
-            PinTally(5, 5, 0, "0", "a.jpg", ""),
+            RootTally(5, 5, 0, "0", "a.jpg", ""),
             f"5 of 5 images are missing, the first is 'a.jpg'; no file is listed; {FOLDER}, with"
             " --panoptic_images",
         ),
         (
             "train",
-            PinTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
+            RootTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
             "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
             " the first lies in the folder of test: give each split its own",
         ),
         (
             "train",
-            PinTally(5, 3, 0, "0", "a.jpg", ""),
+            RootTally(5, 3, 0, "0", "a.jpg", ""),
             "3 of 5 images are missing, the first is 'a.jpg'; samples name all listed files;"
             " add the missing ones, or accept them with --max_rejected 3",
         ),
     ],
 )
-def test_run_stops_if_most_images_are_missing(root: str, tally: PinTally, what: str) -> None:
-    half = [PinTally(), PinTally(named=9), PinTally(2, 1), PinTally(5, 2)]
+def test_run_stops_if_most_images_are_missing(root: str, tally: RootTally, what: str) -> None:
+    half = [RootTally(), RootTally(named=9), RootTally(2, 1), RootTally(5, 2)]
     refuse_mostly_missing([("train", one) for one in half])
     with pytest.raises(RuntimeError) as raised:
-        test = PinTally(named=9, unreferenced=1, first_unreferenced="t.jpg")
+        test = RootTally(named=9, unreferenced=1, first_unreferenced="t.jpg")
         refuse_mostly_missing([("test", test), (root, tally)])
     assert str(raised.value) == f"E-SET-MISSING images of {root}: {what}"
 
@@ -181,7 +181,7 @@ def test_run_stops_if_most_images_are_missing(root: str, tally: PinTally, what: 
 def test_missing_images_can_be_accepted_without_other_files(
     unreferenced: int, allowed: int, stops: bool
 ) -> None:
-    tally = PinTally(10, 9, unreferenced, "0", "a.jpg", "b.jpg" if unreferenced else "")
+    tally = RootTally(10, 9, unreferenced, "0", "a.jpg", "b.jpg" if unreferenced else "")
     with pytest.raises(RuntimeError, match=r"^E-SET-MISSING") if stops else nullcontext():
         refuse_mostly_missing([("train", tally)], RejectBudget(allowed))
 
@@ -234,5 +234,5 @@ def test_samples_are_joined_with_the_listing(test_pipeline: Callable[[], beam.Pi
             ),
             label="rejected",
         )
-        tally = PinTally(6, 3, 2, "0", "also not there.jpg", "spare 1.jpg")
+        tally = RootTally(6, 3, 2, "0", "also not there.jpg", "spare 1.jpg")
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")

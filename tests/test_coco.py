@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "an array": (
         b"[" + SMALL + b"]",
-        f"JSON: no JSON object (Expected `object`, got `array`); {COCO_FILE}",
+        f"JSON: not a JSON object (Expected `object`, got `array`); {COCO_FILE}",
     ),
     "too deep": (
         b'{"info":' + b"[" * 100_000,

@@ -12,7 +12,7 @@ from beam_tfrec.schemas.fields import PictureFields, Segmentation, SegmentFields
 from beam_tfrec.schemas.manifest import Label, SourceFile
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from tests.coco_texts import (
     CAPTION,
     PANOPTIC,
@@ -30,12 +30,12 @@ PLAIN = SMALL_OBJECT[1]
 
 def read(
     *files: bytes, exclude: Sequence[str] = (), panoptic: bool = False, **rules: Any
-) -> tuple[list[Sample], list[Rejected], SplitSource]:
+) -> tuple[list[Sample], list[Rejected], SplitTally]:
     """Return a split's samples, rejects and summary."""
     sources = [(f"f{n}.json", data) for n, data in enumerate(files)]
     left_out = {"dev": dict.fromkeys(exclude, "")}
     *items, file = read_counted(sources, "dev", CocoRules(**rules), left_out, panoptic=panoptic)
-    assert isinstance(file, SplitSource)
+    assert isinstance(file, SplitTally)
     samples = [item for item in items if isinstance(item, Sample)]
     rejected = [item for item in items if isinstance(item, Rejected)]
     return samples, rejected, file

@@ -126,13 +126,13 @@ def test_cells_become_values(cell: object, wanted: str, values: list | None) -> 
 
 
 MISFITS = [
-    ("1.0", "int64", "'1.0', no whole number"),
-    ("x" * 70, "int64", f"'{'x' * 59}…, no whole number"),
-    (b"7", "int64", "b'7', no whole number"),
+    ("1.0", "int64", "'1.0', not a whole number"),
+    ("x" * 70, "int64", f"'{'x' * 59}…, not a whole number"),
+    (b"7", "int64", "b'7', not a whole number"),
     ("9223372036854775808", "int64", "'9223372036854775808', beyond int64"),
     (-(2**63) - 1, "int64", "-9223372036854775809, beyond int64"),
     ([1, 2], "int64", "a list of 2"),
-    (["a"], "float[]", "'a', no number"),
+    (["a"], "float[]", "'a', not a number"),
     (3.5e38, "float", "3.5e+38, beyond float32"),
     ("1e39", "float", "'1e39', beyond float32"),
     ("-1e400", "float", "'-1e400', beyond float32"),

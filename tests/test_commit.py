@@ -18,7 +18,7 @@ from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.transforms.commit import find_complete
 from beam_tfrec.transforms.publish_plan import check_budget_aloud, make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import ShardTable
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import open_storage
 from tests.coco_command import shard_paths
 from tests.faulty_sources import grow
@@ -52,8 +52,8 @@ JOB = SmallJob(output="gs://b/out", layout=DetectionLayout(), plan_options={"see
 NO_SHARDS = ShardTable({}, "0")
 
 
-def summary(split: str = "train", images: int = 10) -> SplitSource:
-    return SplitSource(split, "9:ff", images, 20, 0, 0, 0, LABELS[:1])
+def summary(split: str = "train", images: int = 10) -> SplitTally:
+    return SplitTally(split, "9:ff", images, 20, 0, 0, 0, LABELS[:1])
 
 
 def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejected:
@@ -62,7 +62,7 @@ def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejec
 
 
 def test_a_split_without_images_needs_permission() -> None:
-    files = [summary(), SplitSource("val", images=9)]  # photos without objects to write
+    files = [summary(), SplitTally("val", images=9)]  # photos without objects to write
     roots = {"train": "photos/a", "val": "photos/b", "val/annotations": "texts"}
     job = dataclasses.replace(JOB, roots=roots, files={"val": ["val.json"]})
     for each, places in ((JOB, "its sources"), (job, "photos/b, texts, val.json")):
@@ -106,7 +106,7 @@ def test_a_bad_budget_is_refused(budget: dict[str, Any]) -> None:
 
 
 IN_VAL, OTHERWISE = reject("1", split="val"), reject("1", "E-IMG-TYPE")
-GROWN = [msgspec.structs.replace(summary(images=1000), earlier_images=980)]
+GROWN = [msgspec.structs.replace(summary(images=1000), earlier_samples=980)]
 TWO_SPLITS = [summary(), summary("val")]
 
 
@@ -122,7 +122,7 @@ TWO_SPLITS = [summary(), summary("val")]
     ],
 )
 def test_every_reject_of_a_sample_counts(
-    rejects: list[Rejected], files: list[SplitSource], budget: RejectBudget, over: str
+    rejects: list[Rejected], files: list[SplitTally], budget: RejectBudget, over: str
 ) -> None:
     job = dataclasses.replace(JOB, budget=budget)
     line = f"^E-BUDGET gs://b/out: {over} samples rejected, at most {budget} allowed "
@@ -147,7 +147,7 @@ def test_dropped_annotations_have_a_budget(
         "earlier_annotations": 3,
         "skipped_annotations": {"a": 4},
     }
-    files = [SplitSource("train", "", annotations=listed + 9, **left_out)]
+    files = [SplitTally("train", "", annotations=listed + 9, **left_out)]
     job = dataclasses.replace(JOB, drop_budget=budget)
     dropped = [reject("1", "E-BOX-EMPTY", annotation_ids=(i,)) for i in range(accepted + 1)]
     of_another_split = [reject("1", "E-BOX-EMPTY", split="val", annotation_ids=(1,))]
@@ -253,7 +253,7 @@ ONE_LOST = {"records": 2, "rejected": [LOST]}
         ),
         ([0, 1], {"planned": 4, "records": 4}, {}, "planned samples of split train are 7 "),
         ([0, 1], ONE_LOST, {}, "listed annotations of split train are 13 by its entries, 12"),
-        ([0, 1], {}, {"excluded_images": 1}, "listed samples of split train are 7 "),
+        ([0, 1], {}, {"excluded_samples": 1}, "listed samples of split train are 7 "),
         ([0, 1], {}, {"excluded_annotations": 2}, "listed annotations of split train are 14 "),
     ],
 )

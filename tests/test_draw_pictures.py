@@ -234,7 +234,7 @@ NO_PICTURES = {
     "a bomb": (BOMB, "10000 x 10000 = 100000000 pixels, limit 67108864"),
     "a page": (b"<html>Not Found</html>", "HTML"),
     "seven channels": (encode_tensor(np.zeros((2, 2, 7), np.uint8)), "a tensor of uint8 [2, 2, 7]"),
-    "no rows": (encode_tensor(np.zeros((0, 2), np.uint8)), "which is no picture"),
+    "no rows": (encode_tensor(np.zeros((0, 2), np.uint8)), "which is not a picture"),
     "damaged pixels": (COLORED["png"][:60] + bytes(4) + COLORED["png"][64:], ""),
 }
 

@@ -19,10 +19,10 @@ from beam_tfrec.transforms.earlier import (
     EarlierSet,
     EarlierSets,
     Since,
-    check_turn,
     date_in,
     find_earlier_sets,
     parse_date,
+    refuse_changed_earlier,
 )
 from beam_tfrec.transforms.leave_out_earlier import (
     JoinBatch,
@@ -31,7 +31,7 @@ from beam_tfrec.transforms.leave_out_earlier import (
     read_written,
 )
 from beam_tfrec.transforms.shard_index import IndexRow, index_to_parquet
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
@@ -186,10 +186,10 @@ def test_a_day_that_appears_during_the_run_stops_it(
 ) -> None:
     pattern, output = days(tmp_path, {"18": manifest("18")}), f"{tmp_path}/coco-2026-11-20"
     at_launch = find(pattern, output=output)
-    check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
+    refuse_changed_earlier(at_launch, output, "detection", DEFAULT_ACCESS)
     days(tmp_path, {day: content})
     with pytest.raises(RuntimeError, match=f"^E-OUT-DATES {tmp_path}/{what}"):
-        check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
+        refuse_changed_earlier(at_launch, output, "detection", DEFAULT_ACCESS)
 
 
 def test_a_finished_day_is_replaced_only_as_the_last(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ def dropped(key: str, annotation_id: int, split: str = "train", **fields: Any) -
     return Rejected(stage="read_coco", split=split, key=key, **ids)
 
 
-def of_earlier(images: int, annotations: int) -> SplitSource:
-    return SplitSource("train", earlier_images=images, earlier_annotations=annotations)
+def of_earlier(images: int, annotations: int) -> SplitTally:
+    return SplitTally("train", earlier_samples=images, earlier_annotations=annotations)
 
 
 def leave_out(

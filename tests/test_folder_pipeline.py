@@ -11,7 +11,7 @@ import pytest
 from beam_tfrec.pipelines import folder
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.list_blobs import ListedFile, why_skipped
+from beam_tfrec.transforms.sources.listing import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
 from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
@@ -162,7 +162,7 @@ def test_skipped_names(name: str, why: str) -> None:
     assert why_skipped(name) == why
 
 
-NOT_UTF8 = "directory whose name is no UTF-8"
+NOT_UTF8 = "directory whose name is not UTF-8"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_counter_adds_up_skipped_files() -> None:
     counter = SplitCounter({})
     names = ["cat/1.jpg", "dog/1.jpg", "cat/a.txt", "b.txt", ".c"]
     admitted = [*counter.admit(item for name in names for item in read(name))]
-    (source,) = counter.split_sources()
+    (source,) = counter.split_tallies()
     assert [found.key for found in admitted] == ["cat/1.jpg", "dog/1.jpg"]
     assert (source.listed, source.class_names) == (5, ["cat", "dog"])
     assert source.skipped == {"hidden": 1, "not_called_an_image": 2}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from beam_tfrec.schemas.faults import FAULTS
-from beam_tfrec.transforms.sources.list_blobs import MAX_IMAGE_BYTES
+from beam_tfrec.transforms.sources.listing import MAX_IMAGE_BYTES
 from tests.coco_command import MakeCoco, committed, rejected_of, source_ids
 from tests.faulty_sources import (
     NO_PIXELS,

@@ -1,7 +1,7 @@
 """Files joined by name."""
 
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, Row, join_files
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.storage import Entry
 
 

@@ -11,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_tfrec.transforms.sources.list_blobs import ListFiles
+from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.storage import Entry, open_storage
 from beam_tfrec.transforms.storage.gcs import Bounds, Page, list_pages
 from tests.gcs_stand_in import GcsStandIn, Kind

@@ -77,7 +77,7 @@ def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
     ] == [
         ("E-IMG-MISSING", "0001.png", "no low image has its name"),
         ("E-SRC-TWICE", "0003.png", "2 low and 1 high images have its name"),
-        ("E-IMG-NOT-A-FILE", "\\xff", "a directory whose name is no UTF-8"),
+        ("E-IMG-NOT-A-FILE", "\\xff", "a directory whose name is not UTF-8"),
         ("E-IMG-MISSING", "low:0002.png", "no high image has its name"),
         ("E-SRC-TWICE", "low:0003.bmp", "2 low and 1 high images have its name"),
         ("E-SRC-TWICE", "low:0003.png", "2 low and 1 high images have its name"),

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
 from beam_tfrec.schemas.shards import ShardPlan
 from beam_tfrec.transforms.plan_shards import (
-    BucketBatch,
     Order,
     PlanShards,
+    RangeBatch,
     ShardRun,
-    make_bucket_batches,
+    make_range_batches,
     make_shard_plan,
     members_digest,
-    rank_bucket,
+    rank_range,
 )
 from beam_tfrec.transforms.shard_table import (
     Sharding,
@@ -50,8 +50,8 @@ def kilobyte(_: Sample) -> int:
     return 1000
 
 
-def batch_of(samples: Sequence[Sample], order: Order = SHUFFLED) -> BucketBatch:
-    ((_, batch),) = make_bucket_batches(samples, Sharding(order={"": order}), kilobyte, 1)
+def batch_of(samples: Sequence[Sample], order: Order = SHUFFLED) -> RangeBatch:
+    ((_, batch),) = make_range_batches(samples, Sharding(order={"": order}), kilobyte, 1)
     return batch
 
 
@@ -196,12 +196,12 @@ TWO_SHARDS = Sharding({"": 2}, order={"": INPUT})
 
 
 def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Sharding) -> list:
-    """Rank samples of one bucket with a table made from those counted before."""
+    """Rank samples of one range with a table made from those counted before."""
     order = sharding.order_of("train")
     table = make_shard_table([(("train", 0), batch_of(counted, order).tally)], sharding)
     # Cut in two, as by bundles.
     batches = [batch_of(part, order) for part in (samples[:1], samples[1:]) if part]
-    return list(rank_bucket((("train", 0), batches), table))
+    return list(rank_range((("train", 0), batches), table))
 
 
 @pytest.mark.parametrize(
@@ -215,21 +215,21 @@ def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Shard
         [*numbered(2), replace(sample("2", position=2), blobs=(Blob("train", "2.jpg", 1003),))],
     ],
 )
-def test_a_bucket_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
+def test_a_range_whose_samples_changed_stops_the_run(now: list[Sample]) -> None:
     with pytest.raises(RuntimeError) as raised:
         ranked(now, numbered(3), TWO_SHARDS)
     assert str(raised.value) == (
-        "E-SRC-CHANGED split train: bucket 0 had 3 samples,"
+        "E-SRC-CHANGED split train: key range 0 had 3 samples,"
         f" and now has {len(now)} others; run again when the source no longer changes"
     )
 
 
-def test_a_bucket_that_was_not_counted_stops_the_run() -> None:
+def test_a_range_that_was_not_counted_stops_the_run() -> None:
     table = table_of(TWO_SHARDS, {"train": 3})
     with pytest.raises(
-        RuntimeError, match=r"^E-SRC-CHANGED .*: bucket 1 had 0 samples, and now has 1"
+        RuntimeError, match=r"^E-SRC-CHANGED .*: key range 1 had 0 samples, now it has 1"
     ):
-        list(rank_bucket((("train", 1), [batch_of(numbered(1), INPUT)]), table))
+        list(rank_range((("train", 1), [batch_of(numbered(1), INPUT)]), table))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
 
 @pytest.mark.parametrize("order", [Order.SHUFFLED, thorough(Order.INPUT)])
 @pytest.mark.parametrize(
-    ("second", "shown"),  # in the same bucket, far away in input order, or in another file
+    ("second", "shown"),  # in the same range, far away in input order, or in another file
     [(9, " (at positions 3 and 9)"), (5000, " (at positions 3 and 5000)"), (1 << 34, "")],
 )
 def test_two_samples_of_one_key_stop_the_run(
@@ -311,7 +311,7 @@ def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
         thorough({"train": 100}, Sharding({"": 8}, hosts=4, seed=-3)),
         thorough({"train": 1024}, Sharding()),  # 16 shards
         ({"train": 50}, Sharding(records_per_shard=7)),
-        thorough({"train": 9000}, Sharding({"": 3}, order={"": INPUT})),  # three buckets
+        thorough({"train": 9000}, Sharding({"": 3}, order={"": INPUT})),  # three ranges
         (
             {"train": 60, "val": 20, "test": 7},
             Sharding({"train": 4, "": 2}, order={"val": INPUT}, seed=2),

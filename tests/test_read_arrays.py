@@ -21,7 +21,7 @@ from beam_tfrec.transforms.sources.read_arrays import (
     open_file,
     plan_pieces,
 )
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.array_runs import npy_bytes, random_images
 
@@ -154,8 +154,8 @@ def test_splits_follow_the_key_or_a_feature(tmp_path: Path) -> None:
     by_key = [s.split for s in samples(source, Splitting(HASH, halves))]
     by_scene = [s.split for s in samples(source, Splitting(HASH, halves, "scene"))]
     by_part = [s.split for s in samples(source, Splitting("part"))]
-    assert by_key == [Splitting(HASH, halves).split_of(str(row)) for row in range(5)]
-    assert by_scene == [Splitting(HASH, halves).split_of(scene) for scene in "ababa"]
+    assert by_key == [Splitting(HASH, halves).draw(str(row)) for row in range(5)]
+    assert by_scene == [Splitting(HASH, halves).draw(scene) for scene in "ababa"]
     assert by_part == ["val", "train", "train", "train", "train"]
 
 
@@ -177,7 +177,7 @@ def test_a_row_that_no_example_can_hold_is_rejected(tmp_path: Path) -> None:
         ("1", "E-SRC-LABEL", "its label is an empty text"),
         ("2", "E-ROW-TYPE", "f: 1e+300, beyond float32"),
     ]
-    assert [item.class_names for item in found if isinstance(item, SplitSource)] == [["cat"]]
+    assert [item.class_names for item in found if isinstance(item, SplitTally)] == [["cat"]]
 
 
 DATA = npy_bytes(IMAGES)
@@ -244,7 +244,7 @@ def test_a_packed_member_longer_than_its_array_is_refused(tmp_path: Path) -> Non
     [
         ("b.npz", r"E-ARG \S*: it holds both \.npy and \.npz files; "),
         ("b.NPY", r"E-ARR-HEADER \S*/b\.NPY: a file, but only files that end in .*; rename it"),
-        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is no UTF-8, "),
+        ("b\udcff.npy", r"E-ARR-HEADER \S*: a file whose name is not UTF-8, "),
         ("link.npy", r"E-ARR-HEADER \S*/link\.npy: a dangling link, but only files .*, repair it,"),
     ],
 )

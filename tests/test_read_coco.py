@@ -9,7 +9,7 @@ import pytest
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.sources.read_samples import (
-    SplitSource,
+    SplitTally,
     excluded_keys,
     merge_labels,
     uri_identity,
@@ -21,8 +21,8 @@ def reject(code: str, **changes: Any) -> Rejected:
     return Rejected(code=code, stage="read_coco", detail="", **whole)
 
 
-def file_with(*labels: tuple[int, str], split: str = "train") -> SplitSource:
-    return SplitSource(split, "", 1, 0, 0, 0, 0, [Label(*label) for label in labels])
+def file_with(*labels: tuple[int, str], split: str = "train") -> SplitTally:
+    return SplitTally(split, "", 1, 0, 0, 0, 0, [Label(*label) for label in labels])
 
 
 def test_labels_of_several_files_merge() -> None:

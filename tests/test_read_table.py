@@ -17,7 +17,7 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import labels_of, row_bytes, row_of
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.sources.read_table import (
     TableFile,
     TableReader,
@@ -43,7 +43,7 @@ def rows(path: Path, data: bytes, **limit: int) -> list[Row]:
     return [row for table in opened for row in table.rows]
 
 
-def read(path: Path, data: str | bytes, **reader: Any) -> list[Sample | Rejected | SplitSource]:
+def read(path: Path, data: str | bytes, **reader: Any) -> list[Sample | Rejected | SplitTally]:
     read_piece = TableReader(reader.pop("splitting", GIVEN), DEFAULT_ACCESS, **reader)
     return [item for piece in pieces_of(path, data) for item in read_piece(piece)]
 
@@ -94,7 +94,7 @@ BAD_FILES = [
     ("a.csv", b"", EMPTY),
     ("a.csv", b"\na,b\n", EMPTY),
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
-    ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
+    ("a.csv", b"caf\xe9\n", f"{NO_HEADER}not UTF-8)"),
     ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # line ends of old Macs
     ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name or a repeated one: ''"),
     ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b', with ';' instead of a comma"),
@@ -144,8 +144,8 @@ ROWS = [
             (0, 2, ("E-ROW-CSV", "1 cells, the header has 2")),
             (1, 3, ("E-ROW-CSV", "3 cells, the header has 2")),
             (2, 4, ("E-ROW-CSV", "',' expected after '\"'")),
-            (3, 5, ("E-ROW-TEXT", "no UTF-8")),
-            (4, 6, ("E-ROW-TEXT", "no UTF-8")),
+            (3, 5, ("E-ROW-TEXT", "not UTF-8")),
+            (4, 6, ("E-ROW-TEXT", "not UTF-8")),
             (5, 8, {"a": "1", "b": "2"}),
         ],
     ),
@@ -194,15 +194,15 @@ def test_rows_of_text(name: str, data: bytes, expected: list[Row], tmp_path: Pat
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 BAD_JSON = [
-    (b"{", "E-ROW-JSON", "no JSON: Input data was truncated"),
-    (b"[1]", "E-ROW-JSON", "no object but list"),
-    (b'{"a": NaN}', "E-ROW-JSON", "no JSON: JSON is malformed: invalid character (byte 6)"),
-    (b"{} {}", "E-ROW-JSON", "no JSON: JSON is malformed: trailing characters (byte 4)"),
-    (b'{"a": "\xff"}', "E-ROW-TEXT", "no UTF-8 at byte 0 of a text"),
+    (b"{", "E-ROW-JSON", "not JSON: Input data was truncated"),
+    (b"[1]", "E-ROW-JSON", "not an object but of type list"),
+    (b'{"a": NaN}', "E-ROW-JSON", "not JSON: JSON is malformed: invalid character (byte 6)"),
+    (b"{} {}", "E-ROW-JSON", "not JSON: JSON is malformed: trailing characters (byte 4)"),
+    (b'{"a": "\xff"}', "E-ROW-TEXT", "not UTF-8 at byte 0 of a text"),
     (b'{"a": 1, "a": 2}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a": [{"b": "x:y", "b": ":"}]}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a.b": 1, "a": {"b": 2}}', "E-ROW-TYPE", "column 'a.b' is there twice"),
-    (DEEP, "E-ROW-JSON", "no JSON: maximum recursion depth exceeded while deserializing"),
+    (DEEP, "E-ROW-JSON", "not JSON: maximum recursion depth exceeded while deserializing"),
 ]
 
 
@@ -296,7 +296,7 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(
     assert isinstance(first, Sample) and isinstance(second, Sample)
     assert (row_of(first)["b"], [*row_of(first)], [*row_of(second)]) == ("x", ["a", "b"], ["a"])
     facts = [ColumnFacts("a", INT | FLOAT, 2), ColumnFacts("b", TEXT, 1), ColumnFacts("c", 0, 0)]
-    assert note == SplitSource("train", columns=facts, rows=2)
+    assert note == SplitTally("train", columns=facts, rows=2)
 
 
 def test_large_rows_are_payloads(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_an_image_column_becomes_a_blob(tmp_path: Path) -> None:
         ((Blob("train", "x/1.jpg"),), {"a": "7"}),
         ((Blob("train", "4.jpg"),), {"a": "9"}),
     ]
-    assert note == SplitSource("train", columns=[ColumnFacts("a", INT, 2)], rows=2)
+    assert note == SplitTally("train", columns=[ColumnFacts("a", INT, 2)], rows=2)
     assert rejects(tmp_path / "t.csv", data, **reader) == [
         ("1", "E-ROW-PATH", "t.csv line 3: column 'f' names no image: no value"),
         ("2", "E-ROW-PATH", "t.csv line 4: '../2.jpg' climbs out of the image root"),
@@ -383,7 +383,7 @@ def test_full_paths_must_lie_below_the_root(cell: str, root: str, name: str | No
 def test_classes_are_noted(tmp_path: Path) -> None:
     data = '{"l": "cat", "m": ["b", "a"]}\n{"l": 7}\n{"l": null, "m": []}\n{"l": " "}\n'
     *_, note = read(tmp_path / "t.jsonl", data, label_columns=("l", "m"))
-    assert isinstance(note, SplitSource)
+    assert isinstance(note, SplitTally)
     assert note.class_names == ["7", "a", "b", "cat"]
     assert labels_of({"l": "cat", "m": ["b", "cat"]}, ("m", "l")) == ("b", "cat")
 
@@ -395,8 +395,8 @@ def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:
         ("test", {"a": "2"}),
     ]
     columns = [ColumnFacts("a", INT, 1)]
-    notes = [i for i in items if isinstance(i, SplitSource)]
-    assert notes == [SplitSource(split, columns=columns, rows=1) for split in ("train", "test")]
+    notes = [i for i in items if isinstance(i, SplitTally)]
+    assert notes == [SplitTally(split, columns=columns, rows=1) for split in ("train", "test")]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_features_are_those_of_all_records(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def any_bytes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of records that are no Examples, copied from a plain and a compressed file."""
+    """A data set of records that are not Examples, copied from a plain and a compressed file."""
     folder = tmp_path_factory.mktemp("any")
     write_records(folder / "in/a-1.tfrecord", ANY_BYTES[:3])
     framed = b"".join(part for data in ANY_BYTES[3:] for part in frame_record([data]))

@@ -50,7 +50,7 @@ def test_another_file_is_not_overwritten(text: str, out: Path) -> None:
         ended = run(*arguments)
         assert ended.ended == (5, "E-OUT-CONFLICT")
         assert ended.fault == (
-            f"E-OUT-CONFLICT {page}: is there, and is no report as this program wrote it; give"
+            f"E-OUT-CONFLICT {page}: exists, and is not a report as this program wrote it; give"
             " another --output, or move it away"
         )
         assert page.read_text() == text

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
 from beam_tfrec.schemas.annotations.coco_objects import (
-    Fault,
     decode_rle_counts,
     outline_px,
     parse_segmentation,
     polygon_area_px2,
 )
+from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.fields import Segmentation
 from tests.conftest import draw
 
 Parsed = tuple[Segmentation, list[str]]
 
 
-def parsed(text: str, width_px: int = 4, height_px: int = 3) -> Parsed | Fault:
+def parsed(text: str, width_px: int = 4, height_px: int = 3) -> Parsed | Reason:
     """Return a segmentation and its repairs, or its fault."""
     repairs: Counter[str] = Counter()
     found = parse_segmentation(text.encode(), width_px, height_px, repairs)
@@ -104,7 +104,7 @@ PARSED = {
 
 
 @pytest.mark.parametrize(("text", "expected"), PARSED.values(), ids=PARSED)
-def test_parse_segmentation(text: str, expected: Parsed | Fault) -> None:
+def test_parse_segmentation(text: str, expected: Parsed | Reason) -> None:
     assert parsed(text) == expected
 
 

@@ -21,7 +21,7 @@ from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_sidecar import (
     SideReader,
     SideSample,
@@ -160,7 +160,10 @@ def test_values_by_path(path: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ({"a": {"b": 1.5}}, ("E-ROW-TYPE", "field 'a.b' is int64 and holds 1.5, no whole number")),
+        (
+            {"a": {"b": 1.5}},
+            ("E-ROW-TYPE", "field 'a.b' is int64 and holds 1.5, not a whole number"),
+        ),
         ([1], ("E-ANN-FILE", "Expected `object`, got `array`")),
     ],
 )
@@ -195,7 +198,7 @@ def joined(content: object, kind: str = "file", images: int = 1) -> tuple[Joined
     ("splitting", "split"),
     [
         (Splitting("flags.part", names=("train", "test")), "test"),
-        (BY_SCENE, BY_SCENE.split_of("7")),
+        (BY_SCENE, BY_SCENE.draw("7")),
     ],
 )
 def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str) -> None:
@@ -204,7 +207,7 @@ def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str)
     assert (sample.split, note.split, note.class_names) == (split, split, ["cat"])
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory whose name is no UTF-8"])
+@pytest.mark.parametrize("kind", ["fifo", "directory whose name is not UTF-8"])
 def test_an_annotation_that_is_not_a_file_is_a_reject(kind: str) -> None:
     (rejected,) = SideReader(Splitting(), read_objects)(joined(labelme(), kind, images=0))
     assert isinstance(rejected, Rejected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.sources.read_sidecar import SideNames
 from beam_tfrec.transforms.storage import Entry
 
@@ -36,6 +36,6 @@ def test_images_and_their_json_files_are_read(listed: ListedFile, glob: str, is_
 
 
 def test_a_folder_that_cannot_be_listed_counts_as_an_annotation_file() -> None:
-    folder = file("\\xff", kind="directory whose name is no UTF-8", root=JSON)
+    folder = file("\\xff", kind="directory whose name is not UTF-8", root=JSON)
     (named,) = SideNames({"train/annotations": "a/*.json"})(folder)
     assert (named.name, named.second) == ("\\xff", (folder,))

@@ -47,7 +47,7 @@ GROUPED = Splitting(HASH, SHARES, group_by="scene")
 def test_golden_split_of_fixed_keys() -> None:
     drawn: dict[str, list[int]] = {split: [] for split in SHARES}
     for key in range(60):
-        drawn[BY_HASH.split_of(str(key))].append(key)
+        drawn[BY_HASH.draw(str(key))].append(key)
     assert drawn["val"] == [12, 16, 19, 40, 42, 47, 51]
     assert drawn["test"] == [2, 5, 7, 9, 17, 18, 21, 28, 32, 48, 56, 59]
 
@@ -57,7 +57,7 @@ def test_equal_shares_draw_equal_splits(text: str) -> None:
     """Shares are exact fractions, not rounded floats."""
     splitting = Splitting(HASH, parse_splits(text)[0])
     keys = [str(key) for key in range(10_000)]
-    assert [*map(splitting.split_of, keys)] == [*map(BY_HASH.split_of, keys)]
+    assert [*map(splitting.draw, keys)] == [*map(BY_HASH.draw, keys)]
     assert splitting.options() == {
         "split_by": "hash",
         "splits": "train=4/5,val=1/10,test=1/10",
@@ -71,15 +71,15 @@ def test_only_keys_and_groups_decide(scene_of: dict[str, str], seed: int) -> Non
     """New keys never move others, and a group is never in two splits."""
     by_key = Splitting(HASH, SHARES, seed=seed)
     for key, scene in scene_of.items():
-        assert by_key.split_for("given", key) == by_key.split_of(key)
-        assert GROUPED.split_for("", key, {"scene": scene}) == GROUPED.split_of(scene)
+        assert by_key.split_of("given", key) == by_key.draw(key)
+        assert GROUPED.split_of("", key, {"scene": scene}) == GROUPED.draw(scene)
 
 
 @pytest.mark.parametrize("text", ["test", "TEST", " Test "])
 @pytest.mark.parametrize("names", [(), ("a", "test")])
 def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
     splitting = Splitting("part", names=names)
-    assert splitting.split_for("train", "7", {"part": text}) == "test"
+    assert splitting.split_of("train", "7", {"part": text}) == "test"
     assert splitting.splits(["train"]) == (names or USUAL_SPLITS)
     assert splitting.optional_splits == (() if names else USUAL_SPLITS)
 
@@ -110,7 +110,7 @@ def test_a_field_that_names_no_split_stops_the_run(
     splitting: Splitting, fields: dict[str, str], what: str
 ) -> None:
     with pytest.raises(RuntimeError, match=f"^{re.escape(f'E-SRC-SPLIT sample 7: {what}')}$"):
-        splitting.split_for("train", "7", fields)
+        splitting.split_of("train", "7", fields)
 
 
 ONE = {"a": Fraction(1)}
@@ -215,7 +215,7 @@ def test_a_table_keeps_groups_together(tmp_path: Path) -> None:
     flags = ("--images", images, *DRAWN[:4], "--allow_empty", "--group_by", table)
     ended = run_pipeline(folder.run, *flags, "--output", out)
     assert "1 key of the table of --group_by without a sample" in ended.err
-    assert split_of_each(out) == {name: BY_HASH.split_of(groups.get(name, name)) for name in names}
+    assert split_of_each(out) == {name: BY_HASH.draw(groups.get(name, name)) for name in names}
     options = manifest_of(out)["plan"]["options"]
     assert options["group_by"].startswith(f"table {table.stat().st_size}:")
     assert run_pipeline(folder.run, *flags, "--output", out).out.startswith("already complete")
@@ -293,7 +293,7 @@ def test_the_splits_together_are_the_undivided_data_set(
     manifest = committed(sources, tmp_path / "out", *COCO_FLAGS, "--group_by", "scene")
     assert records(tmp_path / "out") == records(tmp_path / "whole")
     for split in SHARES:
-        expected = {key for key in range(1, 41) if BY_HASH.split_of(str((key - 1) // 3)) == split}
+        expected = {key for key in range(1, 41) if BY_HASH.draw(str((key - 1) // 3)) == split}
         assert set(source_ids(tmp_path / "out", split)) == expected
         summary = manifest["splits"][split]
         assert summary["listed"] == summary["records"] == len(expected)
@@ -357,9 +357,7 @@ def test_orphans_have_a_split() -> None:
     orphans = [annotation(1000 + key, image_id=key) for key in range(90, 110)]
     data = coco([image(part="val")], orphans)
     found = _of(read_drawn(data, BY_HASH), Rejected)
-    assert [reject.split for reject in found] == [
-        BY_HASH.split_of(str(key)) for key in range(90, 110)
-    ]
+    assert [reject.split for reject in found] == [BY_HASH.draw(str(key)) for key in range(90, 110)]
     found = _of(read_drawn(data, Splitting("part")), Rejected)
     assert [reject.split for reject in found] == ["val"] * 20
 

@@ -135,25 +135,25 @@ def test_creates_a_file_once(store: Store, data: bytes) -> None:
 @pytest.mark.parametrize("size", [1, len(LARGE)])
 def test_leaves_a_taken_name_as_it_is(store: Store, size: int) -> None:
     store.files.put("a.tfrec", b"of another")
-    spool = store.storage.spool()
-    spool.write([bytes(size)])
-    assert spool.publish("a.tfrec") is False
-    spool.close()
+    pending = store.storage.new_file()
+    pending.write([bytes(size)])
+    assert pending.publish("a.tfrec") is False
+    pending.close()
     assert store.files.all() == {"a.tfrec": b"of another"}
 
 
 def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
-    lost = store.storage.spool()
+    lost = store.storage.new_file()
     lost.write([b"never published"])
     lost.close()
     lost.close()  # harmless
-    spool = store.storage.spool()
+    pending = store.storage.new_file()
     for part in range(100):
-        spool.write([bytes([part]) * 1000, b"|"])
+        pending.write([bytes([part]) * 1000, b"|"])
         assert store.files.all() == {}
-    spool.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
-    assert spool.publish("a.tfrec") is True
-    spool.close()
+    pending.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
+    assert pending.publish("a.tfrec") is True
+    pending.close()
     expected = [bytes([part]) * 1000 + b"|" for part in range(100)]
     expected += [b"%d " % part for part in range(3000)]
     assert store.files.all() == {"a.tfrec": b"".join(expected)}

@@ -29,13 +29,13 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("access", "images", "output"), ACCEPTED.values(), ids=ACCEPTED)
 def test_flags_with_an_effect_are_accepted(access: Access, images: list[str], output: str) -> None:
-    access.check_needed(images, ["notes.json"], output)
+    access.refuse_unused(images, ["notes.json"], output)
 
 
 def test_a_key_without_an_output_on_gs_is_refused() -> None:
     message = "^kms_key must come with an output on gs://, got k: leave it out$"
     with pytest.raises(ValueError, match=message):
-        Access(kms_key="k").check_needed(["gs://b/x"], [], "s3://b/out")
+        Access(kms_key="k").refuse_unused(["gs://b/x"], [], "s3://b/out")
 
 
 @pytest.mark.parametrize("rate", [-0.001, math.inf, math.nan])

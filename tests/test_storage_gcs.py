@@ -176,11 +176,11 @@ def test_a_name_taken_during_an_upload_is_kept(store: Store, stand_in: GcsStandI
 def upload_in_little_memory(emulator: str) -> int:
     """Run in a child: upload 60 MB, and return by how many bytes the memory grew."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator
-    spool = open_storage("gs://b/root").spool()
+    pending = open_storage("gs://b/root").new_file()
     for _ in range(60):
-        spool.write([bytes(1_000_000)])
+        pending.write([bytes(1_000_000)])
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spool.publish("large")
+    pending.publish("large")
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib)
 
 

@@ -99,8 +99,8 @@ def test_a_listing_goes_on_after_names_that_are_not_text(storage: Storage, folde
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT))
     assert {entry.name: entry.kind for entry in storage.list()} == {
-        "\\xff.jpg": "file whose name is no UTF-8",
-        "\\xffolder": "directory whose name is no UTF-8",
+        "\\xff.jpg": "file whose name is not UTF-8",
+        "\\xffolder": "directory whose name is not UTF-8",
         **{f"{number}.jpg": "file" for number in range(50)},
     }
 
@@ -234,7 +234,7 @@ def test_no_descriptor_is_left_open(storage: Storage) -> None:
         next(storage.list())  # given up half-way
         storage.read("b/c")
         storage.crc32c("b/c")
-        storage.spool().close()
+        storage.new_file().close()
 
     use_everything()
     before = len(os.listdir("/proc/self/fd"))
@@ -323,8 +323,8 @@ def write_until_killed(ready: Any, folder: str, named: bool) -> None:
     """Run in a child: fill a spool, report that, and wait to be killed."""
     if named:
         os.open = without_anonymous_files(os.open)
-    spool = open_storage(folder).spool()
-    spool.write([bytes(1_000_000)])
+    pending = open_storage(folder).new_file()
+    pending.write([bytes(1_000_000)])
     ready.send("ready")
     time.sleep(60)
 
@@ -341,13 +341,13 @@ def test_the_next_run_removes_what_a_killed_writer_left(
 
 @by_named_spools
 def test_the_named_spool_of_a_living_writer_stays(storage: Storage, folder: Path) -> None:
-    spool = storage.spool()
-    spool.write([b"still "])
+    pending = storage.new_file()
+    pending.write([b"still "])
     (folder / "_spool-dead").write_bytes(b"1")
     storage.probe()
     open_storage(str(folder)).probe()
-    spool.write([b"there"])
-    assert spool.publish("a.tfrec") is True
-    spool.close()
+    pending.write([b"there"])
+    assert pending.publish("a.tfrec") is True
+    pending.close()
     assert (folder / "a.tfrec").read_bytes() == b"still there"
     assert all_names(folder) == ["a.tfrec"]

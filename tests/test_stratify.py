@@ -118,7 +118,7 @@ def test_samples_of_several_classes_have_nearly_their_shares() -> None:
     held = random.random((6_000, 300)) < chance
     items = [Item(str(n), tuple(np.flatnonzero(row).tolist())) for n, row in enumerate(held)]
     by_hash = Splitting(HASH, SHARES)
-    hashed = [[*SHARES].index(by_hash.split_of(item.unit)) for item in items]
+    hashed = [[*SHARES].index(by_hash.draw(item.unit)) for item in items]
     splits = divide(items)
     assert error(items, splits) < 0.4 * error(items, hashed)
     assert np.abs(np.bincount(splits) - [4800, 600, 600]).max() <= 2

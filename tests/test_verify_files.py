@@ -12,7 +12,7 @@ from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.transforms.storage import Access
-from beam_tfrec.transforms.verify import Report, find_paths
+from beam_tfrec.transforms.verify import Findings, find_paths
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 
@@ -162,4 +162,4 @@ def test_a_folder_means_its_record_files(tmp_path: Path) -> None:
     for name in (*names, "d.json"):
         (tmp_path / name).touch()
     wanted = [f"{tmp_path}/{name}" for name in names]
-    assert find_paths([str(tmp_path)], Access(), Report()) == ([], wanted)
+    assert find_paths([str(tmp_path)], Access(), Findings()) == ([], wanted)

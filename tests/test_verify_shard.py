@@ -8,7 +8,7 @@ import pytest
 from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet
-from beam_tfrec.transforms.verify import Report, ShardRules
+from beam_tfrec.transforms.verify import Findings, ShardRules
 from beam_tfrec.transforms.verify.data_set import verify_bytes
 from tests.small_runs import build_run, plan_run, write_set
 
@@ -23,7 +23,7 @@ class Shard:
 
     def verify(
         self, data: bytes, rows: list[IndexRow] | None = None, *, deep: bool = True
-    ) -> Report:
+    ) -> Findings:
         rules = ShardRules("out", self.manifest, 0, deep)
         found = self.rows if rows is None else rows
         return verify_bytes(self.manifest.shards[0], found, rules, [data], len(data))

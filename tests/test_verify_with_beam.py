@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from beam_tfrec.pipelines.verify import VerifyConfig, verify, verify_elsewhere
-from beam_tfrec.transforms.verify import Around, Report, gather
+from beam_tfrec.transforms.verify import Around, Findings, gather
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.test_verify_command import run
@@ -91,10 +91,10 @@ def test_sources_and_several_paths_in_one_job(
     )
 
 
-def test_lost_reports_are_an_error() -> None:
-    around = Around(VerifyConfig(("a",)), Report(), [], tasks=2)
+def test_lost_results_are_an_error() -> None:
+    around = Around(VerifyConfig(("a",)), Findings(), [], tasks=2)
     with pytest.raises(RuntimeError, match="1 reports of 2 tasks: run again"):
-        gather(around, [("a", Report(files=1))])
+        gather(around, [("a", Findings(files=1))])
 
 
 USAGE = {

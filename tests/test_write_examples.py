@@ -124,7 +124,7 @@ def test_labels_splits_and_rejects(tmp_path: Path) -> None:
     opened = {split: beam_tfrec.open(str(tmp_path / "out"), split) for split in ("train", "val")}
     assert opened["val"].labels == (Label(0, "cat"), Label(1, "dog"))
     for split, found in opened.items():
-        of_split = [pair for pair in PAIRS if divided.split_of(pair[0]) == split]
+        of_split = [pair for pair in PAIRS if divided.draw(pair[0]) == split]
         assert len(found) == len(of_split) > 0
         check_read(tmp_path / "out", split, of_split)
     assert [*(tmp_path / "temp").iterdir()] == []

@@ -231,9 +231,9 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
         ("train: train.txt", b"\n", "a list must name images, got none in {}/train.txt; fill it"),
         ("train: train.txt", b"images/\xe9.jpg", "a list must be UTF-8, got {}/train.txt; save it"),
         ("path: .", b"", "data must name images, got {}/data.yaml without them; add train or val"),
-        ("path: /c\ntrain: a", b"", "/data.yaml: train leads to /c/a, which is no folder; correct"),
-        ("train: /d", b"", "/d, which is no folder; correct train or path in it, or give --folder"),
-        ("train: images", b"", "leads to {}/labels, which is no folder; make it, or leave"),
+        ("path: /c\ntrain: a", b"", "/data.yaml: train leads to /c/a, not a folder; correct"),
+        ("train: /d", b"", "/d, not a folder; correct train or path in it, or give --folder"),
+        ("train: images", b"", "leads to {}/labels, not a folder; make it, or leave"),
     ],
 )
 def test_a_data_file_without_images_is_refused(

@@ -56,8 +56,8 @@ from beam_tfrec.transforms.shard_index import (
     same_but_pins,
 )
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import Spool, Storage, is_local, join_uri, open_storage
-from beam_tfrec.transforms.storage.array_record import ArrayRecordSpool
+from beam_tfrec.transforms.storage import NewFile, Storage, is_local, join_uri, open_storage
+from beam_tfrec.transforms.storage.array_record import GrowingArrayRecord
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
@@ -125,8 +125,8 @@ def find_written(
     parquet_name, *text_names = info.index_names
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
-    _compare_twin(info, output)
-    rows = read_index(parquet_name, output)
+    _compare_with_existing(info, output)
+    rows = read_own_index(parquet_name, output)
     planned = {sample.key for sample in shard.samples}
     if len(rows) != info.records or not planned.issuperset(row.key for row in rows):
         raise conflict(output, parquet_name, "describes other records")
@@ -177,12 +177,12 @@ def build_shard(
     """Read a shard's images, commit its files, and return its receipt."""
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.ExitStack() as stack:
-        spool = stack.enter_context(contextlib.closing(output.spool()))
+        pending = stack.enter_context(contextlib.closing(output.new_file()))
         framed = None
         if options := job.array_record_options:
-            opened = ArrayRecordSpool(options, job.access.spool_dir)
+            opened = GrowingArrayRecord(options, job.access.spool_dir)
             framed = stack.enter_context(contextlib.closing(opened))
-        growing = GrowingShard(shard, spool, job.conversion, roles, framed)
+        growing = GrowingShard(shard, pending, job.conversion, roles, framed)
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, roots):
                 if isinstance(record, Unfit):
@@ -190,7 +190,7 @@ def build_shard(
                 else:
                     growing.append(sample, record)
         info = growing.finish(plan_digest(plan), job.names)
-        receipt = _commit_shard(info, growing.rows, spool, output)
+        receipt = _commit_shard(info, growing.rows, pending, output)
     return msgspec.structs.replace(info, receipt=receipt)
 
 
@@ -214,28 +214,28 @@ def _records(
 
 
 def _commit_shard(
-    info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage
+    info: ShardInfo, rows: Sequence[IndexRow], pending: NewFile, output: Storage
 ) -> FileSum:
     """Create a shard's files, and return the size and checksum of its receipt."""
-    twin = output.stat(info.file) is not None
-    if twin:  # before the receipt, which would make a foreign file look like ours to a rerun
-        _compare_twin(info, output)
+    exists = output.stat(info.file) is not None
+    if exists:  # before the receipt, which would make a foreign file look like ours to a rerun
+        _compare_with_existing(info, output)
     check_claim(output, info.plan)
     receipt = to_json(info)
     create_or_compare(output, receipt_name(info.name), receipt)
     parquet_name, *text_names = info.index_names
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
-        rows, read_index(parquet_name, output)
+        rows, read_own_index(parquet_name, output)
     ):
         raise conflict(output, parquet_name, "describes other records")
     for name in text_names:
         create_or_compare(output, name, index_to_text(rows))
-    if not twin and not spool.publish(info.file):
-        _compare_twin(info, output)
+    if not exists and not pending.publish(info.file):
+        _compare_with_existing(info, output)
     return file_sum(receipt)
 
 
-def read_index(name: str, output: Storage) -> list[IndexRow]:
+def read_own_index(name: str, output: Storage) -> list[IndexRow]:
     """Return the rows of a shard's index.
 
     Raises:
@@ -247,7 +247,7 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
         raise conflict(output, name, str(error)) from None
 
 
-def _compare_twin(info: ShardInfo, output: Storage) -> None:
+def _compare_with_existing(info: ShardInfo, output: Storage) -> None:
     """Check that a shard file of another attempt has the same bytes.
 
     Raises:
@@ -266,16 +266,16 @@ class GrowingShard:
     def __init__(
         self,
         shard: ShardPlan,
-        spool: Spool,
+        pending: NewFile,
         conversion: Conversion,
         roles: Roles,
-        array_record: ArrayRecordSpool | None = None,
+        array_record: GrowingArrayRecord | None = None,
     ) -> None:
         self._converts = conversion.changes
         self._roles = roles
         self.rows: list[IndexRow] = []
         self._shard = shard
-        self._spool = spool
+        self._pending = pending
         self._array_record = array_record
         self._bytes = 0
         self._unwritten: list[bytes] = []
@@ -370,7 +370,7 @@ class GrowingShard:
         )
 
     def _write(self) -> None:
-        self._spool.write(self._unwritten)
+        self._pending.write(self._unwritten)
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)

@@ -38,26 +38,26 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.shards import ShardInfo, ShardNames, file_sum, receipt_name
 from beam_tfrec.transforms import output_files, publish_plan
-from beam_tfrec.transforms.build_shard import read_index
+from beam_tfrec.transforms.build_shard import read_own_index
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.find_duplicates import NO_DUPLICATES, Duplicates
-from beam_tfrec.transforms.sources.list_blobs import PinTally, listing_digest
-from beam_tfrec.transforms.sources.read_samples import SplitSource, add_counts, uri_identity
+from beam_tfrec.transforms.sources.listing import RootTally, listing_digest
+from beam_tfrec.transforms.sources.read_samples import SplitTally, add_counts, uri_identity
 from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.storage.read_data_set import what_differs
 
 _LOG = logging.getLogger(__name__)
 _OF_SOURCES = "listed", "repeated_annotation_ids", "skipped", "sources"
 _OF_IMAGES = "images", "images_without_samples"
-"""Fields of a split's summary that are copied from its `SplitSource`."""
+"""Fields of a split's summary that are copied from its `SplitTally`."""
 
 
 def commit(
     plan: JobPlan,
     infos: Sequence[ShardInfo],
-    sources: Sequence[SplitSource],
+    sources: Sequence[SplitTally],
     rejected: Sequence[Rejected],
-    tallies: Sequence[tuple[str, PinTally]],
+    tallies: Sequence[tuple[str, RootTally]],
     job: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
@@ -66,7 +66,7 @@ def commit(
     Args:
         plan: plan as published.
         infos: receipts, one per planned shard.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
         tallies: counts of listed and pinned files, by root name.
         job: configuration of the run.
@@ -123,7 +123,7 @@ def commit(
 def make_manifest(
     shards: Sequence[ShardInfo],
     plan: JobPlan,
-    sources: Sequence[SplitSource],
+    sources: Sequence[SplitTally],
     rejects: Sequence[Rejected],
     layout: Layout,
     duplicates: Duplicates = NO_DUPLICATES,
@@ -166,7 +166,7 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     """Return the manifest with the classes of each split, counted in the indexes of its shards."""
     counts = {split: Counter[int]() for split in manifest.splits}
     for shard in manifest.shards:
-        for row in read_index(shard.index_names[0], output):
+        for row in read_own_index(shard.index_names[0], output):
             counts[shard.split].update({*row.labels})
     splits = {
         split: msgspec.structs.replace(
@@ -263,7 +263,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
 
 
 def _summarize(
-    source: SplitSource,
+    source: SplitTally,
     planned: int,
     shards: Sequence[ShardInfo],
     rejects: Sequence[Rejected],
@@ -272,7 +272,7 @@ def _summarize(
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
     return SplitSummary(
         **{name: getattr(source, name) for name in _OF_SOURCES + _OF_IMAGES},
-        excluded=source.excluded_images,
+        excluded=source.excluded_samples,
         rejected_before_planning=sum(not reject.shard for reject in samples),
         planned=planned,
         rejected_in_shards=sum(bool(reject.shard) for reject in samples),
@@ -291,7 +291,7 @@ def _summarize(
         rejected=add_counts([Counter(reject.code for reject in samples)]),
         repairs=add_counts([source.repairs, *(info.repairs for info in shards)]),
         traits=add_counts(info.traits for info in shards),
-        earlier=source.earlier_images,
+        earlier=source.earlier_samples,
         licenses=count_licenses((info.licenses for info in shards), source.licenses),
     )
 
@@ -303,7 +303,7 @@ class Commit(beam.PTransform):
     Attributes:
         job: configuration of the run.
         plan: plan as published.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
         tallies: counts of listed and pinned files, by root name; None where nothing is pinned.
         duplicates: sources that several splits share; None with a single split.
@@ -311,9 +311,9 @@ class Commit(beam.PTransform):
 
     job: DataSetJob
     plan: beam.PCollection[JobPlan]
-    sources: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitTally]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
+    tallies: beam.PCollection[tuple[str, RootTally]] | None
     duplicates: beam.PCollection[Duplicates] | None = None
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:

@@ -205,7 +205,7 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: options[name] for name in _DIVIDING_OPTIONS if options.get(name)}
 
 
-def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
+def refuse_changed_earlier(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
     """Check that the earlier data sets are still the same after the output is claimed.
 
     If the runs of two days overlap, at least one of them fails here.

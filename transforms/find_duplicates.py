@@ -16,7 +16,7 @@ import msgspec
 
 from beam_tfrec.schemas.manifest import SharedContents
 from beam_tfrec.schemas.shards import ShardInfo
-from beam_tfrec.transforms.build_shard import read_index
+from beam_tfrec.transforms.build_shard import read_own_index
 from beam_tfrec.transforms.shuffle.elements import num_groups
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
@@ -157,7 +157,7 @@ def _read_contents(
     """Yield a shard's records by the partition of their first sources' SHA-256."""
     name, *_ = info.index_names
     parts: dict[int, list[Contents]] = {}
-    for row in read_index(name, open_storage(output, access)):
+    for row in read_own_index(name, open_storage(output, access)):
         for source in row.sources[:1]:
             sha256 = bytes.fromhex(source.sha256)
             part = parts.setdefault(int.from_bytes(sha256[:4], "big") % count, [])

@@ -25,12 +25,12 @@ from beam_tfrec.transforms.shuffle.elements import (
     spread,
 )
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import PinTally
+from beam_tfrec.transforms.sources.listing import RootTally
 from beam_tfrec.transforms.sources.read_samples import (
-    AddSplitSources,
+    AddSplitTallies,
     RejectedOutput,
-    SplitSource,
-    SplitSourceOutput,
+    SplitTally,
+    SplitTallyOutput,
 )
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage
 from beam_tfrec.transforms.storage.read_data_set import read_finished, read_rows
@@ -101,7 +101,7 @@ def read_written(
 
 def leave_out_earlier(
     grouped: tuple[Partition, Iterable[JoinBatch]],
-) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
+) -> Iterator[Sample | RejectedOutput | SplitTallyOutput]:
     """Yield the new samples of a partition, the new rejects, and a tally of the skipped ones.
 
     A reject is skipped if an earlier data set holds its sample.
@@ -133,8 +133,8 @@ def leave_out_earlier(
         else:
             yield RejectedOutput("rejected", reject)
     if images or annotations:
-        left_out = SplitSource(split, earlier_images=images, earlier_annotations=annotations)
-        yield SplitSourceOutput("sources", left_out)
+        left_out = SplitTally(split, earlier_samples=images, earlier_annotations=annotations)
+        yield SplitTallyOutput("sources", left_out)
 
 
 def _check_source(sample: Sample, source: tuple[str, int]) -> None:
@@ -160,7 +160,7 @@ class LeaveOutEarlier(beam.PTransform):
         earlier: earlier data sets.
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         access: credentials and limits for stores.
         root: name of the common root of all samples; empty if each split has its own.
         spool: file of the batches during the group-by; None if steps run in other processes.
@@ -169,7 +169,7 @@ class LeaveOutEarlier(beam.PTransform):
     earlier: tuple[EarlierSet, ...]
     splits: tuple[str, ...]
     rejected: beam.PCollection[Rejected]
-    sources: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitTally]
     access: Access = DEFAULT_ACCESS
     root: str = ""
     spool: RunSpool | None = None
@@ -194,7 +194,7 @@ class LeaveOutEarlier(beam.PTransform):
             | "LeaveOut"
             >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "sources", main="new")
         )
-        sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitSources()
+        sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitTallies()
         skipped = left.sources | "SkippedTallies" >> beam.Map(_pins_of, self.root)
         return left.new, left.rejected, sources, skipped
 
@@ -211,5 +211,5 @@ def _name_of(item: Sample | Rejected) -> tuple[str, str]:
     return item.split, item.key or str(item.annotation_ids)
 
 
-def _pins_of(left_out: SplitSource, root: str) -> tuple[str, PinTally]:
-    return root or left_out.split, PinTally(named=left_out.earlier_images)
+def _pins_of(left_out: SplitTally, root: str) -> tuple[str, RootTally]:
+    return root or left_out.split, RootTally(named=left_out.earlier_samples)

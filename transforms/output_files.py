@@ -179,7 +179,7 @@ def files_of_shards(output: Storage, names: ShardNames, there: Iterable[str]) ->
         names: naming scheme of shard files.
         there: names of files in the output and in the folders of its splits.
     """
-    data_files = {name for name in there if "/" in name or split_of(name, names) is not None}
+    data_files = {name for name in there if "/" in name or split_in_name(name, names) is not None}
     return {*data_files, *indexes(output, names), *receipts(output)}
 
 
@@ -267,7 +267,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     return [*missing, *sorted(wanted - named)]
 
 
-def split_of(name: str, names: ShardNames) -> str | None:
+def split_in_name(name: str, names: ShardNames) -> str | None:
     """Return the split in a shard file's name; None for any other file.
 
     Names of the given scheme and of the standard schemes are recognised.
@@ -324,7 +324,7 @@ def removed_names(output: Storage, names: ShardNames, splits: Collection[str]) -
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
         is_document = name in DOCUMENTS and is_own_document(output, name)
-        if is_document or name in named or split_of(name, names) in wanted:
+        if is_document or name in named or split_in_name(name, names) in wanted:
             doomed.append(name)
     doomed += _names_in(INDEX_DIR, lambda name: name in index or is_index_name(name, names), output)
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]

@@ -12,9 +12,9 @@ from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_
 from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, PHOTO, Sample, is_panoptic_root
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     ListedFile,
-    PinTally,
+    RootTally,
     TallyOutput,
     add_pin_tallies,
     first_name,
@@ -44,11 +44,11 @@ class PinnedSamples(NamedTuple):
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]]
+    tallies: beam.PCollection[tuple[str, RootTally]]
 
 
 def refuse_mostly_missing(
-    tallies: Sequence[tuple[str, PinTally]], budget: RejectBudget = NO_REJECTS
+    tallies: Sequence[tuple[str, RootTally]], budget: RejectBudget = NO_REJECTS
 ) -> None:
     """Refuse a root if more than half of its images are missing, since the root is probably wrong.
 
@@ -106,7 +106,7 @@ class PinBlobs(beam.PTransform):
     """
 
     listing: beam.PCollection[ListedFile]
-    more_tallies: Sequence[beam.PCollection[tuple[str, PinTally]] | None] = ()
+    more_tallies: Sequence[beam.PCollection[tuple[str, RootTally]] | None] = ()
     panoptic: bool = False
     spool: RunSpool | None = None
 
@@ -186,11 +186,11 @@ def _pin(
     yield TallyOutput("tallies", (root, _tally(names, entries.values())))
 
 
-def _tally(names: Sequence[str], entries: Iterable[Entry]) -> PinTally:
+def _tally(names: Sequence[str], entries: Iterable[Entry]) -> RootTally:
     listed = {entry.name for entry in entries}
     missing = [name for name in names if name not in listed]
     unreferenced = {entry.name for entry in entries if entry.kind == "file"}.difference(names)
-    return PinTally(
+    return RootTally(
         named=len(names),
         missing=len(missing),
         unreferenced=len(unreferenced),

@@ -1,8 +1,8 @@
 """Plan the shards: exact counts and a global order, without reading images.
 
-Each sample has an order key. The range of keys is divided into buckets, and the samples of every
-bucket are counted. From these counts follow the rank and the shard of each sample. A step holds at
-most one bucket or one shard of samples, and the table of counts.
+Each sample has an order key. The keys are divided into ranges, and the samples of every range
+are counted. From these counts follow the rank and the shard of each sample. A step holds at
+most one range or one shard of samples, and the table of counts.
 
 Output bytes depend on every function in this file. A change of a formula is a breaking change, and
 needs a new format version.
@@ -32,7 +32,7 @@ from beam_tfrec.schemas.samples import (
 from beam_tfrec.schemas.shards import ShardPlan, shard_stem
 from beam_tfrec.transforms.pin_blobs import refuse_mostly_missing
 from beam_tfrec.transforms.shard_table import (
-    Bucket,
+    KeyRange,
     Ranks,
     Shard,
     Sharding,
@@ -50,16 +50,16 @@ from beam_tfrec.transforms.shuffle.elements import (
     num_groups,
 )
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
+from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS, RootTally
 from beam_tfrec.transforms.storage import source_changed
 
-_POSITIONS_PER_BUCKET = 512  # few, since a bucket is in memory with its payloads
+_POSITIONS_PER_RANGE = 512  # few, since a range is in memory with its payloads
 _RUN_BYTES = 2_000_000  # small enough for the processor's caches
 _FIRST_WITH_FILE_NUMBER = 1 << 34  # smaller positions are rows of one file
 
 
-class BucketBatch(Batch, frozen=True, array_like=True):
-    """Samples of one bucket with their tally, so that a later step can check its samples.
+class RangeBatch(Batch, frozen=True, array_like=True):
+    """Samples of one range with their tally, so that a later step can check its samples.
 
     Attributes:
         samples: packed samples; `make_shard_plan` unpacks them.
@@ -107,43 +107,43 @@ def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -
     return [prefix + sample.key.encode() for prefix, sample in zip(prefixes, members, strict=True)]
 
 
-def bucket_of(key: bytes, order: Order, num_buckets: int) -> int:
-    """Return the bucket of an order key; a larger key never has a smaller bucket.
+def range_of(key: bytes, order: Order, num_ranges: int) -> int:
+    """Return the range of an order key; a larger key never has a smaller range.
 
-    The plan does not depend on the number of buckets. Input order ignores `num_buckets`.
+    The plan does not depend on the number of ranges. Input order ignores `num_ranges`.
 
-    >>> [bucket_of(bytes([n] * 16), Order.SHUFFLED, 100) for n in (0, 255)]
+    >>> [range_of(bytes([n] * 16), Order.SHUFFLED, 100) for n in (0, 255)]
     [0, 99]
-    >>> bucket_of((4096).to_bytes(16), Order.INPUT, 100)
+    >>> range_of((4096).to_bytes(16), Order.INPUT, 100)
     8
     """
     prefix = int.from_bytes(key[:ORDER_BYTES])
     if order is Order.INPUT:
-        return prefix // _POSITIONS_PER_BUCKET
-    return prefix * num_buckets >> 8 * ORDER_BYTES
+        return prefix // _POSITIONS_PER_RANGE
+    return prefix * num_ranges >> 8 * ORDER_BYTES
 
 
-def make_bucket_batches(
+def make_range_batches(
     samples: Iterable[Sample],
     sharding: Sharding,
     record_bytes: Callable[[Sample], int],
-    num_buckets: int,
-) -> Iterator[tuple[Bucket, BucketBatch]]:
-    """Yield the samples of each bucket as one batch."""
-    by_bucket: dict[Bucket, list[tuple[bytes, Sample]]] = {}
+    num_ranges: int,
+) -> Iterator[tuple[KeyRange, RangeBatch]]:
+    """Yield the samples of each range as one batch."""
+    by_range: dict[KeyRange, list[tuple[bytes, Sample]]] = {}
     for split, neighbours in itertools.groupby(samples, operator.attrgetter("split")):
         members = list(neighbours)
         order = sharding.order_of(split)
         keys = order_keys(split, members, order, sharding.seed)
         for key, sample in zip(keys, members, strict=True):
-            bucket = split, bucket_of(key, order, num_buckets)
-            by_bucket.setdefault(bucket, []).append((key, sample))
-    for bucket, keyed in by_bucket.items():
+            key_range = split, range_of(key, order, num_ranges)
+            by_range.setdefault(key_range, []).append((key, sample))
+    for key_range, keyed in by_range.items():
         held = [sample for _, sample in keyed]
-        digest = members_digest(held, sharding.order_of(bucket[0]))
+        digest = members_digest(held, sharding.order_of(key_range[0]))
         tally = Tally(len(held), sum(map(record_bytes, held)), f"{digest:x}")
         packed = [msgspec.Raw(pack(sample)) for sample in held]
-        yield bucket, BucketBatch(packed, [key for key, _ in keyed], tally)
+        yield key_range, RangeBatch(packed, [key for key, _ in keyed], tally)
 
 
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
@@ -154,10 +154,10 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
     return add_content_digests(samples, with_position=order is Order.INPUT) % DIGEST_MODULUS
 
 
-def rank_bucket(
-    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable
+def rank_range(
+    grouped: tuple[KeyRange, Iterable[RangeBatch]], table: ShardTable
 ) -> Iterator[tuple[Shard, ShardRun]]:
-    """Sort a bucket's samples, and yield them as runs with their shards.
+    """Sort a range's samples, and yield them as runs with their shards.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the samples differ from those counted: a runner has
@@ -166,14 +166,14 @@ def rank_bucket(
     """
     (split, number), batches = grouped
     ranks = table.splits[split]
-    first_rank, counted = ranks.buckets.get(str(number), (0, add_tallies([])))
+    first_rank, counted = ranks.ranges.get(str(number), (0, add_tallies([])))
     members: list[tuple[bytes, msgspec.Raw]] = []
     tallies: list[Tally] = []
     for batch in batches:
         members += zip(batch.keys, batch.samples, strict=True)
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
-        what = f"bucket {number} had {counted.samples} samples, and now has {len(members)} others"
+        what = f"key range {number} had {counted.samples} samples, now it has {len(members)} others"
         raise source_changed(f"split {split}", what)
     _refuse_duplicates(members)
     yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
@@ -280,7 +280,7 @@ class PlannedShards(NamedTuple):
 class PlanShards(beam.PTransform):
     """Samples -> shard plans.
 
-    Groups samples by bucket, then by shard. The plans depend only on the samples and `sharding`.
+    Groups samples by range, then by shard. The plans depend only on the samples and `sharding`.
     Every sample is in exactly one plan, or the run stops.
 
     Attributes:
@@ -294,27 +294,27 @@ class PlanShards(beam.PTransform):
 
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
-    pin_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+    pin_tallies: beam.PCollection[tuple[str, RootTally]] | None = None
     budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
         to_batches = functools.partial(
-            make_bucket_batches,
+            make_range_batches,
             sharding=self.sharding,
             record_bytes=self.record_bytes,
-            num_buckets=num_groups(samples.pipeline),
+            num_ranges=num_groups(samples.pipeline),
         )
-        batch = MakeBatches(to_batches, tuple[Bucket, BucketBatch])
-        in_buckets = samples | "FindBuckets" >> batch
+        batch = MakeBatches(to_batches, tuple[KeyRange, RangeBatch])
+        in_ranges = samples | "FindRanges" >> batch
         counted = (
-            in_buckets
+            in_ranges
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         twice: Any = []
-        if Order.INPUT in self.sharding.order.values():  # equal keys may be in different buckets
+        if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
             twice = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
         pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
         table = (
@@ -332,9 +332,9 @@ class PlanShards(beam.PTransform):
         )
         as_table = beam.pvalue.AsSingleton(table)
         runs = (
-            (in_buckets,)
-            | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
-            | "RankBuckets" >> beam.FlatMap(rank_bucket, as_table)
+            (in_ranges,)
+            | "GroupRanges" >> GroupBatches(RangeBatch, self.spool)
+            | "RankRanges" >> beam.FlatMap(rank_range, as_table)
         )
         shards = (
             (runs,)
@@ -344,14 +344,14 @@ class PlanShards(beam.PTransform):
         return PlannedShards(shards, table)
 
 
-def _take_tally(bucket: Bucket, batch: BucketBatch) -> tuple[Bucket, Tally]:
-    return bucket, batch.tally
+def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, Tally]:
+    return key_range, batch.tally
 
 
 def _make_table(
     _: bytes,
-    tallies: list[tuple[Bucket, Tally]],
-    pin_tallies: list[tuple[str, PinTally]],
+    tallies: list[tuple[KeyRange, Tally]],
+    pin_tallies: list[tuple[str, RootTally]],
     twice: list[str],  # always empty; this input makes the table wait for `refuse_equal_keys`
     sharding: Sharding,
     budget: RejectBudget,

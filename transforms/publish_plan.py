@@ -37,10 +37,10 @@ from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.splits import USUAL_SPLITS, split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
-from beam_tfrec.transforms.earlier import check_turn
+from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.progress import COUNTERS, PROGRESS
 from beam_tfrec.transforms.shard_table import ShardTable
-from beam_tfrec.transforms.sources.read_samples import SplitSource, merge_labels
+from beam_tfrec.transforms.sources.read_samples import SplitTally, merge_labels
 from beam_tfrec.transforms.storage import Storage, join_uri, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ _SHOWN_REJECTS = 10
 _BUDGET_FIELDS = {"--max_rejected": "budget", "--max_dropped": "drop_budget"}
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
-"""States of an output before a run: see `RunPlan.state`."""
+"""States of an output before a run: see `RunForecast.state`."""
 
 
 def make_job_plan(
     table: ShardTable,
-    sources: Sequence[SplitSource],
+    sources: Sequence[SplitTally],
     rejected: Sequence[Rejected],
     job: DataSetJob,
 ) -> JobPlan:
@@ -61,7 +61,7 @@ def make_job_plan(
 
     Args:
         table: numbers of samples and shards.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
         job: configuration of the run.
 
@@ -152,7 +152,7 @@ def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
 
 
 def check_budget_aloud(
-    rejects: Iterable[Rejected], sources: Sequence[SplitSource], job: DataSetJob, see: str = ""
+    rejects: Iterable[Rejected], sources: Sequence[SplitTally], job: DataSetJob, see: str = ""
 ) -> None:
     """Check the numbers of rejected samples and of dropped annotations against their limits.
 
@@ -168,7 +168,7 @@ def check_budget_aloud(
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.has_budget]
     count = len(samples)
-    listed = sum(source.listed - source.earlier_images for source in sources)
+    listed = sum(source.listed - source.earlier_samples for source in sources)
     if count > job.budget.allowed(listed):
         first = samples[0]
         what = (
@@ -233,7 +233,7 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
+def _refuse_empty_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
     if job.allow_empty:
         return
     filled = {source.split for source in sources if source.listed}
@@ -257,7 +257,7 @@ def _refuse_empty_sources(sources: Sequence[SplitSource], job: DataSetJob) -> No
 
 
 def refuse_none_left(
-    sources: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+    sources: Sequence[SplitTally], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
 ) -> None:
     """Refuse a split whose sources have samples, of which none is left.
 
@@ -265,7 +265,7 @@ def refuse_none_left(
     empty if another split has samples, and a size bucket if another bucket of its split has some.
 
     Args:
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         plan: plan of the run.
         samples: number of samples by split.
         job: configuration of the run.
@@ -279,7 +279,7 @@ def refuse_none_left(
     if "buckets" in plan.options:
         optional |= {split for split in samples if split_without_bucket(split) in filled}
     for source in sources:
-        may_be_empty = job.allow_empty or source.earlier_images or source.split in optional
+        may_be_empty = job.allow_empty or source.earlier_samples or source.split in optional
         if source.listed and not samples[source.split] and not may_be_empty:
             listed = counted(source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
@@ -287,7 +287,7 @@ def refuse_none_left(
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
 
 
-def _numbered(sources: Sequence[SplitSource], job: DataSetJob) -> list[Label]:
+def _numbered(sources: Sequence[SplitTally], job: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
     if job.layout.copies_records:
         return merge_labels(sources)
@@ -349,7 +349,7 @@ def look_at_output(
         return FREE, 0
     claimed = len(output_files.receipts(output))
     there = output_files.files_in(output, names.folders(splits))
-    files = sum(output_files.split_of(name, names) is not None for name in there)
+    files = sum(output_files.split_in_name(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 
@@ -363,12 +363,12 @@ class PublishPlan(beam.PTransform):
 
     Attributes:
         job: configuration of the run.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
     """
 
     job: DataSetJob
-    sources: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitTally]
     rejected: beam.PCollection[Rejected]
 
     def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
@@ -378,7 +378,7 @@ class PublishPlan(beam.PTransform):
 
 
 def _publish(
-    table: ShardTable, sources: list[SplitSource], rejected: list[Rejected], job: DataSetJob
+    table: ShardTable, sources: list[SplitTally], rejected: list[Rejected], job: DataSetJob
 ) -> JobPlan:
     plan = make_job_plan(table, sources, rejected, job)
     warn_of_sources(sources, job)
@@ -388,7 +388,7 @@ def _publish(
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names, replaces=job.replaces)
-    check_turn(job.earlier, job.output, job.layout.name, job.access)
+    refuse_changed_earlier(job.earlier, job.output, job.layout.name, job.access)
     samples = sum(split.samples for split in plan.splits.values())
     shards = sum(split.shards for split in plan.splits.values())
     PROGRESS.plan(samples, shards)
@@ -397,7 +397,7 @@ def _publish(
     return plan
 
 
-def warn_of_sources(sources: Sequence[SplitSource], job: DataSetJob) -> None:
+def warn_of_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
     """Warn of one folder, or folders named like splits: `--images` is probably one level too high.
 
     Warn of columns and fields without a value, too, since their names are probably wrong, and of

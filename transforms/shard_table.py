@@ -15,7 +15,7 @@ from beam_tfrec.schemas.faults import fault_line, require_at_least
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.splits import split_without_bucket
-from beam_tfrec.transforms.sources.list_blobs import DIGEST_MODULUS
+from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 
-Bucket = tuple[str, int]
+KeyRange = tuple[str, int]
 """A split, and the number of a range of its order keys."""
 Shard = tuple[str, int]
 """A split and the index of one of its shards."""
@@ -104,18 +104,18 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Ranks of a split's buckets.
+    """Ranks of a split's ranges.
 
     Attributes:
         planned: numbers of samples and shards of the split.
         full: records of every shard but the last; 0 for shards of equal size (±1).
-        buckets: rank of the first sample, and tally, of each bucket with samples. The keys are the
-            buckets' numbers as text, since coders of dicts need text keys.
+        ranges: rank of the first sample, and tally, of each range with samples. The keys are the
+            ranges' numbers as text, since coders of dicts need text keys.
     """
 
     planned: PlannedSplit
     full: int
-    buckets: dict[str, tuple[int, Tally]]
+    ranges: dict[str, tuple[int, Tally]]
 
     def shard_of(self, rank: int) -> tuple[int, int]:
         """Return the shard of a rank, and the record's index in it."""
@@ -137,7 +137,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 class ShardTable(msgspec.Struct, frozen=True):
-    """How many samples and shards each split has, and the ranks of its buckets.
+    """How many samples and shards each split has, and the ranks of its ranges.
 
     Attributes:
         splits: ranks by split.
@@ -200,24 +200,24 @@ def add_tallies(tallies: Iterable[Tally]) -> Tally:
     return Tally(sum(counts), sum(sizes), f"{digest:x}")
 
 
-def make_shard_table(tallies: Collection[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
-    """Compute the ranks of all buckets from their tallies.
+def make_shard_table(tallies: Collection[tuple[KeyRange, Tally]], sharding: Sharding) -> ShardTable:
+    """Compute the ranks of all ranges from their tallies.
 
     Raises:
         ValueError: `E-ARG` when a split would have more shards than samples.
     """
     by_split: dict[str, dict[int, Tally]] = {}
-    for (split, bucket), tally in sorted(tallies):
-        by_split.setdefault(split, {})[bucket] = tally
+    for (split, number), tally in sorted(tallies):
+        by_split.setdefault(split, {})[number] = tally
     splits: dict[str, Ranks] = {}
-    for split, buckets in by_split.items():
-        total = add_tallies(buckets.values())
+    for split, ranges in by_split.items():
+        total = add_tallies(ranges.values())
         num_shards = count_shards(split, total.samples, total.bytes, sharding)
         full = min(sharding.records_per_shard or 0, total.samples)
         ranks = Ranks(PlannedSplit(total.samples, num_shards), full, {})
         rank = 0
-        for bucket, tally in buckets.items():
-            ranks.buckets[str(bucket)] = rank, tally
+        for number, tally in ranges.items():
+            ranks.ranges[str(number)] = rank, tally
             rank += tally.samples
         splits[split] = ranks
     every = add_tallies(tally for _, tally in tallies)

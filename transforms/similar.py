@@ -41,9 +41,9 @@ from beam_tfrec.transforms.build_records import (
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
-from beam_tfrec.transforms.measure_images import ImageDoFn
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shuffle.elements import spread
+from beam_tfrec.transforms.sort_into_buckets import ImageDoFn
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, read_uri
 
@@ -304,8 +304,8 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
         access: settings for the store.
 
     Raises:
-        RuntimeError: `E-ARG` when the file is no such table or has no split of the run, or when a
-            run without splits cannot tell two images of one key apart; or a storage fault.
+        RuntimeError: `E-ARG` when the file is not such a table or has no split of the run, or when
+            a run without splits cannot tell two images of one key apart; or a storage fault.
     """
     remedy = "give a file that beam-tfrec similar made of these sources"
     try:

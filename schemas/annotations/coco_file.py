@@ -246,7 +246,7 @@ class CocoFile:
         try:
             pairs = _SECTIONS.decode(data.removeprefix(_UTF8_BOM))
         except msgspec.ValidationError as error:
-            raise self.fault("E-ANN-JSON", f"no JSON object ({error})", _REMEDY) from None
+            raise self.fault("E-ANN-JSON", f"not a JSON object ({error})", _REMEDY) from None
         except (ValueError, RecursionError) as error:
             remedy = "repair or unpack the file, or give another one"
             raise self.fault("E-ANN-JSON", str(error), remedy) from None
@@ -309,7 +309,7 @@ class CocoFile:
             except ValueError as error:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
-        refuse_twins(self.images, self.where)
+        refuse_repeated_ids(self.images, self.where)
 
     def _name_by_url(self, image: CocoImage, path: str) -> str:
         """Return the file name of an LVIS image, which has only a URL."""
@@ -320,7 +320,7 @@ class CocoFile:
             raise self.wrong_type(what) from None
 
 
-def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
+def refuse_repeated_ids(images: Sequence[CocoImage], where: str) -> None:
     """Refuse repeated image ids or names. A number and its text are the same id.
 
     Raises:

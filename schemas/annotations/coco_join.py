@@ -22,7 +22,7 @@ from beam_tfrec.schemas.annotations.coco_file import (
     CocoSegment,
     Kind,
     blob_name,
-    refuse_twins,
+    refuse_repeated_ids,
 )
 from beam_tfrec.schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
 from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
@@ -283,7 +283,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
         other_sizes.append(differing)
     images = list(united.values())
     where = f"{first.where} and {len(others)} more of its split"
-    refuse_twins(images, where)
+    refuse_repeated_ids(images, where)
     return images, other_sizes
 
 

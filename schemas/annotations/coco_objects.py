@@ -15,6 +15,7 @@ from beam_tfrec.schemas.annotations.coco_file import (
     CocoObject,
     CocoSegment,
 )
+from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from beam_tfrec.schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
@@ -40,9 +41,6 @@ class _Rle(msgspec.Struct, gc=False):
 
 
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
-
-Fault = tuple[str, str]
-"""Code and detail of an annotation's fault."""
 
 
 Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
@@ -96,7 +94,7 @@ class ObjectOpener:
             if not isinstance(fields, ObjectFields):
                 bad.append(BadAnnotation(instance.id, *fields))
                 continue
-            outline: Segmentation | Fault = _EMPTY
+            outline: Segmentation | Reason = _EMPTY
             if segmentations:
                 size_px = image.width, image.height
                 outline = parse_segmentation(instance.segmentation, *size_px, self.repairs)
@@ -108,7 +106,7 @@ class ObjectOpener:
 
     def open_segments(
         self, segments: Iterable[CocoSegment], image: CocoImage, stuff: Collection[int]
-    ) -> list[SegmentFields] | Fault:
+    ) -> list[SegmentFields] | Reason:
         """Return the segments of a panoptic image, or the fault of one of them.
 
         They stay in the file's order, because panoptic masks number instances by it.
@@ -132,7 +130,7 @@ class ObjectOpener:
 
     def _open(
         self, entry: CocoObject, keypoints: msgspec.Raw, image: CocoImage
-    ) -> ObjectFields | Fault:
+    ) -> ObjectFields | Reason:
         """Return the object of an annotation, or its fault."""
         category_id = entry.category_id
         if category_id not in self._num_keypoints:
@@ -169,7 +167,7 @@ class ObjectOpener:
         return points
 
 
-def area_px2(outline: Segmentation | Fault, bbox_xywh_px: BBoxXywhPx) -> float:
+def area_px2(outline: Segmentation | Reason, bbox_xywh_px: BBoxXywhPx) -> float:
     """Return an object's area by its segmentation, or by its box without a usable one.
 
     >>> square = Segmentation(polygons_px=[[0.0, 0.0, 4.0, 0.0, 4.0, 4.0, 0.0, 4.0]])
@@ -184,7 +182,7 @@ def area_px2(outline: Segmentation | Fault, bbox_xywh_px: BBoxXywhPx) -> float:
     return bbox_xywh_px[2] * bbox_xywh_px[3]
 
 
-def _bbox_fault(raw: msgspec.Raw) -> Fault:
+def _bbox_fault(raw: msgspec.Raw) -> Reason:
     """Return the fault of an invalid bbox."""
     try:
         bbox = msgspec.json.decode(raw)
@@ -197,7 +195,7 @@ def _bbox_fault(raw: msgspec.Raw) -> Fault:
 
 def parse_segmentation(
     raw: bytes | msgspec.Raw, width_px: int, height_px: int, repairs: Counter[str]
-) -> Segmentation | Fault:
+) -> Segmentation | Reason:
     """Return an annotation's segmentation, or its fault.
 
     Args:
@@ -281,7 +279,7 @@ def is_drawable(polygon_px: Sequence[float]) -> bool:
     return farthest <= MAX_OUTLINE_PX and outline_px(polygon_px) <= MAX_OUTLINE_PX
 
 
-def decode_rle_counts(text: str) -> list[int] | Fault:
+def decode_rle_counts(text: str) -> list[int] | Reason:
     """Return the run lengths of a compressed RLE, or (code, detail); source: `rleFrString`.
 
     A count is a signed number with 5 bits a character, lowest bits first. A sixth bit says that
@@ -294,7 +292,7 @@ def decode_rle_counts(text: str) -> list[int] | Fault:
     value = shift = 0
     for char in text:
         if not _FIRST_CHAR <= char <= _LAST_CHAR or shift == 5 * _MAX_CHARS_PER_COUNT:
-            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is no part of it"
+            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is not part of it"
             return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} {what}"
         bits = ord(char) - 48
         value |= (bits & 31) << shift
@@ -317,7 +315,7 @@ def _has_area(polygon: list[float]) -> bool:
     return is_one and is_drawable(polygon) and polygon_area_px2(polygon) > 0.0
 
 
-def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> Segmentation | Fault:
+def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> Segmentation | Reason:
     if rle.size != [height_px, width_px]:
         return "E-RLE-SIZE", f"size is {rle.size}, the image's is [{height_px}, {width_px}]"
     counts = decode_rle_counts(rle.counts) if isinstance(rle.counts, str) else rle.counts

@@ -80,7 +80,7 @@ def parse_mapped(data: bytes, objects: ObjectMap) -> SideFile:
     ('7', b'[1,2,3,4]')
 
     Raises:
-        ValueError: it is no JSON object, or has no objects there.
+        ValueError: it is not a JSON object, or has no objects there.
     """
     cells = cells_at(data, [objects.path, *_SIDES])
     if objects.path not in cells:

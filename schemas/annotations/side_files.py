@@ -131,7 +131,7 @@ def format_of(data: bytes) -> SideFormat:
     <SideFormat.LABELME: 'labelme'>
 
     Raises:
-        ValueError: it is no JSON object, or its keys are not those of one format.
+        ValueError: it is not a JSON object, or its keys are not those of one format.
     """
     sections = decode(data, dict[str, msgspec.Raw])
     is_labelme, is_sa1b = "shapes" in sections, {"image", "annotations"} <= sections.keys()
@@ -169,7 +169,7 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any]:
     {'a.b': [1, 2], 'c': None}
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: it is not a JSON object.
     """
     content = decode(data, dict[str, Any])
     cells: dict[str, Any] = {}

@@ -7,9 +7,8 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation
 
 MAX_XML_BYTES = 16 << 20
@@ -130,7 +129,7 @@ def _side_px(root: Element, name: str) -> int:
     return int(side)
 
 
-def _bbox(bndbox: dict[str, str], offset_px: int) -> list[float] | Fault:
+def _bbox(bndbox: dict[str, str], offset_px: int) -> list[float] | Reason:
     """Return an object's box as COCO's bbox, or its fault."""
     try:
         xmin, ymin, xmax, ymax = (float(bndbox.get(corner, "")) for corner in _CORNERS)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of, raw_json
+from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.fields import UPRIGHT_FRACTIONS, BadAnnotation
 from beam_tfrec.schemas.manifest import Label
 
@@ -145,7 +145,7 @@ def parse_yolo(data: bytes, labels: Sequence[Label], point_values: int = 0) -> S
     return SideFile(*UPRIGHT_FRACTIONS, entries, bad, {}, repairs, points)
 
 
-def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoInstance | Fault:
+def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoInstance | Reason:
     """Return the object of a line, or its fault."""
     try:
         category, *values = map(float, words)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
+from beam_tfrec.schemas.faults import Reason
+
 if TYPE_CHECKING:  # boxes need no numpy
     from numpy.typing import NDArray
 
@@ -176,7 +178,7 @@ def nearest_bucket(width_px: int, height_px: int, buckets: Sequence[Resize]) -> 
     return min(buckets, key=distance)
 
 
-def check_bbox(bbox: object) -> tuple[str, str] | None:
+def check_bbox(bbox: object) -> Reason | None:
     """Return (code, detail) of a bbox's fault, or None. The image's size is not considered.
 
     >>> check_bbox([1.0, 2.0, 0, 4.0])
@@ -186,7 +188,7 @@ def check_bbox(bbox: object) -> tuple[str, str] | None:
         found = f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
         return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
-        return "E-BOX-SHAPE", "bbox holds something that is no number"
+        return "E-BOX-SHAPE", "bbox holds something that is not a number"
     if not all(abs(v) <= sys.float_info.max for v in bbox):  # integers may be larger
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:

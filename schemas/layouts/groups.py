@@ -368,7 +368,7 @@ def _instance_values(picture: Picture) -> Values:
         if place:
             png = picture.more_images[place - 1]
             if png.info.format != "png":
-                raise Unfit("E-IMG-TYPE", f"{png.name} is no PNG, but {png.info.format}", place)
+                raise Unfit("E-IMG-TYPE", f"{png.name} is not a PNG but {png.info.format}", place)
             pixels = (_read_pixels(png, place, read_numbers) > 0).view("uint8")
         else:
             picture.repairs.append("mask_empty")

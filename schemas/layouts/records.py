@@ -160,7 +160,7 @@ class RecordsLayout(Layout):
 def _features_of(fact: ColumnFacts) -> list[Feature]:
     """Return the features that a fact describes: one for each kind of its values and place.
 
-    >>> image = TEXT | IMAGE  # in steps it stays bytes: they are no single image
+    >>> image = TEXT | IMAGE  # in steps it stays bytes: they are not a single image
     >>> kinds = image | NO_STEPS, image | STEPS
     >>> [of.content.value for bits in kinds for of in _features_of(ColumnFacts("a", bits, 1))]
     ['image', 'plain']

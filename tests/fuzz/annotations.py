@@ -25,7 +25,7 @@ from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample, add_content_digests
 from beam_tfrec.schemas.splits import HASH, Splitting
 from beam_tfrec.transforms.sources.read_coco import CocoRules
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.sources.read_sidecar import read_objects
 from tests.coco_texts import read_counted
 from tests.conftest import coco_dict
@@ -114,19 +114,19 @@ def _require_parts(files: Sequence[bytes], rules: CocoRules, splitting: Splittin
     assert _without_splits(parts) == _without_splits(read())
 
 
-def _without_splits(items: Sequence[Sample | Rejected | SplitSource]) -> tuple[list, Counter[str]]:
+def _without_splits(items: Sequence[Sample | Rejected | SplitTally]) -> tuple[list, Counter[str]]:
     """Return samples and rejects as of one split, and the sums of all splits' counts."""
     totals: Counter[str] = Counter()
-    for file in (item for item in items if isinstance(item, SplitSource)):
+    for file in (item for item in items if isinstance(item, SplitTally)):
         totals.update(images=file.images or 0, listed=file.listed, annotations=file.annotations)
         totals.update(repeated=file.repeated_annotation_ids, without=file.images_without_samples)
         for group in ("repairs", "skipped", "skipped_annotations"):
             totals.update({f"{group} {name}": n for name, n in getattr(file, group).items()})
-    others = [item for item in items if not isinstance(item, SplitSource)]
+    others = [item for item in items if not isinstance(item, SplitTally)]
     return [msgspec.structs.replace(item, split="") for item in others], +totals
 
 
-def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | SplitSource] | None:
+def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | SplitTally] | None:
     """Return the contents of the files, or None if one line refuses them."""
     sources = [("a.json", data) for data in files]
     excluded, panoptic = {"train": {"2": ""}}, _is_panoptic(files)
@@ -143,9 +143,9 @@ def _is_panoptic(files: Sequence[bytes]) -> bool:
     return any(b"segments_info" in data for data in files)
 
 
-def _require_valid(items: Sequence[Sample | Rejected | SplitSource]) -> None:
+def _require_valid(items: Sequence[Sample | Rejected | SplitTally]) -> None:
     *others, file = items
-    assert isinstance(file, SplitSource)
+    assert isinstance(file, SplitTally)
     samples = [item for item in others if isinstance(item, Sample)]
     rejects = [item for item in others if isinstance(item, Rejected)]
     if file.images is None:

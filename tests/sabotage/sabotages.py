@@ -135,7 +135,7 @@ SABOTAGES = (
     Sabotage(
         "a shard is kept whatever its bytes are",
         BUILD_SHARD,
-        "        return None\n    _compare_twin(info, output)\n",
+        "        return None\n    _compare_with_existing(info, output)\n",
         "        return None\n",
         "tests/test_write_shards.py::test_a_file_that_is_there_and_differs_is_a_conflict",
     ),
@@ -203,7 +203,7 @@ SABOTAGES = (
         "a data file is published before its receipt",
         BUILD_SHARD,
         "    receipt = to_json(info)\n",
-        "    twin = twin or spool.publish(info.file)\n    receipt = to_json(info)\n",
+        "    exists = exists or pending.publish(info.file)\n    receipt = to_json(info)\n",
         "tests/test_write_shards.py::test_a_file_that_is_there_and_differs_is_a_conflict",
     ),
     Sabotage(
@@ -216,7 +216,7 @@ SABOTAGES = (
     Sabotage(
         "--overwrite deletes other people's files",
         FILES,
-        "if is_document or name in named or split_of(name, names) in wanted:",
+        "if is_document or name in named or split_in_name(name, names) in wanted:",
         "if name:",
         "tests/test_output_files.py::test_other_files_are_ignored_and_kept",
     ),

@@ -16,9 +16,9 @@ from beam_tfrec.schemas.samples import Sample, split_and_key
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import (
-    AddSplitSources,
-    SplitSource,
-    SplitSourceOutput,
+    AddSplitTallies,
+    SplitTally,
+    SplitTallyOutput,
 )
 from beam_tfrec.transforms.storage import Access, read_uri
 
@@ -110,7 +110,7 @@ forget_keys = _keys_in.cache_clear
 """Forget the keys that an earlier run of this process has read."""
 
 
-def warn_of_keys(sources: Sequence[SplitSource], uri: str, access: Access) -> list[SplitSource]:
+def warn_of_keys(sources: Sequence[SplitTally], uri: str, access: Access) -> list[SplitTally]:
     """Warn if there are more keys to copy than records with such keys; return the sources.
 
     A record whose key others have too hides a key that no record has.
@@ -129,7 +129,7 @@ class _Batch(Batch, frozen=True, array_like=True):
 
 def drop_repeated(
     grouped: tuple[Partition, Iterable[_Batch]], keep: OnDuplicate
-) -> Iterator[Sample | SplitSourceOutput]:
+) -> Iterator[Sample | SplitTallyOutput]:
     """Yield one sample of each key in a partition, and a note of the number of others."""
     (split, _), batches = grouped
     samples = [sample for batch in batches for sample in batch.samples]
@@ -137,7 +137,7 @@ def drop_repeated(
     by_key = {sample.key: sample for sample in samples}  # the last one of a key stays
     yield from by_key.values()
     if repeated := len(samples) - len(by_key):
-        note = SplitSource(split, skipped={"repeated_keys": repeated})
+        note = SplitTally(split, skipped={"repeated_keys": repeated})
         yield beam.pvalue.TaggedOutput("sources", note)
 
 
@@ -147,17 +147,17 @@ class DropRepeated(beam.PTransform):
 
     Attributes:
         keep: which one stays, in the order of the sources.
-        sources: counts of the sources, one `SplitSource` per split.
+        sources: counts of the sources, one `SplitTally` per split.
         spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     keep: OnDuplicate
-    sources: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitTally]
     spool: RunSpool | None = None
 
     def expand(
         self, samples: beam.PCollection[Sample]
-    ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitSource]]:
+    ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitTally]]:
         """Group by key in partitions."""
         kept = (
             (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
@@ -165,5 +165,5 @@ class DropRepeated(beam.PTransform):
             | "KeepOne"
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
         )
-        sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitSources()
+        sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitTallies()
         return kept.samples, sources

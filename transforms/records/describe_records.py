@@ -11,7 +11,7 @@ from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.shard_index import ReadyRow, record_facts
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 
 
 class FeatureNotes:
@@ -33,10 +33,10 @@ class FeatureNotes:
             )
         self._cells.update([*record.context, *record.feature_lists])
 
-    def note(self, split: str) -> SplitSource:
+    def note(self, split: str) -> SplitTally:
         """Return the note of all records."""
         facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
-        return SplitSource(split, columns=facts, rows=self._rows)
+        return SplitTally(split, columns=facts, rows=self._rows)
 
 
 def bits_in(record: Sequences) -> dict[str, int]:

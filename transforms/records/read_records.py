@@ -34,8 +34,8 @@ from beam_tfrec.transforms.records.describe_records import (
     text_in,
 )
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
-from beam_tfrec.transforms.sources.list_blobs import HIDDEN, why_skipped
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.listing import HIDDEN, why_skipped
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.storage.staging import Stager, Staging
 from beam_tfrec.transforms.walk_frames import (
@@ -101,7 +101,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     place: int = 0
     shard: ShardEntry | None = None
     class_ids: list[int] = []
-    note: SplitSource | None = None
+    note: SplitTally | None = None
 
 
 def plan_source(
@@ -176,8 +176,8 @@ def _shards_of(
     repairs = Counter[str]()
     for split in {shard.entry.split for shard in taken}:
         repairs.update(manifest.splits[split].repairs)
-    note = SplitSource(
-        reader.splitting.split_of_other(source.split, root),
+    note = SplitTally(
+        reader.splitting.split_of_file(source.split, root),
         found=found_of_data_set(manifest.layout, manifest.plan.labels),
         columns=facts_of_data_set(manifest.features, records),
         rows=records,
@@ -232,7 +232,7 @@ class RecordReader:
         if note is not None:
             yield note
         for (split, why), count in left_out.items():
-            yield SplitSource(split, listed=count, skipped={why: count})
+            yield SplitTally(split, listed=count, skipped={why: count})
         for split, of_split in notes.items():
             yield of_split.note(split)
 
@@ -323,7 +323,7 @@ class RecordReader:
         if record is not None:
             fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
         where = f"{file.entry.name}, record {at.number}"
-        split = self.splitting.split_for(self.sources[file.root].split, at.key, fields, where)
+        split = self.splitting.split_of(self.sources[file.root].split, at.key, fields, where)
 
         def has_class() -> bool:
             if file.shard:
@@ -341,7 +341,7 @@ class RecordReader:
         return Rejected(
             code=code,
             stage=STAGE,
-            split=self.splitting.split_of_other(self.sources[file.root].split, key),
+            split=self.splitting.split_of_file(self.sources[file.root].split, key),
             key=key,
             file_name=file.entry.name,
             detail=what,
@@ -400,7 +400,7 @@ class StageExamples(beam.DoFn):
             yield self._reject(key, "E-REC-EXAMPLE", f"{len(data)} bytes of another kind")
         else:
             fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
-            split = self._splitting.split_for(self._split, key, fields)
+            split = self._splitting.split_of(self._split, key, fields)
             bits = bits_in(record)
             self._notes.setdefault(split, FeatureNotes()).add(record, bits)
             row = row_of(record, bits, data, google_crc32c.value(data), key)
@@ -415,5 +415,5 @@ class StageExamples(beam.DoFn):
             yield GlobalWindows.windowed_value_at_end_of_window(notes.note(split))
 
     def _reject(self, key: str, code: str, what: str) -> Rejected:
-        split = self._splitting.split_of_other(self._split, key)
+        split = self._splitting.split_of_file(self._split, key)
         return Rejected(code=code, stage="stage_records", split=split, key=key, detail=what)

@@ -74,7 +74,7 @@ def small_tensor(tensor: Tensor) -> Small:
         BadImage: The shape is not a picture's, or too large.
     """
     if not is_picture(tensor):
-        raise unreadable(f"a tensor of {tensor.dtype} {list(tensor.shape)}, which is no picture")
+        raise unreadable(f"a tensor of {tensor.dtype} {list(tensor.shape)}, which is not a picture")
     height, width = tensor.shape[:2]
     require_size(width, height, MAX_PIXELS)
     from PIL import Image

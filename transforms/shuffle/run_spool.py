@@ -16,7 +16,7 @@ import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.samples import Sample, digest_payload
-from beam_tfrec.transforms.storage.disk import ELSEWHERE, FileSpool, coding, open_temporary
+from beam_tfrec.transforms.storage.disk import ELSEWHERE, DiskFile, coding, open_temporary
 
 _PLACE = struct.Struct(">QQI")  # offset, length and CRC-32C of stored data
 _BUFFER_BYTES = 2**20
@@ -109,7 +109,7 @@ class RunSpool:
             return _OPEN[self.number]
 
 
-class _SpoolFile(FileSpool):
+class _SpoolFile(DiskFile):
     """An unnamed file for several threads. Appended data is buffered, to save system calls."""
 
     def __init__(self, file: IO[bytes], where: str) -> None:

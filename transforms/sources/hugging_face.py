@@ -13,7 +13,7 @@ import msgspec
 from beam_tfrec.schemas.annotations.object_maps import ObjectMap, side_file_of
 from beam_tfrec.schemas.columns import Cell, text_of
 from beam_tfrec.transforms.sources import read_sidecar
-from beam_tfrec.transforms.sources.list_blobs import listing_fault
+from beam_tfrec.transforms.sources.listing import listing_fault
 from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.storage import Entry
 
@@ -106,7 +106,7 @@ def features_of(schema: Any) -> StoredFeatures:
 
 
 def _inner(feature: Any) -> dict[str, Any]:
-    """Return the feature of a list's items, or of a value that is no list."""
+    """Return the feature of a list's items, or of a value that is not a list."""
     while True:
         if isinstance(feature, list) and len(feature) == 1:  # written by old versions
             feature = feature[0]

@@ -15,7 +15,7 @@ from beam_tfrec.transforms.shuffle.elements import (
     Partition,
     spool_for,
 )
-from beam_tfrec.transforms.sources.list_blobs import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
 Row = tuple[str, int, list[str]]

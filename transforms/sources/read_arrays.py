@@ -18,14 +18,14 @@ import msgspec
 
 from beam_tfrec.schemas.columns import is_beyond_float32
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import ArrayFields, NamedTensor, TensorFields
 from beam_tfrec.schemas.layouts.arrays import found_in
 from beam_tfrec.schemas.samples import NPZ, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import BFLOAT16, NPY_TEXT_TYPES, TEXT
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
     ListedFile,
     ListFiles,
@@ -41,7 +41,7 @@ from beam_tfrec.transforms.sources.read_blobs import (
     read_blob,
     read_members,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
@@ -131,7 +131,7 @@ class ArrayReader:
             if items[1:]:
                 fields = TensorFields(*items[0], label, features, tuple(items[1:]))
             texts = {name: str(value) for name, value in features.items()}
-            split = self.splitting.split_for(piece.root, key, texts)
+            split = self.splitting.split_of(piece.root, key, texts)
             blobs = tuple(stored.blob(piece.root, row) for stored in arrays)
             sample = Sample(split, key, piece.position + row, blobs, pack(fields))
             fault = _fault_of(fields, sum(blob.read_bytes for blob in blobs))
@@ -145,7 +145,7 @@ class ArrayReader:
             found = found or found_in(fields, source.tensors)
             yield sample
         for split, of_split in classes.items():
-            yield SplitSource(split, class_names=sorted(of_split), found=sorted(found))
+            yield SplitTally(split, class_names=sorted(of_split), found=sorted(found))
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str)
         raise RuntimeError(fault_line(code, stored.where, what, remedy))
 
 
-def _fault_of(fields: ArrayFields, item_bytes: int) -> tuple[str, str] | None:
+def _fault_of(fields: ArrayFields, item_bytes: int) -> Reason | None:
     """Return (code, detail) of a row that does not fit into an Example, else None."""
     if fields.label == "":
         return "E-SRC-LABEL", "its label is an empty text"

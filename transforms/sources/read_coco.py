@@ -13,12 +13,12 @@ import google_crc32c
 
 from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
-from beam_tfrec.schemas.faults import FAULTS, Rejected, fault_line
+from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from beam_tfrec.schemas.geometry.boxes import PlacedBox, place_box
 from beam_tfrec.schemas.samples import Blob, Sample, pack, panoptic_root
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
 _ORPHANS_REMEDY = "correct the file, or give --orphans drop"
@@ -165,13 +165,13 @@ class _ImageReader:
             self._annotations[split] += annotated.num_annotations
             before, repairs = repairs, self._files.repairs  # with those of this image
             if repairs != before:
-                yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
+                yield SplitTally(split, repairs=dict(Counter(repairs) - Counter(before)))
             yield from self._items_of(annotated, split, position)
         yield from self._summaries()
 
     def _split_for(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
-        return self._splitting.split_for(self._given, str(image.id), fields, _where(image))
+        return self._splitting.split_of(self._given, str(image.id), fields, _where(image))
 
     def _split(self, image_id: int | str) -> str:
         """Return an image's split. An unknown image gets one by its id, or the first image's."""
@@ -179,7 +179,7 @@ class _ImageReader:
             return self._split_of[image_id]
         if "split_by" in self._splitting.fields:  # An unknown image has no fields.
             return next(iter(self._split_of.values()), self._splitting.splits(())[0])
-        return self._splitting.split_of_other(self._given, str(image_id))
+        return self._splitting.split_of_file(self._given, str(image_id))
 
     def _orphans(self) -> Iterator[Rejected]:
         """Yield rejects of the annotations without an image, unless they stop the run."""
@@ -190,13 +190,13 @@ class _ImageReader:
             bad = BadAnnotation(orphan.id, "E-ANN-ORPHAN", detail)
             yield self._rejected(bad, split, file.where)
 
-    def _summaries(self) -> Iterator[SplitSource]:
+    def _summaries(self) -> Iterator[SplitTally]:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
         sources = files.sources()
         first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
-            yield SplitSource(
+            yield SplitTally(
                 split,
                 repeated_annotation_ids=counts[split] - first[split],
                 labels=files.labels,
@@ -217,7 +217,7 @@ class _ImageReader:
             listed = len(objects) if per_object else 1
             yield _skipped(split, "license", listed, annotated.num_annotations)
             if per_object:
-                yield SplitSource(split, images=1, images_without_samples=int(not objects))
+                yield SplitTally(split, images=1, images_without_samples=int(not objects))
             return
         bad, kept = [*annotated.bad], []
         for one in objects:
@@ -234,7 +234,7 @@ class _ImageReader:
         if per_object:
             misplaced = len(bad) - len(annotated.bad)
             without = int(misplaced == len(objects))  # also if it has none
-            yield SplitSource(split, images=1, images_without_samples=without)
+            yield SplitTally(split, images=1, images_without_samples=without)
             to_make = [
                 (self._positions[one.annotation_id], AnnotatedImage(image, [one], []))
                 for one in kept
@@ -283,7 +283,7 @@ class _ImageReader:
             return "crowd"
         return "small_box" if min(width_px, height_px) < self._rules.min_box_px else ""
 
-    def _fault_of_box(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
+    def _fault_of_box(self, found: ObjectFields, image: CocoImage) -> Reason | None:
         """Return the fault of an object's box, if the image size is known by now."""
         if not self._rules.annotated_size:
             return None
@@ -296,7 +296,7 @@ class _ImageReader:
             return any(not self._fault_of_box(one.fields, image) for one in objects)
         return bool(annotated.captions) or annotated.panoptic is not None
 
-    def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:
+    def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitTally]:
         """Drop unknown categories from LVIS's lists, if orphans may be dropped."""
         for name in ("neg_category_ids", "not_exhaustive_category_ids"):
             given = getattr(image, name) or []
@@ -308,7 +308,7 @@ class _ImageReader:
                 fault = "E-ANN-CATEGORY", _where(image), what, _ORPHANS_REMEDY
                 raise RuntimeError(fault_line(*fault))
             setattr(image, name, [found for found in given if found in self._category_ids])
-            yield SplitSource(split, repairs={"unknown_category_dropped": len(unknown)})
+            yield SplitTally(split, repairs={"unknown_category_dropped": len(unknown)})
 
     def _rejected(
         self, bad: BadAnnotation, split: str, where: str, key: str = "", file_name: str = ""
@@ -326,9 +326,9 @@ def _where(image: CocoImage) -> str:
     return f"image {image.id} ({image.file_name})"
 
 
-def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitSource:
+def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitTally:
     """Return the note on samples and annotations that a filter leaves out."""
-    return SplitSource(
+    return SplitTally(
         split,
         listed=samples,
         annotations=annotations,

@@ -9,7 +9,7 @@ from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
     ListedFile,
     is_folder,
@@ -17,7 +17,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     pin_sample,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped, reject_file
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
 
 FOLDER = "folder"
 """Field for `--split_by`: the path of an image's folder, without its class folder."""
@@ -53,11 +53,11 @@ class FolderReader:
             yield self._reject(file, "not in a folder that names its class")
         else:
             fields = {FOLDER: below_class.rpartition("/")[0]}
-            split = self.splitting.split_for(file.root, name, fields, name)
+            split = self.splitting.split_of(file.root, name, fields, name)
             blobs = (Blob(file.root, name),)
             sample = Sample(split, name, file.position, blobs, pack(ClassFields(class_name)))
             yield pin_sample(sample, file.entry)
-            yield SplitSource(split, class_names=[class_name])
+            yield SplitTally(split, class_names=[class_name])
 
     def _reject(self, file: ListedFile, detail: str) -> Rejected:
         return reject_file(self.splitting, file.root, file, "read_folder", ("E-SRC-LABEL", detail))
@@ -129,4 +129,4 @@ class PairReader:
         return Sample(split, key, -1, (Blob(file.root, name),), b"").reject("read_pairs", *fault)
 
     def _split_of(self, source: str, key: str, name: str) -> str:
-        return self.splitting.split_for(source, key, {FOLDER: name.rpartition("/")[0]}, name)
+        return self.splitting.split_of(source, key, {FOLDER: name.rpartition("/")[0]}, name)

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import (
     STORED_FRACTIONS,
     AttributedFields,
@@ -29,8 +28,8 @@ from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.samples import Blob, Sample, is_id_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, Row
-from beam_tfrec.transforms.sources.list_blobs import ListedFile, is_folder, why_skipped
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.listing import ListedFile, is_folder, why_skipped
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped
 from beam_tfrec.transforms.sources.read_sidecar import SideSample
 from beam_tfrec.transforms.sources.table_rows import TableFile, open_table, require_columns
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
@@ -117,7 +116,7 @@ def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
 
 def match_masks(
     rows: Iterable[Row], objects: Sequence[ObjectFields], files: Container[str]
-) -> Iterator[tuple[Row, int | Fault]]:
+) -> Iterator[tuple[Row, int | Reason]]:
     """Yield each row of masks with the index of its object, or with why it has none.
 
     Args:
@@ -175,7 +174,7 @@ class OpenImagesReader:
         """Yield the sample of an image id or its rejects, and a note on what the rows hold."""
         for file in joined.others:
             yield note_skipped(self.splitting, joined.source, file.entry.name)
-        split = self.splitting.split_for(joined.source, joined.name)
+        split = self.splitting.split_of(joined.source, joined.name)
         for item in self._items(joined):
             yield msgspec.structs.replace(item, split=split)
 
@@ -255,12 +254,12 @@ class OpenImagesReader:
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
         blobs = [Blob(file.root, file.entry.name) for file in files]
         blobs[0] = msgspec.structs.replace(blobs[0], orientation=orientation)
-        note = SplitSource("", found=sorted(found))
+        note = SplitTally("", found=sorted(found))
         side = SideSample(note, pack(fields), b"", tuple(ids), bad)
         at = Sample("", image_id, image.position, tuple(blobs), b"")
         yield from side.items(at, STAGE, [file.entry for file in files])
 
-    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Fault:
+    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Reason:
         """Return the object of a row of boxes, the confidence of a label, or the row's fault."""
         class_name = cells[0]
         if class_name not in self._class_names:

@@ -21,15 +21,15 @@ from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import DigestValues, Splitting, split_without_bucket
-from beam_tfrec.transforms.sources.list_blobs import ListedFile, PinTally, why_skipped
+from beam_tfrec.transforms.sources.listing import ListedFile, RootTally, why_skipped
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """Side output of rejects."""
 
 
-class SplitSource(msgspec.Struct, frozen=True):
-    """Counts and facts of one split's sources, without samples; `add_split_sources` adds parts.
+class SplitTally(msgspec.Struct, frozen=True):
+    """Counts and facts of one split's sources, without samples; `add_split_tallies` adds parts.
 
     Attributes:
         split: name of the split.
@@ -37,11 +37,11 @@ class SplitSource(msgspec.Struct, frozen=True):
         listed: number of samples in the sources.
         annotations: number of annotations in the sources; an annotation merged from two files
             counts once.
-        excluded_images: number of samples skipped by `--exclude`.
+        excluded_samples: number of samples skipped by `--exclude`.
         excluded_annotations: number of annotations of these samples.
         repeated_annotation_ids: number of annotations with the id of an earlier one; they are kept.
         labels: labels, if the sources have numeric category ids.
-        earlier_images: number of samples in earlier data sets; 0 until `LeaveOutEarlier`.
+        earlier_samples: number of samples in earlier data sets; 0 until `LeaveOutEarlier`.
         earlier_annotations: number of annotations of these samples.
         found: sorted names of what the sources hold, such as `captions`, for `Layout.resolved`.
         images: number of images, if samples are objects; None if each image is a sample.
@@ -62,11 +62,11 @@ class SplitSource(msgspec.Struct, frozen=True):
     identity: str = ""
     listed: int = 0
     annotations: int = 0
-    excluded_images: int = 0
+    excluded_samples: int = 0
     excluded_annotations: int = 0
     repeated_annotation_ids: int = 0
     labels: list[Label] = []
-    earlier_images: int = 0
+    earlier_samples: int = 0
     earlier_annotations: int = 0
     found: list[str] = []
     images: int | None = None
@@ -82,13 +82,13 @@ class SplitSource(msgspec.Struct, frozen=True):
     unused_keys: int = 0
 
 
-SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitSource]
+SplitTallyOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitTally]
 
-Item = Sample | Rejected | SplitSource
+Item = Sample | Rejected | SplitTally
 """Output of readers.
 
 A `Sample` is a future record. A `Rejected` stands for a rejected sample or a dropped annotation. A
-`SplitSource` is a note with other facts, such as class names. `SplitCounter` counts samples,
+`SplitTally` is a note with other facts, such as class names. `SplitCounter` counts samples,
 rejects and their annotations, so a note must not count these again.
 """
 
@@ -103,22 +103,22 @@ class SourceSamples(NamedTuple):
     Attributes:
         samples: all samples, each once, in any order.
         rejected: rejected samples and dropped annotations.
-        sources: one `SplitSource` per split.
+        sources: one `SplitTally` per split.
         listing: listed files, for `PinBlobs`; None if the samples are pinned.
         tallies: digests of the listings that the reader has used, by root; None without listings.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    sources: beam.PCollection[SplitSource]
+    sources: beam.PCollection[SplitTally]
     listing: beam.PCollection[ListedFile] | None = None
-    tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+    tallies: beam.PCollection[tuple[str, RootTally]] | None = None
 
 
-def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") -> SplitSource:
+def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") -> SplitTally:
     """Return the note of a listed file that is not read: by its name, or by a list of names."""
-    split = splitting.split_of_other(source, name)
-    return SplitSource(split, listed=1, skipped={why or why_skipped(name) or "not_in_list": 1})
+    split = splitting.split_of_file(source, name)
+    return SplitTally(split, listed=1, skipped={why or why_skipped(name) or "not_in_list": 1})
 
 
 def reject_file(
@@ -131,7 +131,7 @@ def reject_file(
 ) -> Rejected:
     """Return the reject of a listed file that makes no sample; its name is the key."""
     name = file.entry.name
-    split = splitting.split_of_other(source, name)
+    split = splitting.split_of_file(source, name)
     sample = Sample(split, name, -1, (Blob(file.root, name),), b"", annotation_ids)
     return sample.reject(stage, *fault)
 
@@ -143,7 +143,7 @@ class SplitCounter:
         """Store the keys of excluded samples, as `excluded_keys` returns them."""
         self._excluded = excluded
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._notes: list[SplitSource] = []
+        self._notes: list[SplitTally] = []
 
     def admit(self, items: Iterable[Item]) -> Iterator[Sample | Rejected]:
         """Count items, and yield the samples and rejects that are not excluded.
@@ -153,10 +153,10 @@ class SplitCounter:
                 `rejected.jsonl`.
         """
         for item in items:
-            if isinstance(item, SplitSource):
+            if isinstance(item, SplitTally):
                 self._notes.append(item)
                 if len(self._notes) == _MAX_NOTES:
-                    self._notes = self.split_sources()
+                    self._notes = self.split_tallies()
                 continue
             counts = self._counts[item.split]
             is_sample = isinstance(item, Sample) or item.scope is Scope.SAMPLE
@@ -164,22 +164,22 @@ class SplitCounter:
             counts["annotations"] += len(item.annotation_ids)
             if item.key in self._excluded.get(item.split, ()):
                 self._check_excluded(item)
-                counts["excluded_images"] += is_sample
+                counts["excluded_samples"] += is_sample
                 counts["excluded_annotations"] += len(item.annotation_ids)
             else:
                 yield item
 
-    def split_sources(self) -> list[SplitSource]:
+    def split_tallies(self) -> list[SplitTally]:
         """Return counts and notes of each split since the last call."""
-        parts: dict[str, list[SplitSource]] = {}
+        parts: dict[str, list[SplitTally]] = {}
         counted = (
-            msgspec.structs.replace(SplitSource(split), **counts)
+            msgspec.structs.replace(SplitTally(split), **counts)
             for split, counts in self._counts.items()
         )
         for part in (*self._notes, *counted):
             parts.setdefault(part.split, []).append(part)
         self._counts, self._notes = defaultdict(Counter), []
-        return [add_split_sources(parts[split]) for split in sorted(parts)]
+        return [add_split_tallies(parts[split]) for split in sorted(parts)]
 
     def _check_excluded(self, item: Sample | Rejected) -> None:
         """Check that an excluded sample still has the file that was rejected."""
@@ -194,7 +194,7 @@ class SplitCounter:
             raise RuntimeError(fault_line("E-ARG", where, what, remedy))
 
 
-def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
+def add_split_tallies(parts: Iterable[SplitTally]) -> SplitTally:
     """Add parts of one split's sources.
 
     Raises:
@@ -212,7 +212,7 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
         remedy = "give labels that samples share, not an id of each sample"
         raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
     return msgspec.structs.replace(
-        SplitSource(first.split),
+        SplitTally(first.split),
         **added,
         identity=" and ".join(sorted({part.identity for part in several} - {""})),
         labels=unite_labels((label for part in several for label in part.labels), first.split),
@@ -222,13 +222,13 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
     )
 
 
-def is_there(source: SplitSource, splitting: Splitting) -> bool:
+def is_there(source: SplitTally, splitting: Splitting) -> bool:
     """Return whether the data set has a split: one with images, or one that is not optional."""
     is_optional = source.split in splitting.optional_splits
     return bool(source.listed or source.images) or not is_optional
 
 
-def merge_labels(sources: Collection[SplitSource]) -> list[Label]:
+def merge_labels(sources: Collection[SplitTally]) -> list[Label]:
     """Return the labels of all splits, sorted by id.
 
     Raises:
@@ -279,16 +279,16 @@ def _identify_sources(
     exclude: str,
     access: Access,
     labels: list[Label],
-) -> Iterator[SplitSource]:
+) -> Iterator[SplitTally]:
     """Yield each split's source files with their identity, and labels known before reading."""
     identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
     for split in sorted(source_files):
-        yield SplitSource(split, identity(tuple(source_files[split])), labels=labels)
+        yield SplitTally(split, identity(tuple(source_files[split])), labels=labels)
 
 
-def _count_keys(groups: DigestValues, splitting: Splitting) -> SplitSource:
+def _count_keys(groups: DigestValues, splitting: Splitting) -> SplitTally:
     """Return the number of keys of a table; `_Read` subtracts those that it finds."""
-    return SplitSource(splitting.splits(())[0], unused_keys=len(groups[0]))
+    return SplitTally(splitting.splits(())[0], unused_keys=len(groups[0]))
 
 
 def _union(parts: Iterable[Collection[Any]]) -> list[Any]:
@@ -311,7 +311,7 @@ _ADDERS: Mapping[Any, Callable] = {
 }
 _ADDED_BY = {
     field.name: _ADDERS[field.type]
-    for field in msgspec.structs.fields(SplitSource)
+    for field in msgspec.structs.fields(SplitTally)
     if field.type in _ADDERS
 }
 """Function that adds the values of a field, by the field's name; chosen by the field's type."""
@@ -326,7 +326,7 @@ def _identity_at(uri: str, access: Access) -> str:
 
 @dataclass(eq=False)
 class ReadSamples(beam.PTransform):
-    """Pieces of sources -> samples in any order, rejects, and one `SplitSource` per split.
+    """Pieces of sources -> samples in any order, rejects, and one `SplitTally` per split.
 
     Attributes:
         read: reader of a piece, a named function or a value that can be pickled.
@@ -368,22 +368,22 @@ class ReadSamples(beam.PTransform):
         reader = _Read(self.read, self.exclude, self.access, self.splitting, splits)
         step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
         read = pieces | "Read" >> step.with_outputs("rejected", "sources", main="samples")
-        sources = (read.sources, *counts) | "AddSplitSources" >> AddSplitSources()
+        sources = (read.sources, *counts) | "AddSplitTallies" >> AddSplitTallies()
         return SourceSamples(read.samples, read.rejected, sources)
 
 
-class AddSplitSources(beam.PTransform):
-    """Several collections of `SplitSource` -> one of each split."""
+class AddSplitTallies(beam.PTransform):
+    """Several collections of `SplitTally` -> one of each split."""
 
     def expand(
-        self, parts: tuple[beam.PCollection[SplitSource], ...]
-    ) -> beam.PCollection[SplitSource]:
+        self, parts: tuple[beam.PCollection[SplitTally], ...]
+    ) -> beam.PCollection[SplitTally]:
         """Add the parts of each split."""
         return (
             parts
             | "AllParts" >> beam.Flatten()
             | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "AddParts" >> beam.CombinePerKey(add_split_sources)
+            | "AddParts" >> beam.CombinePerKey(add_split_tallies)
             | "SplitSources" >> beam.Values()
         )
 
@@ -421,10 +421,10 @@ class _Read(beam.DoFn):
     def process(
         self,
         piece: Any,
-        identified: list[SplitSource],
+        identified: list[SplitTally],
         groups: DigestValues | None = None,
         assigned: DigestValues | None = None,
-    ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
+    ) -> Iterator[Sample | RejectedOutput | SplitTallyOutput]:
         if (groups or assigned) and not self._has_tables:
             self._has_tables = True
             self.splitting = self.splitting.with_tables(groups, assigned)
@@ -433,10 +433,10 @@ class _Read(beam.DoFn):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
-        sources = self._counter.split_sources()
+        sources = self._counter.split_tallies()
         if self.splitting.groups is not None:
             found = int(self.splitting.groups.found.sum())
-            sources.append(SplitSource(self.splitting.splits(())[0], unused_keys=-found))
+            sources.append(SplitTally(self.splitting.splits(())[0], unused_keys=-found))
         for source in sources:
             windowed = GlobalWindows.windowed_value_at_end_of_window(source)
             yield beam.pvalue.TaggedOutput("sources", windowed)

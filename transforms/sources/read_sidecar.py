@@ -16,7 +16,7 @@ import apache_beam as beam
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
-from beam_tfrec.schemas.annotations.coco_objects import Fault, ObjectOpener
+from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener
 from beam_tfrec.schemas.annotations.side_files import (
     SideFile,
     cells_at,
@@ -24,7 +24,7 @@ from beam_tfrec.schemas.annotations.side_files import (
     value_at,
 )
 from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
-from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import (
     AttributedFields,
     BadAnnotation,
@@ -34,7 +34,7 @@ from beam_tfrec.schemas.fields import (
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
     MAX_IMAGE_BYTES,
     ListedFile,
@@ -44,7 +44,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
 )
 from beam_tfrec.transforms.sources.read_samples import (
     Item,
-    SplitSource,
+    SplitTally,
     note_skipped,
     reject_file,
 )
@@ -73,7 +73,7 @@ class SideSample(msgspec.Struct, frozen=True):
         bad: dropped annotations, with reasons.
     """
 
-    note: SplitSource
+    note: SplitTally
     fields: bytes
     payload: bytes = b""
     annotation_ids: tuple[int | str, ...] = ()
@@ -109,7 +109,7 @@ def read_objects(
     parse: Callable[[bytes], SideFile] = parse_side_file,
     *,
     segmentations: bool = False,
-) -> SideSample | Fault:
+) -> SideSample | Reason:
     """Parse an annotation file for layouts of objects.
 
     Args:
@@ -141,13 +141,13 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
     opener.repairs.update(side.repairs)
     found = sorted({"boxes", *(name for of_object in attributes for name in of_object)})
     found += ["keypoints"] if side.num_keypoints else []
-    note = SplitSource("", class_names=names, found=found, repairs=opener.repairs)
+    note = SplitTally("", class_names=names, found=found, repairs=opener.repairs)
     return SideSample(note, pack(fields), payload, ids, [*side.bad, *bad])
 
 
 def read_values(
     text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] = _NO_OTHERS
-) -> SideSample | Fault:
+) -> SideSample | Reason:
     """Read fields of an annotation file, for the layout of tables.
 
     Args:
@@ -170,7 +170,7 @@ def read_values(
         if cells.get(path) is not None and values is not None:
             row[path] = list(values) if wanted.repeated else values[0]
     columns = [ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in types]
-    return SideSample(SplitSource("", columns=columns, rows=1), *fields_of_row(row))
+    return SideSample(SplitTally("", columns=columns, rows=1), *fields_of_row(row))
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class SideReader:
     """
 
     splitting: Splitting
-    read: Callable[[bytes | None], SideSample | Fault]
+    read: Callable[[bytes | None], SideSample | Reason]
     allow_unannotated: bool = False
     join_by: str = ""
     skip_imageless: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -233,7 +233,7 @@ class SideReader:
         self,
         joined: JoinedFiles,
         image: ListedFile,
-        opened: SideSample | Fault,
+        opened: SideSample | Reason,
         text: bytes | None = None,
     ) -> Iterator[Item]:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
@@ -243,18 +243,18 @@ class SideReader:
             return
         key = image.entry.name
         if text is None:
-            split = self.splitting.split_of_other(source, key)
+            split = self.splitting.split_of_file(source, key)
         else:
             fields = {name: value_at(text, name) for name in self.splitting.fields.values()}
-            split = self.splitting.split_for(source, key, fields, key)
+            split = self.splitting.split_of(source, key, fields, key)
         roots = [mask_root(source, kind) for kind in self.masks]
         blobs = (Blob(image.root, key), *(Blob(root, f"{joined.name}.png") for root in roots))
         at = Sample(split, key, image.position, blobs, b"")
         yield from opened.items(at, STAGE, [image.entry, *map(masks.get, roots)])
         if self.masks:
-            yield SplitSource(split, found=[*self.masks])
+            yield SplitTally(split, found=[*self.masks])
 
-    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Fault) -> Rejected:
+    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Reason) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
@@ -264,7 +264,7 @@ class SideReader:
             detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
         return self._reject(source, file, (code, detail), opened.all_ids)
 
-    def _open(self, file: ListedFile, text: bytes) -> SideSample | Fault:
+    def _open(self, file: ListedFile, text: bytes) -> SideSample | Reason:
         """Parse an annotation file, or return why it cannot be read."""
         why = _why_unread(file.entry)
         opened = ("E-ANN-FILE", why) if why else self.read(text)
@@ -274,7 +274,7 @@ class SideReader:
         return opened
 
     def _reject(
-        self, source: str, file: ListedFile, fault: Fault, ids: tuple[int | str, ...] = ()
+        self, source: str, file: ListedFile, fault: Reason, ids: tuple[int | str, ...] = ()
     ) -> Rejected:
         return reject_file(self.splitting, source, file, STAGE, fault, ids)
 

@@ -39,7 +39,7 @@ from beam_tfrec.transforms.sources.hugging_face import (
     open_image,
     open_objects,
 )
-from beam_tfrec.transforms.sources.list_blobs import (
+from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
     ListedFile,
     ListFiles,
@@ -47,7 +47,7 @@ from beam_tfrec.transforms.sources.list_blobs import (
     is_folder,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource, note_skipped
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped
 from beam_tfrec.transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
     OpenTable,
@@ -131,7 +131,7 @@ class TableReader:
         for split, (columns, names) in notes.items():
             facts, rows = columns.facts(), columns.rows
             others = [] if labels else sorted(names)
-            yield SplitSource(split, labels=labels, class_names=others, columns=facts, rows=rows)
+            yield SplitTally(split, labels=labels, class_names=others, columns=facts, rows=rows)
 
     def _read_row(
         self,
@@ -167,7 +167,7 @@ class TableReader:
                 of_row = self._cells_of(cells, table)
         except ValueError as error:
             code = error.code if isinstance(error, RowFault) else code
-            split = split or self.splitting.split_of_other(file.split, key)
+            split = split or self.splitting.split_of_file(file.split, key)
             sample = Sample(split, key, -1, (), b"", lost)
             yield sample.reject(STAGE, code, f"{where}{error}")
             return
@@ -238,7 +238,7 @@ class TableReader:
             for name in self.splitting.fields.values()
             if cells.get(name) is not None and not isinstance(cells[name], list)
         }
-        return self.splitting.split_for(file.split, key, fields, f"{file.where} {_place_of(row)}")
+        return self.splitting.split_of(file.split, key, fields, f"{file.where} {_place_of(row)}")
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
         """Return the blob of a row's image; none without a column of names."""

@@ -24,18 +24,17 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
-from beam_tfrec.transforms.sources import list_blobs
+from beam_tfrec.transforms.sources import listing
 from beam_tfrec.transforms.sources.read_blobs import unpack
-from beam_tfrec.transforms.sources.read_samples import Item, SplitSource
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
 from beam_tfrec.transforms.storage import (
     Access,
@@ -94,7 +93,7 @@ class TarSource:
         globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
         found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
-            name, is_hidden = entry.name, list_blobs.why_skipped(entry.name) == list_blobs.HIDDEN
+            name, is_hidden = entry.name, listing.why_skipped(entry.name) == listing.HIDDEN
             is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
             if entry.kind != "directory" and (name in found or is_matched):
                 found[name] = entry
@@ -137,7 +136,7 @@ def plan_tars(
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
             raise _refused(join_uri(source.uri, name), what)
-        if name.lower().endswith((TAR, *DECOMPRESSORS)) or list_blobs.is_folder(entry):
+        if name.lower().endswith((TAR, *DECOMPRESSORS)) or listing.is_folder(entry):
             if entry.kind != "file":
                 raise _refused(join_uri(source.uri, name), f"a {entry.kind}, not a file")
             yield TarFile(root, entry, place)
@@ -165,7 +164,7 @@ class TarReader:
     access: Access
     types: Mapping[str, ColumnType] | None = None
     label_file: str = ""
-    read: Callable[[bytes], SideSample | Fault] | None = None
+    read: Callable[[bytes], SideSample | Reason] | None = None
     staging: Staging | None = None
 
     def __call__(self, file: TarFile) -> Iterator[Item]:
@@ -196,9 +195,9 @@ class TarReader:
         if stager:
             yield from stager.flush()
         for (split, why), count in left_out.items():
-            yield SplitSource(split, listed=count, skipped={why: count})
+            yield SplitTally(split, listed=count, skipped={why: count})
         for split, largest in classes.items():  # with all lower numbers, so that none of them moves
-            yield SplitSource(split, labels=[Label(n, str(n)) for n in range(largest + 1)])
+            yield SplitTally(split, labels=[Label(n, str(n)) for n in range(largest + 1)])
 
     def _open_file(self, file: TarFile) -> tuple[IO[bytes], bool]:
         """Return the plain tar file as a stream, and whether it was compressed."""
@@ -220,7 +219,7 @@ class TarReader:
             if info.isdir():
                 continue
             if why := _why_left_out(info, name):
-                left_out[self.splitting.split_of_other(source.split, name), why] += 1
+                left_out[self.splitting.split_of_file(source.split, name), why] += 1
                 continue
             extension, text = name.rpartition("/")[2].partition(".")[2], None
             if extension.lower() in _TEXTS and info.size <= _MAX_TEXT_BYTES:
@@ -234,18 +233,18 @@ class TarReader:
     ) -> Iterator[Item]:
         """Yield a sample and its note, or a reject; keep the largest number of a class."""
         given, entry = self.sources[file.root].split, file.entry
-        images = [p for ext in parts if ext in list_blobs.IMAGE_EXTENSIONS for p in parts[ext]]
+        images = [p for ext in parts if ext in listing.IMAGE_EXTENSIONS for p in parts[ext]]
         first = images[0] if images else next(iter(parts.values()))[0]
         pinned = entry.name, entry.size_bytes, entry.pin, entry.crc32c
         blob = Blob(file.root, *pinned, first.offset, first.size, first.name)
         opened = self._open(parts, images)
         if isinstance(opened, tuple):
-            split = self.splitting.split_of_other(given, key)
+            split = self.splitting.split_of_file(given, key)
             yield Sample(split, key, -1, (blob,), b"").reject(STAGE, *opened)
             return
         json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
         fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
-        split = self.splitting.split_for(given, key, fields, blob.file_name)
+        split = self.splitting.split_of(given, key, fields, blob.file_name)
         position = file.place << _NUMBER_BITS | number
         *items, note = opened.items(Sample(split, key, position, (blob,), b""), STAGE)
         yield from items
@@ -254,7 +253,7 @@ class TarReader:
         else:
             yield note
 
-    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Fault:
+    def _open(self, parts: Parts, images: list[Part]) -> SideSample | Reason:
         """Check a sample's members, and read its class or fields."""
         texts = {name: parts[name] for name in _TEXTS if name in parts}
         if not images:
@@ -262,7 +261,7 @@ class TarReader:
         for found in (images, *texts.values()):
             if len(found) > 1:
                 return "E-SRC-TWICE", f"{found[0].name} and {found[1].name} have one base name"
-        code, detail = list_blobs.listing_fault(Entry(images[0].name, images[0].size, ""))
+        code, detail = listing.listing_fault(Entry(images[0].name, images[0].size, ""))
         if code:
             return code, detail
         cells: dict[str, str] = {}
@@ -283,7 +282,7 @@ class TarReader:
         json = cells.pop(_JSON, "{}").encode()
         return self.read(json) if self.read else read_values(json, types, cells)
 
-    def _class_of(self, text: str) -> SideSample | Fault:
+    def _class_of(self, text: str) -> SideSample | Reason:
         if not _NUMBER.fullmatch(text):
             return "E-SRC-LABEL", f".cls holds {text[:40]!r}, not a whole number of 1 to 5 digits"
         number = int(text)
@@ -291,7 +290,7 @@ class TarReader:
             many = f"the label file has {len(self._names)} classes"
             return "E-SRC-LABEL", f".cls holds {number}, {many}"
         name = self._names[number] if self._names else str(number)
-        return SideSample(SplitSource("", class_names=[name]), pack(ClassFields(name)))
+        return SideSample(SplitTally("", class_names=[name]), pack(ClassFields(name)))
 
     @functools.cached_property
     def _names(self) -> list[str]:
@@ -351,13 +350,13 @@ def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
-    """Return why a member is no part of a sample, or an empty text if it is one."""
+    """Return why a member is not part of a sample, or an empty text if it is one."""
     *folders, last = name.split("/")
     if not info.isreg() or info.issparse():
         return NOT_A_FILE
     if any(part.startswith(".") and part.strip(".") for part in (*folders, last)):
-        return list_blobs.HIDDEN
-    return "" if last.partition(".")[1] else list_blobs.NOT_AN_IMAGE
+        return listing.HIDDEN
+    return "" if last.partition(".")[1] else listing.NOT_AN_IMAGE
 
 
 def _refused(where: str, what: str) -> RuntimeError:

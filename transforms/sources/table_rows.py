@@ -15,9 +15,8 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.annotations.coco_objects import Fault
 from beam_tfrec.schemas.columns import PARQUET, Cell
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
 from beam_tfrec.transforms.storage import (
     Access,
@@ -78,7 +77,7 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
         return join_uri(self.root, self.entry.name)
 
 
-Row = tuple[int, int, dict[str, Cell] | Fault]
+Row = tuple[int, int, dict[str, Cell] | Reason]
 """A row: its number, its line, and its cells by column, or the fault of a row that cannot be read.
 
 Numbers begin at 0 in each file, and blank lines count. Lines begin at 1; Parquet has line 0. An
@@ -223,7 +222,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
             raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
 
 
-def _too_large(max_bytes: int, what: str = "the row") -> Fault:
+def _too_large(max_bytes: int, what: str = "the row") -> Reason:
     detail = f"{what} has more than {max_bytes} bytes; --max_cell_bytes sets the limit"
     return ("E-ROW-TOO-LARGE", detail)
 
@@ -234,18 +233,18 @@ def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
             yield number, number + 1, _json_row(line) if line else _too_large(max_bytes)
 
 
-def _json_row(line: bytes) -> dict[str, Cell] | Fault:
+def _json_row(line: bytes) -> dict[str, Cell] | Reason:
     try:
         value = _DECODE_JSON(line)
         if not isinstance(value, dict):
-            return ("E-ROW-JSON", f"no object but {type(value).__name__}")
+            return ("E-ROW-JSON", f"not an object but of type {type(value).__name__}")
         colons = line.count(b":")
         if colons > len(value) and _STRING.sub(b"", line).count(b":") > _count_keys(value):
             return ("E-ROW-JSON", "a key is there twice")
     except UnicodeDecodeError as error:
-        return ("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
+        return ("E-ROW-TEXT", f"not UTF-8 at byte {error.start} of a text")
     except (msgspec.DecodeError, RecursionError) as error:
-        return ("E-ROW-JSON", f"no JSON: {error}")
+        return ("E-ROW-JSON", f"not JSON: {error}")
     return _flat(value)
 
 
@@ -255,7 +254,7 @@ def _count_keys(value: Any) -> int:
     return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
-def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | Fault:
+def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | Reason:
     """Return a row's cells, with members of objects not in `whole` as columns `object.member`."""
     if not any(type(value) is dict for value in cells.values()):
         return cells
@@ -275,14 +274,14 @@ def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell]
 
 def _csv_rows(
     lines: Iterator[bytes | None], file: TableFile, max_bytes: int
-) -> Iterator[tuple[int, int, list[str] | Fault]]:
+) -> Iterator[tuple[int, int, list[str] | Reason]]:
     """Yield number, first line and cells of each row; a blank line has no cells.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the end of a row cannot be found.
     """
     first_line, row_bytes = 1, 0
-    bad: Fault | None = None
+    bad: Reason | None = None
 
     def texts() -> Iterator[str]:
         nonlocal row_bytes, bad
@@ -297,7 +296,7 @@ def _csv_rows(
             try:
                 yield line.decode()
             except UnicodeDecodeError:
-                bad = ("E-ROW-TEXT", "no UTF-8")
+                bad = ("E-ROW-TEXT", "not UTF-8")
                 yield line.decode(errors="replace")
 
     has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -317,13 +316,13 @@ def _csv_rows(
         yield number, first_line, bad or cells
 
 
-def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | Fault:
+def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | Reason:
     if len(cells) != len(columns):
         return ("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
     return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def _automl_row(cells: list[str]) -> dict[str, Cell] | Fault:
+def _automl_row(cells: list[str]) -> dict[str, Cell] | Reason:
     """Return a row of an AutoML Vision table: an optional set, a URI, and labels."""
     values = [cell.strip() for cell in cells]
     if "://" in values[0]:
@@ -389,7 +388,7 @@ def _parquet_rows(
 
 def _parquet_row(
     cells: dict[str, Any] | Exception, max_bytes: int, whole: Collection[str]
-) -> dict[str, Cell] | Fault:
+) -> dict[str, Cell] | Reason:
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
         return (code, f"a value that cannot be read: {cells}")

@@ -68,7 +68,7 @@ class Access:
                 f" got {self.max_reads_per_second}: give for example 1000"
             )
 
-    def check_needed(self, images: Collection[str], others: Collection[str], output: str) -> None:
+    def refuse_unused(self, images: Collection[str], others: Collection[str], output: str) -> None:
         """Refuse options that have no effect on these URIs.
 
         Args:
@@ -104,7 +104,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         pin: version of the bytes: the mtime in ns, or a store's generation.
         crc32c: CRC-32C of the bytes, where the store lists it.
         kind: `file`, `directory`, `fifo`, `socket`, `device` or `dangling link`; with the suffix
-            `whose name is no UTF-8` for names that cannot be decoded.
+            `whose name is not UTF-8` for names that cannot be decoded.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     kind: str = "file"
 
 
-class Spool(Protocol):
+class NewFile(Protocol):
     """The bytes of a file that appears only with `publish`."""
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -180,11 +180,11 @@ class Storage(Protocol):
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; return False if the name is taken."""
-        with contextlib.closing(self.spool()) as spool:
-            spool.write([data])
-            return spool.publish(name)
+        with contextlib.closing(self.new_file()) as pending:
+            pending.write([data])
+            return pending.publish(name)
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Return a new spool for a large file."""
 
     def delete(self, name: str) -> None:

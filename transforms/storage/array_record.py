@@ -52,7 +52,7 @@ def plan_options(options: str) -> dict[str, str]:
     return {"record_format": f"array_record {options}, by array_record {here}"}
 
 
-class ArrayRecordSpool:
+class GrowingArrayRecord:
     """An ArrayRecord file that grows in a temporary file, which has no name."""
 
     def __init__(self, options: str, spool_dir: str) -> None:

@@ -21,12 +21,12 @@ from beam_tfrec.transforms.storage import (
     SPOOL_PREFIX,
     Access,
     Entry,
+    NewFile,
     Span,
-    Spool,
     Storage,
     ends_early,
 )
-from beam_tfrec.transforms.storage.disk import UploadedSpool
+from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
@@ -88,9 +88,9 @@ class BeamStorage(Storage):
             raise self.changed(name, ends_early(start + len(data), (start, end)))
         return data
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Return a spool on the worker's own disk."""
-        return UploadedSpool(self._upload, self._spool_dir)
+        return UploadedFile(self._upload, self._spool_dir)
 
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""

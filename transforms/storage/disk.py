@@ -139,7 +139,7 @@ def open_temporary(folder: str, buffering: int = -1) -> tuple[IO[bytes], str]:
         return tempfile.TemporaryFile(dir=where, buffering=buffering), where
 
 
-class FileSpool:
+class DiskFile:
     """A file without a name on this machine."""
 
     def __init__(self, file: IO[bytes], where: str, elsewhere: str = "") -> None:
@@ -158,7 +158,7 @@ class FileSpool:
             self._file.close()
 
 
-class UploadedSpool(FileSpool):
+class UploadedFile(DiskFile):
     """A file without a name that is uploaded on `publish`."""
 
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:

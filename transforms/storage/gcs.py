@@ -37,8 +37,16 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.transforms.storage import Access, Entry, Span, Spool, Storage, crc32c_of, ends_early
-from beam_tfrec.transforms.storage.disk import UploadedSpool
+from beam_tfrec.transforms.storage import (
+    Access,
+    Entry,
+    NewFile,
+    Span,
+    Storage,
+    crc32c_of,
+    ends_early,
+)
+from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
@@ -133,9 +141,9 @@ class GcsStorage(Storage):
             raise self.changed(name, ends_early(wanted.size_bytes, span))
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Return a spool on the worker's own disk."""
-        return UploadedSpool(self._upload, self._access.spool_dir)
+        return UploadedFile(self._upload, self._access.spool_dir)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""

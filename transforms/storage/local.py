@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, Span, Spool, Storage, ends_early
-from beam_tfrec.transforms.storage.disk import FileSpool, coding
+from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, NewFile, Span, Storage, ends_early
+from beam_tfrec.transforms.storage.disk import DiskFile, coding
 from beam_tfrec.transforms.storage.retries import retry
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
@@ -79,9 +79,9 @@ class LocalStorage(Storage):
             raise self.changed(name, "modified since it was listed")
         return data
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Return an anonymous file in the root's filesystem."""
-        return _LocalSpool(self.root)
+        return _LocalFile(self.root)
 
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
@@ -124,7 +124,7 @@ class LocalStorage(Storage):
                     status = self._if_there(name, found.stat)
                 entry = _entry(name, status)
                 if not name.endswith(found.name):
-                    entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is no UTF-8")
+                    entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is not UTF-8")
                 yield entry
                 is_folder = recursive and entry.kind == "directory"
                 if is_folder and os.path.realpath(found.path) not in above:
@@ -147,7 +147,7 @@ class LocalStorage(Storage):
         return os.path.join(self.root, name) if name else self.root
 
 
-class _LocalSpool(FileSpool):
+class _LocalFile(DiskFile):
     """A file that gets its name only when it is complete."""
 
     def __init__(self, root: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.features import roles_of_spec
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
@@ -30,8 +30,8 @@ from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 from beam_tfrec.transforms.storage import (
     Access,
     Entry,
+    NewFile,
     Span,
-    Spool,
     Storage,
     open_storage,
     open_stored,
@@ -134,7 +134,7 @@ def list_folders(storage: Storage, folders: Iterable[str]) -> dict[str, Entry]:
     return {e.name: e for entries in found for e in entries if e.name not in prefixes}
 
 
-def what_differs(written: WrittenShard, listed: Entry | None) -> tuple[str, str] | None:
+def what_differs(written: WrittenShard, listed: Entry | None) -> Reason | None:
     """Return code and text of how a listed file differs from the shard that was written."""
     if listed is None or listed.kind != "file":
         return "E-VER-MISSING", what_is(listed)
@@ -305,13 +305,13 @@ class StoredImages(Storage):
                     return data if span is None else data[slice(*span)]
         raise self.changed(name, f"not in the record at byte {offset} of {shard.name}")
 
-    def spool(self) -> Spool:
+    def new_file(self) -> NewFile:
         """Refuse to write."""
         raise NotImplementedError("images in records are only read")
 
     def delete(self, name: str) -> None:
         """Refuse to delete."""
-        self.spool()
+        self.new_file()
 
     def _rows(self) -> "Iterator[tuple[Entry, IndexRow]]":
         """Yield the index rows of the split's shards, each with its shard's entry."""

@@ -17,7 +17,7 @@ import msgspec
 
 from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.schemas.samples import STAGED_IMAGES, Blob, Sample
-from beam_tfrec.transforms.storage import Access, Spool, is_local, join_uri, open_storage
+from beam_tfrec.transforms.storage import Access, NewFile, is_local, join_uri, open_storage
 
 _RUN = re.compile("[0-9a-f]{32}")
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Stager:
         """Prepare without writing."""
         self._file_bytes = staging.file_bytes
         self._storage = open_storage(staging.uri, staging.access)
-        self._spool: Spool | None = None
+        self._pending: NewFile | None = None
         self._waiting: list[tuple[Sample, Blob]] = []
         self._bytes = 0
 
@@ -88,10 +88,10 @@ class Stager:
             blob: its future only blob, without name, size, pin and place.
             parts: bytes of the blob.
         """
-        if self._spool is None:
+        if self._pending is None:
             self._storage.probe()
-            self._spool = self._storage.spool()
-        self._spool.write(parts)
+            self._pending = self._storage.new_file()
+        self._pending.write(parts)
         size = sum(map(len, parts))
         placed = msgspec.structs.replace(blob, offset=self._bytes, length=size)
         self._waiting.append((sample, placed))
@@ -101,16 +101,16 @@ class Stager:
 
     def flush(self) -> Iterator[Sample]:
         """Publish the file, if there is one, and yield its samples with their places."""
-        if self._spool is None:
+        if self._pending is None:
             return
         name = f"{uuid.uuid4().hex}.staged"  # an attempt never meets the files of another
-        with contextlib.closing(self._spool) as spool:
-            spool.publish(name)
+        with contextlib.closing(self._pending) as pending:
+            pending.publish(name)
         entry = self._storage.stat(name)
         if entry is None:
             raise self._storage.changed(name, "not there")
         waiting, self._waiting = self._waiting, []
-        self._spool, self._bytes = None, 0
+        self._pending, self._bytes = None, 0
         for sample, blob in waiting:
             placed = msgspec.structs.replace(
                 blob, name=name, size_bytes=entry.size_bytes, pin=entry.pin

@@ -1,4 +1,4 @@
-"""Verify data sets and TFRecord files: find them, split them into tasks, merge the reports.
+"""Verify data sets and TFRecord files: find them, split them into tasks, merge the parts.
 
 A task is one shard, or one file of any origin. Threads of this process execute tasks, or workers of
 a Beam runner (`with_beam`). Reports are merged in the order of the tasks, so both print the same
@@ -85,7 +85,7 @@ class VerifyConfig:
         require_at_least(1, workers=self.workers)
 
 
-class Report(msgspec.Struct):
+class Findings(msgspec.Struct):
     """Findings and counts of a verification. Reports of parts can be merged.
 
     Attributes:
@@ -111,15 +111,15 @@ class Report(msgspec.Struct):
     schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
     ends: tuple["ShardTask", OrderKey, OrderKey] | None = None
 
-    def find(self, code: str, where: str, what: str, remedy: str = RESTORE) -> None:
+    def add(self, code: str, where: str, what: str, remedy: str = RESTORE) -> None:
         """Add a finding."""
         self.counts[code] = self.counts.get(code, 0) + 1
         kept = self.kept.setdefault(code, [])
         if len(kept) < MAX_KEPT:
             kept.append(fault_line(code, where, what, remedy))
 
-    def add(self, other: "Report") -> None:
-        """Merge a report of later tasks into this one."""
+    def merge(self, other: "Findings") -> None:
+        """Merge the findings of later tasks into this one."""
         for code, count in other.counts.items():
             self.counts[code] = self.counts.get(code, 0) + count
             kept = self.kept.setdefault(code, [])
@@ -200,18 +200,18 @@ class Around(NamedTuple):
 
     Attributes:
         config: configuration of the verification.
-        report: findings in paths, and in data sets outside their shards.
+        findings: findings in paths, and in data sets outside their shards.
         rules: rules of each data set with a readable manifest.
         tasks: number of tasks.
     """
 
     config: VerifyConfig
-    report: Report
+    findings: Findings
     rules: list[ShardRules]
     tasks: int
 
 
-def verify_here(config: VerifyConfig) -> Report:
+def verify_here(config: VerifyConfig) -> Findings:
     """Verify with threads of this process.
 
     Raises:
@@ -220,23 +220,23 @@ def verify_here(config: VerifyConfig) -> Report:
     """
     around, tasks = look_around(config)
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
-        reports = list(pool.map(partial(execute, around=around), tasks))
-    return gather(around, reports)
+        parts = list(pool.map(partial(execute, around=around), tasks))
+    return gather(around, parts)
 
 
-def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str], list[str]]:
+def find_sets_and_files(config: VerifyConfig, findings: Findings) -> tuple[list[str], list[str]]:
     """Check all paths and sources; return the data sets and the files among the paths.
 
     Raises:
         ValueError: The sources cannot be compared with the indexes of one data set.
         RuntimeError: `E-ARG`: a path does not exist, or a root of sources is not a folder.
     """
-    roots, files = find_paths(config.paths, config.access, report)
+    roots, files = find_paths(config.paths, config.access, findings)
     if config.sources and len(roots) != 1:
         what = f"sources must come with one complete data set, got {len(roots)}"
         raise ValueError(f"{what}: verify one at a time")
     for split, uris in config.sources.items():
-        manifest = find_manifest(roots[0], config.access, Report())
+        manifest = find_manifest(roots[0], config.access, Findings())
         in_cells = manifest is not None and "images" in manifest.plan.options
         if manifest and (in_cells or manifest.layout == "arrays"):
             what = f"{'cells of tables' if in_cells else 'items of arrays'}, parts of files"
@@ -254,7 +254,7 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     return roots, files
 
 
-def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
+def find_manifest(root: str, access: Access, findings: Findings) -> Manifest | None:
     """Return the manifest of a data set, or None and add a finding if it is damaged.
 
     Raises:
@@ -268,10 +268,10 @@ def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
         manifest = from_json(data, Manifest)
         keys = unknown_keys(msgspec.json.decode(data), msgspec.to_builtins(manifest))
         if head.format_version >= FORMAT_VERSION and (unknown := next(keys, "")):
-            report.find("E-VER-MANIFEST", where, f"has an unknown key {unknown!r}", COPY)
+            findings.add("E-VER-MANIFEST", where, f"has an unknown key {unknown!r}", COPY)
         return manifest
     except ValueError as error:
-        report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
+        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
     return None
 
 
@@ -282,17 +282,19 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
         ValueError: The sources cannot be compared.
         RuntimeError: A path does not exist, or a store fails.
     """
-    report, all_rules, tasks = Report(), list[ShardRules](), list[Task]()
-    roots, files = find_sets_and_files(config, report)
+    findings, all_rules, tasks = Findings(), list[ShardRules](), list[Task]()
+    roots, files = find_sets_and_files(config, findings)
     for root in roots:
         from beam_tfrec.transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
-        tasks += verify_around(root, all_rules, report, config)
+        tasks += verify_around(root, all_rules, findings, config)
     tasks += files
-    return Around(config, report, all_rules, len(tasks)), tasks
+    return Around(config, findings, all_rules, len(tasks)), tasks
 
 
-def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[list[str], list[str]]:
+def find_paths(
+    paths: Sequence[str], access: Access, findings: Findings
+) -> tuple[list[str], list[str]]:
     """Return the data sets and the TFRecord files among the paths.
 
     A plan without a manifest is a finding.
@@ -314,7 +316,7 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
         if storage.stat(PLAN_NAME) is not None:
             what = f"is missing, but {PLAN_NAME} exists: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
-            report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
+            findings.add("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
         elif not found:
             find_uri(path, access, lacks=f"{MANIFEST_NAME} and no TFRecord files")
             files.append(path)
@@ -324,11 +326,11 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
                 files.append(uri)
             else:
                 what = f"is a {entry.kind}, and was not read"
-                report.find("E-VER-MISSING", uri, what, "replace it by a file, or rename it")
+                findings.add("E-VER-MISSING", uri, what, "replace it by a file, or rename it")
     return data_sets, files
 
 
-def execute(task: Task, around: Around) -> Report:
+def execute(task: Task, around: Around) -> Findings:
     """Verify a file, or a shard and its sources.
 
     Raises:
@@ -341,37 +343,37 @@ def execute(task: Task, around: Around) -> Report:
     return verify_shard(task, around.rules[task.data_set], around.config)
 
 
-def gather(around: Around, reports: Sequence[Report]) -> Report:
-    """Merge all reports, and check the order of keys across shards.
+def gather(around: Around, parts: Sequence[Findings]) -> Findings:
+    """Merge all parts, and check the order of keys across shards.
 
     Args:
         around: results of the steps before the tasks.
-        reports: reports of all tasks, in their order.
+        parts: parts of all tasks, in their order.
 
     Raises:
-        RuntimeError: The runner lost or repeated a report.
+        RuntimeError: The runner lost or repeated findings.
     """
-    if len(reports) != around.tasks:
-        raise RuntimeError(f"{len(reports)} reports of {around.tasks} tasks: run again")
-    total, last = Report(), dict[tuple[int, str], OrderKey]()
-    total.add(around.report)
-    for report in reports:
-        if report.ends:
-            task, first, end = report.ends
+    if len(parts) != around.tasks:
+        raise RuntimeError(f"{len(parts)} results of {around.tasks} tasks: run again")
+    total, last = Findings(), dict[tuple[int, str], OrderKey]()
+    total.merge(around.findings)
+    for findings in parts:
+        if findings.ends:
+            task, first, end = findings.ends
             split, seed = (task.data_set, task.entry.split), around.rules[task.data_set].seed
             before = last.get(split)
             if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
-                total.find("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")
+                total.add("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")
             last[split] = end
-        total.add(report)
+        total.merge(findings)
     if around.config.sources:
         total.notes.append(f"{counted(total.sources, 'source file')} compared with the index")
     add_schema(total)
     return total
 
 
-def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
+def verify_file(uri: str, access: Access, *, deep: bool = False) -> Findings:
     """Verify a TFRecord file of any origin.
 
     Args:
@@ -383,31 +385,31 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
         RuntimeError: `E-ARG`: the file does not exist. `E-IO-…`: the store fails.
     """
     storage, file = find_uri(uri, access)
-    report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
+    findings, opened = Findings(files=1, bytes=file.size_bytes), open_records(storage, file)
     for found in walk_records(uri, opened.pieces, opened.size_bytes):
         place = uri, found.number, found.offset
         if isinstance(found, BadFrame):
-            report.find(found.code, at_record(*place), found.what, _RESTORE_FILE)
+            findings.add(found.code, at_record(*place), found.what, _RESTORE_FILE)
             continue
-        report.records += 1
+        findings.records += 1
         if found.data is None:
-            report.notes.append(f"{at_record(*place)}: too large to be parsed")
+            findings.notes.append(f"{at_record(*place)}: too large to be parsed")
         else:
-            _add_record(report, found.data, place, Check.DECODE if deep else Check.HEADER)
-    return report
+            _add_record(findings, found.data, place, Check.DECODE if deep else Check.HEADER)
+    return findings
 
 
-def add_schema(report: Report) -> None:
+def add_schema(findings: Findings) -> None:
     """Add notes on the features of records, and findings that need all records."""
-    schema, notes = report.schema, report.notes
+    schema, notes = findings.schema, findings.notes
     for place, what in conflicts(schema):
         remedy = "write the feature with one kind: a reader's spec can name only one"
-        report.find("E-VER-EXAMPLE", at_record(*place), what, remedy)
+        findings.add("E-VER-EXAMPLE", at_record(*place), what, remedy)
     for key, facts in sorted(schema.features.items()):
         if facts.is_image() and facts.first_no_image:
             images = sum(facts.images.values())
             what = f"{facts.no_images} values of {key!r} are not images, {images} are (the first)"
-            report.find("E-VER-IMAGE", at_record(*facts.first_no_image), what, _MEND_RECORD)
+            findings.add("E-VER-IMAGE", at_record(*facts.first_no_image), what, _MEND_RECORD)
     if schema.records:
         notes.append(f"features of {counted(schema.records, 'Example')}:")
         notes += (f"  {line}" for line in schema.lines())
@@ -417,14 +419,14 @@ def add_schema(report: Report) -> None:
         notes.append(f"{counted(schema.others, 'record')} of other bytes than Examples: {first}")
 
 
-def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None:
+def _add_record(findings: Findings, data: bytes, place: Place, check: Check) -> None:
     found = parse_record(data)
     if found is None:
-        report.schema.extend(InferredSchema(others=1, first_other=place))
+        findings.schema.extend(InferredSchema(others=1, first_other=place))
         return
-    report.schema.add(found, place)
+    findings.schema.add(found, place)
     for key, values in found.byte_values():
-        facts = report.schema.features.get(key)
+        facts = findings.schema.features.get(key)
         if facts is None:  # beyond the limit of kept features
             continue
         for value in filter(None, values):
@@ -437,5 +439,5 @@ def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None
             except BadImage as error:
                 kind = "damaged"
                 what = f"the image of {len(value)} bytes in {key!r} is damaged: {error.detail}"
-                report.find("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
+                findings.add("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
             facts.images[kind] = facts.images.get(kind, 0) + 1

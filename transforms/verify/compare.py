@@ -88,7 +88,7 @@ class Difference(msgspec.Struct, kw_only=True):
         total: their sums.
         classes: removed, added and changed records that hold a class, by label and name.
         contrasts: lines on a different layout, features and labels.
-        notes: lines that are no difference, such as other options.
+        notes: lines that are not differences, such as other options.
         keys: a line for each difference of a record.
     """
 

@@ -50,7 +50,7 @@ from beam_tfrec.transforms.storage.read_data_set import list_folders, what_diffe
 from beam_tfrec.transforms.verify import (
     COPY,
     RESTORE,
-    Report,
+    Findings,
     ShardRules,
     ShardTask,
     VerifyConfig,
@@ -68,20 +68,20 @@ _OF_RECEIPTS = {field.name for field in msgspec.structs.fields(WrittenShard)} - 
 
 
 def verify_around(
-    root: str, all_rules: list[ShardRules], report: Report, config: VerifyConfig
+    root: str, all_rules: list[ShardRules], findings: Findings, config: VerifyConfig
 ) -> list[ShardTask]:
     """Verify a data set except its shards; return a task per shard, none without a manifest.
 
     Args:
         root: path or URI of the data set.
         all_rules: list to which the rules of the data set are appended.
-        report: report to which findings are added.
+        findings: gets what is found.
         config: configuration of the verification.
 
     Raises:
         RuntimeError: The store fails, or the manifest is of a newer format.
     """
-    manifest = find_manifest(root, config.access, report)
+    manifest = find_manifest(root, config.access, findings)
     if manifest is None:
         return []
     storage, options = open_storage(root, config.access), manifest.plan.options
@@ -93,7 +93,7 @@ def verify_around(
         names = ShardNames(options.get("shard_names", COUNTED))
     except ValueError as error:
         what = f"has values that this program never writes ({error})"
-        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         return []
     listed = list_folders(storage, {"", *(folder_of(entry.file) for entry in manifest.shards)})
     stems = shard_stems([entry.split for entry in manifest.shards])
@@ -103,32 +103,32 @@ def verify_around(
     ]
     all_rules.append(rules)
     for what in contradictions(manifest):
-        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     is_current = manifest.format_version >= FORMAT_VERSION  # earlier versions wrote different texts
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
-    _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
+    _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, findings)
     for name in output_files.DOCUMENTS:  # users may edit and delete them
         there = listed.get(name)
         if there is None and name in manifest.files:
-            report.notes.append(f"{name} was deleted")
+            findings.notes.append(f"{name} was deleted")
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
-            report.notes.append(f"{name} was edited")
+            findings.notes.append(f"{name} was edited")
     ours = {*map(receipt_name, stems)}
     for entry in manifest.shards:
         ours |= {entry.file, *entry.index_names}
     for name in sorted(output_files.files_of_shards(storage, names, listed) - ours):
         what = "is named or placed like a file of a shard, but is not in the manifest"
-        report.find("E-VER-FOREIGN", name, what, _MOVE)
+        findings.add("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
         listed_sums = all(task.file is None or task.file.crc32c is not None for task in tasks)
         what = "sizes and checksums" if listed_sums else "only sizes, without checksums,"
         what += " from the store's listing were compared"
-        report.notes.append(f"{what}: --deep reads all bytes")
+        findings.notes.append(f"{what}: --deep reads all bytes")
     return tasks
 
 
 def _check_files(
-    manifest: Manifest, texts: Mapping[str, str], storage: Storage, report: Report
+    manifest: Manifest, texts: Mapping[str, str], storage: Storage, findings: Findings
 ) -> None:
     """Compare the files next to the shards with the manifest and its checksums.
 
@@ -136,28 +136,28 @@ def _check_files(
         manifest: manifest of the data set.
         texts: expected files for other tools, by name.
         storage: storage of the data set.
-        report: report to which findings are added.
+        findings: gets what is found.
     """
     for name in sorted(manifest.files.keys() - _WITH_SUMS - {*output_files.DOCUMENTS}):
         what = f"has a checksum of {name}, which this program never writes"
-        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     of_sums = manifest.files.keys() & _WITH_SUMS
     shared = {DUPLICATES_NAME} if manifest.duplicates else set()
     for name in sorted({PLAN_NAME, REJECTED_NAME, *texts} | of_sums | shared):
         # The command refuses an output without a plan, so the remedy must not delete the plan.
         remedy = COPY if name == PLAN_NAME else RESTORE
-        data, wanted = read_if_there(name, storage, report, remedy), manifest.files.get(name)
+        data, wanted = read_if_there(name, storage, findings, remedy), manifest.files.get(name)
         if data is None:
             continue
         if not _follows(name, data, manifest, texts):
-            report.find("E-VER-MANIFEST", name, "contradicts the manifest", remedy)
+            findings.add("E-VER-MANIFEST", name, "contradicts the manifest", remedy)
         elif wanted is not None and (there := file_sum(data)) != wanted:
             what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
-            report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
+            findings.add("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
     for name in output_files.source_notes(storage):
         if storage.read(name) != output_files.SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
-            report.find("E-VER-CRC", name, "has other bytes than this program writes", remedy)
+            findings.add("E-VER-CRC", name, "has other bytes than this program writes", remedy)
 
 
 def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str]) -> bool:
@@ -181,28 +181,28 @@ def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str
     return name not in texts or data == texts[name].encode()
 
 
-def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Report:
+def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Findings:
     """Verify a shard, and its sources if they are configured.
 
     Raises:
         RuntimeError: The store fails.
     """
     storage, entry, file = open_storage(rules.root, config.access), task.entry, task.file
-    report = Report(files=1)
+    findings = Findings(files=1)
     if wrong := what_differs(entry, file):
         code, what = wrong
-        report.find(code, storage.uri(entry.file), what)
-    rows = read_index(task, storage, report, has_sum=rules.manifest.has_sums)
+        findings.add(code, storage.uri(entry.file), what)
+    rows = check_index(task, storage, findings, has_sum=rules.manifest.has_sums)
     if rows is not None:
-        check_rows(task, rows, rules, report)
-    check_receipt(task, storage, report, rules.manifest)
+        check_rows(task, rows, rules, findings)
+    check_receipt(task, storage, findings, rules.manifest)
     if not rules.reads:
-        report.records = len(rows or ())
+        findings.records = len(rows or ())
     elif file is not None and file.kind == "file":
         pieces = read_pieces(storage, file)
-        report.add(verify_bytes(entry, rows, rules, pieces, file.size_bytes))
-    compare_sources(rows or (), entry.split, config, report)
-    return report
+        findings.merge(verify_bytes(entry, rows, rules, pieces, file.size_bytes))
+    compare_sources(rows or (), entry.split, config, findings)
+    return findings
 
 
 def verify_bytes(
@@ -211,7 +211,7 @@ def verify_bytes(
     rules: ShardRules,
     pieces: Iterable[bytes],
     size_bytes: int,
-) -> Report:
+) -> Findings:
     """Verify a shard's bytes, which are read once.
 
     Args:
@@ -221,7 +221,7 @@ def verify_bytes(
         pieces: consecutive pieces of the file.
         size_bytes: size of the file.
     """
-    report = Report(bytes=size_bytes)
+    findings = Findings(bytes=size_bytes)
     digests: list[tuple[str, Any, str]] = [("CRC-32C", google_crc32c.Checksum(), entry.crc32c)]
     if rules.deep:
         digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
@@ -239,46 +239,46 @@ def verify_bytes(
         key = None if row is None else row.key
         at = functools.partial(at_record, entry.file, found.number, found.offset, key)
         if isinstance(found, BadFrame):
-            report.find(found.code, at(), found.what)
+            findings.add(found.code, at(), found.what)
             continue
-        report.records += 1
+        findings.records += 1
         frame_bytes = found.size + more_bytes
         if rows is not None and (row is None or row.size != frame_bytes):
             said = "has no such record" if row is None else f"says {row.size} bytes"
             row = None
-            if "E-VER-INDEX" not in report.counts:
-                report.find("E-VER-INDEX", at(), f"the index {said}, its frame has {frame_bytes}")
+            if "E-VER-INDEX" not in findings.counts:
+                findings.add("E-VER-INDEX", at(), f"the index {said}, its frame has {frame_bytes}")
         if row is not None and row.crc32c not in (None, found.crc32c):
             what = f"the index says CRC-32C {row.crc32c:08x}, the record has {found.crc32c:08x}"
-            report.find("E-VER-INDEX", at(), what)
+            findings.add("E-VER-INDEX", at(), what)
         if found.data is None:
-            report.notes.append(f"{at()}: too large to be parsed")
+            findings.notes.append(f"{at()}: too large to be parsed")
             continue
         known = row.sources if row and has_files else ()
         compared = [source.sha256 for source in known] if rules.deep else None
         labels = None if row is None else row.labels
         size_px = () if row is None else (row.image_height, row.image_width)
         for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
-            report.find("E-VER-EXAMPLE", at(), what)
+            findings.add("E-VER-EXAMPLE", at(), what)
     sum(map(len, pieces))  # hash the bytes after the last frame
-    if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
+    if not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if by_offset:
             number, first = next((n, r) for n, r in enumerate(rows or ()) if r.offset in by_offset)
             where = at_record(entry.file, number, first.offset, first.key)
-            report.find("E-VER-FRAME", where, "no record begins where the index says")
-        elif report.records != entry.records:
-            what = f"{report.records} records, the manifest says {entry.records}"
-            report.find("E-VER-FRAME", entry.file, what)
-    if not report.counts:
+            findings.add("E-VER-FRAME", where, "no record begins where the index says")
+        elif findings.records != entry.records:
+            what = f"{findings.records} records, the manifest says {entry.records}"
+            findings.add("E-VER-FRAME", entry.file, what)
+    if not findings.counts:
         for name, digest, wanted in digests:
             if (there := digest.digest().hex()) != wanted:
                 what = f"the file's {name} is {there}, the manifest says {wanted}"
-                report.find("E-VER-CRC", entry.file, what)
-    return report
+                findings.add("E-VER-CRC", entry.file, what)
+    return findings
 
 
-def read_index(
-    task: ShardTask, storage: Storage, report: Report, *, has_sum: bool
+def check_index(
+    task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool
 ) -> list[IndexRow] | None:
     """Return the rows of a shard's index, or None and add a finding if it cannot be read.
 
@@ -286,84 +286,86 @@ def read_index(
     """
     parquet_name, *text_names = task.entry.index_names
     rows = None
-    data = read_if_there(parquet_name, storage, report)
+    data = read_if_there(parquet_name, storage, findings)
     if data is not None:
         try:
             rows = index_from_parquet(data)
         except ValueError as error:
-            report.find("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
+            findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
         if rows is not None and has_sum and not is_index_as_written(data):
-            report.find("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
+            findings.add("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
     for text_name in text_names:
-        text = read_if_there(text_name, storage, report)
+        text = read_if_there(text_name, storage, findings)
         if rows is not None and text is not None and text != index_to_text(rows):
-            report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
+            findings.add("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
     return rows
 
 
 def read_if_there(
-    name: str, storage: Storage, report: Report, remedy: str = RESTORE
+    name: str, storage: Storage, findings: Findings, remedy: str = RESTORE
 ) -> bytes | None:
     """Return a small file of a data set, or None and add a finding if it is missing."""
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
-        report.find("E-VER-MISSING", name, what_is(entry), remedy)
+        findings.add("E-VER-MISSING", name, what_is(entry), remedy)
         return None
     return storage.read(name, entry)
 
 
-def check_receipt(task: ShardTask, storage: Storage, report: Report, manifest: Manifest) -> None:
+def check_receipt(
+    task: ShardTask, storage: Storage, findings: Findings, manifest: Manifest
+) -> None:
     """Compare a shard's receipt with the manifest, and with its checksum there if it has one."""
     name, entry = receipt_name(task.stem), task.entry
-    data = read_if_there(name, storage, report)
+    data = read_if_there(name, storage, findings)
     if data is None:
         return
     try:
         info = from_json(data, ShardInfo)
     except ValueError as error:
-        report.find("E-VER-MANIFEST", name, f"not a receipt ({error})")
+        findings.add("E-VER-MANIFEST", name, f"not a receipt ({error})")
         return
     wanted = {field: getattr(entry, field) for field in sorted(_OF_RECEIPTS)}
     wanted |= {"plan": plan_digest(manifest.plan), "name": task.stem}
     wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
-        report.find("E-VER-MANIFEST", name, what)
+        findings.add("E-VER-MANIFEST", name, what)
     if manifest.has_sums and not wrong and file_sum(data) != entry.receipt:
-        report.find("E-VER-CRC", name, "its size or CRC-32C differs from the manifest")
+        findings.add("E-VER-CRC", name, "its size or CRC-32C differs from the manifest")
 
 
 def check_rows(
-    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
+    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, findings: Findings
 ) -> None:
     """Compare a shard's index with the manifest, and check the order of its keys."""
     name, entry = task.entry.index_names[0], task.entry
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
-        report.find("E-VER-INDEX", name, what)
+        findings.add("E-VER-INDEX", name, what)
     ends = [*itertools.accumulate((row.size for row in rows), initial=0)]
     starts = [*(row.offset for row in rows), entry.bytes]
     if is_array_record(entry.file):
         if starts[:-1] != [*range(len(rows))]:
-            report.find("E-VER-INDEX", name, "its offsets are not the numbers of the records")
+            findings.add("E-VER-INDEX", name, "its offsets are not the numbers of the records")
     elif gaps := [n for n, end in enumerate(ends) if end != starts[n]]:
         what = f"its first {gaps[0]} records end at byte {ends[gaps[0]]}, the next part begins at"
-        report.find("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
+        findings.add("E-VER-INDEX", name, f"{what} {starts[gaps[0]]}")
     keys = [row.key for row in rows]
     if rules.manifest.plan.order_of(entry.split) is Order.INPUT:
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
-            report.find("E-VER-ORDER", name, f"key {key!r} occurs twice")
+            findings.add("E-VER-ORDER", name, f"key {key!r} occurs twice")
         return
     in_order = [*zip(shuffle_keys(entry.split, keys, rules.seed), keys, strict=True)]
-    report.ends = (task, in_order[0], in_order[-1]) if rows else None
+    findings.ends = (task, in_order[0], in_order[-1]) if rows else None
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
-            report.find("E-VER-ORDER", where, f"by seed {rules.seed} it is not after {one[1]!r}")
+            findings.add("E-VER-ORDER", where, f"by seed {rules.seed} it is not after {one[1]!r}")
 
 
 def compare_sources(
-    rows: Sequence[IndexRow], split: str, config: VerifyConfig, report: Report
+    rows: Sequence[IndexRow], split: str, config: VerifyConfig, findings: Findings
 ) -> None:
     """Find sources that are missing, or differ from the SHA-256 in the index.
 
@@ -376,7 +378,7 @@ def compare_sources(
     roots = [open_storage(uri, config.access) for uri in uris]
     found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources if roots}
     for source, key in found.values():
-        report.sources += 1
+        findings.sources += 1
         wrong = "is missing"
         for storage in roots:
             entry = storage.stat(source.name)
@@ -386,11 +388,11 @@ def compare_sources(
                 wrong = f"has {entry.size_bytes} bytes, the index says {source.size}"
                 continue
             data = storage.read(source.name, entry)
-            report.bytes += len(data)
+            findings.bytes += len(data)
             digest = hashlib.sha256(data).hexdigest()
             if digest == source.sha256:
                 break
             wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
         else:
             where = f"{roots[0].uri(source.name)} (of key {key!r} in {split})"
-            report.find("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
+            findings.add("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)

@@ -13,7 +13,7 @@ from beam_tfrec.transforms.progress import COUNTERS
 from beam_tfrec.transforms.storage import open_storage, split_uri
 from beam_tfrec.transforms.verify import (
     Around,
-    Report,
+    Findings,
     Task,
     VerifyConfig,
     execute,
@@ -27,7 +27,7 @@ _Task = TaggedOutput[Literal["tasks"], _Numbered]
 
 @dataclass(eq=False)
 class VerifyEverything(beam.PTransform):
-    """Pipeline -> one `Report`, after it is written as JSON.
+    """Pipeline -> one `Findings`, after it is written as JSON.
 
     The counters `shards_verified`, `files_verified`, `records_verified` and `bytes_verified` in the
     namespace `beam_tfrec` are only for display.
@@ -40,19 +40,19 @@ class VerifyEverything(beam.PTransform):
     config: VerifyConfig
     result: str
 
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Report]:
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Findings]:
         """Verify everything."""
         looked = (
             root
             | "Config" >> beam.Create([self.config])
             | "LookAround" >> beam.FlatMap(_look_around).with_outputs("tasks", main="around")
         )
-        reports = (
+        parts = (
             looked.tasks
             | "SpreadTasks" >> beam.Reshuffle()
             | "Verify" >> beam.Map(_execute, AsSingleton(looked.around))
         )
-        return looked.around | "Gather" >> beam.Map(_write_result, AsList(reports), self.result)
+        return looked.around | "Gather" >> beam.Map(_write_result, AsList(parts), self.result)
 
 
 def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
@@ -61,19 +61,19 @@ def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
     yield around
 
 
-def _execute(numbered: _Numbered, around: Around) -> tuple[int, Report]:
+def _execute(numbered: _Numbered, around: Around) -> tuple[int, Findings]:
     number, task = numbered
-    report = execute(task, around)
+    findings = execute(task, around)
     kind = "files" if isinstance(task, str) else "shards"
-    counts = {kind: report.files, "records": report.records, "bytes": report.bytes}
+    counts = {kind: findings.files, "records": findings.records, "bytes": findings.bytes}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, f"{name}_verified").inc(count)
-    return number, report
+    return number, findings
 
 
-def _write_result(around: Around, reports: list[tuple[int, Report]], result: str) -> Report:
-    found = gather(around, [report for _, report in sorted(reports, key=lambda pair: pair[0])])
-    # If this step is executed again, the first result stays; both are of the same reports. The
+def _write_result(around: Around, parts: list[tuple[int, Findings]], result: str) -> Findings:
+    found = gather(around, [findings for _, findings in sorted(parts, key=lambda pair: pair[0])])
+    # If this step is executed again, the first result stays; both are of the same parts. The
     # data's access is not used, since --anonymous cannot write.
     folder, name = split_uri(result)
     open_storage(folder).create(name, msgspec.json.encode(found))

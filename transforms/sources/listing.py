@@ -37,7 +37,7 @@ IMAGE_EXTENSIONS = frozenset(
 """Extensions of images, in lower case. The format of an image is decided by its content."""
 
 
-class PinTally(msgspec.Struct, frozen=True):
+class RootTally(msgspec.Struct, frozen=True):
     """Counts of listed and pinned files of a root; `add_pin_tallies` adds parts.
 
     Attributes:
@@ -61,7 +61,7 @@ class PinTally(msgspec.Struct, frozen=True):
     read_bytes: int = 0
 
 
-TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, RootTally]]
 """Side output of counts by root."""
 
 
@@ -88,7 +88,7 @@ class SourcePieces(NamedTuple):
     """
 
     pieces: beam.PCollection
-    tallies: beam.PCollection[tuple[str, PinTally]]
+    tallies: beam.PCollection[tuple[str, RootTally]]
 
 
 def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Sample | Rejected:
@@ -135,10 +135,10 @@ def listing_digest(entries: Iterable[Entry]) -> int:
     return total % DIGEST_MODULUS
 
 
-def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
+def add_pin_tallies(tallies: Iterable[RootTally]) -> RootTally:
     """Add tallies; keep the smallest of the first names."""
     parts = list(tallies)
-    return PinTally(
+    return RootTally(
         named=sum(part.named for part in parts),
         missing=sum(part.missing for part in parts),
         unreferenced=sum(part.unreferenced for part in parts),
@@ -272,5 +272,5 @@ def _list_files(
             read_bytes += file.entry.size_bytes
         yield file
     listing = f"{digest % DIGEST_MODULUS:x}"
-    tally = PinTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
+    tally = RootTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
     yield TallyOutput("tallies", (root, tally))

@@ -23,7 +23,7 @@ from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.images.check_images import Check
 from beam_tfrec.transforms.images.conversion import Conversion
 from beam_tfrec.transforms.plan_shards import RefuseEqualKeys
-from beam_tfrec.transforms.sources.read_samples import SplitSource, SplitSourceOutput
+from beam_tfrec.transforms.sources.read_samples import SplitTally, SplitTallyOutput
 from beam_tfrec.transforms.storage import Storage, open_storage
 
 _HELD_SAMPLES = 256
@@ -49,7 +49,7 @@ class SortIntoBuckets(beam.PTransform):
 
     def expand(
         self, samples: beam.PCollection[Sample]
-    ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitSource]]:
+    ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitTally]]:
         """Read every image."""
         hold = beam.BatchElements(_HELD_SAMPLES, _HELD_SAMPLES, record_metrics=False)
         # Later steps compare keys within a bucket only.
@@ -84,7 +84,7 @@ class ImageDoFn(beam.DoFn):
 class _Sort(ImageDoFn):
     def process(
         self, samples: list[Sample], checked: list[str]
-    ) -> Iterator[Sample | SplitSourceOutput]:
+    ) -> Iterator[Sample | SplitTallyOutput]:
         moved: Counter[tuple[str, str]] = Counter()
         annotations: Counter[tuple[str, str]] = Counter()
 
@@ -99,7 +99,7 @@ class _Sort(ImageDoFn):
                 yield msgspec.structs.replace(sample, split=split)
         for (old, new), count in moved.items():
             for source in _counts(old, new, count, annotations[old, new]):
-                yield SplitSourceOutput("sources", source)
+                yield SplitTallyOutput("sources", source)
 
     def _split_of(self, sample: Sample, size_px: tuple[int, int] | None) -> str:
         """Return the split of a sample's bucket; empty for an image that is too small."""
@@ -131,11 +131,11 @@ def size_of(
     return info.size_px[::-1] if is_swapped else info.size_px
 
 
-def _counts(old: str, new: str, samples: int, annotations: int) -> Iterator[SplitSource]:
+def _counts(old: str, new: str, samples: int, annotations: int) -> Iterator[SplitTally]:
     """Yield the changes of counts when samples move, or are left out for an empty `new`."""
     if new:
-        yield SplitSource(old, listed=-samples, annotations=-annotations)
-        yield SplitSource(new, listed=samples, annotations=annotations)
+        yield SplitTally(old, listed=-samples, annotations=-annotations)
+        yield SplitTally(new, listed=samples, annotations=annotations)
     else:
         left_out = {TOO_SMALL: samples}
-        yield SplitSource(old, skipped=left_out, skipped_annotations={TOO_SMALL: annotations})
+        yield SplitTally(old, skipped=left_out, skipped_annotations={TOO_SMALL: annotations})

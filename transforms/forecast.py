@@ -22,8 +22,8 @@ from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.publish_plan import reject_text
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.list_blobs import PinTally
-from beam_tfrec.transforms.sources.read_samples import SplitSource
+from beam_tfrec.transforms.sources.listing import RootTally
+from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import Access, find_uri, is_local, join_uri, open_storage
 
 MAX_TRIED = 64  # takes seconds, even with images of 24 Mpx
@@ -89,7 +89,7 @@ class Sampled(msgspec.Struct, frozen=True):
     rejected: dict[str, Known]
 
 
-class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+class RunForecast(msgspec.Struct, frozen=True, kw_only=True):
     """Forecast of a run.
 
     Attributes:
@@ -153,9 +153,9 @@ class GatheredPlan(NamedTuple):
 
     table: ShardTable
     outlines: list[ShardOutline]
-    sources: list[SplitSource]
+    sources: list[SplitTally]
     rejected: list[Rejected]
-    tallies: list[tuple[str, PinTally]]
+    tallies: list[tuple[str, RootTally]]
 
 
 _GATHERED: list[GatheredPlan] = []
@@ -287,7 +287,7 @@ def forecast_reads(
     return files.total() + len(found), sizes.total() + sum(found)
 
 
-def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) -> SplitForecast:
+def forecast_split(source: SplitTally, gathered: GatheredPlan, scale: float) -> SplitForecast:
     """Return the forecast of a split.
 
     Args:
@@ -302,8 +302,8 @@ def forecast_split(source: SplitSource, gathered: GatheredPlan, scale: float) ->
     rejected = [reject for reject in gathered.rejected if reject.split == source.split]
     left_out = {
         **source.skipped,
-        "excluded": source.excluded_images,
-        "earlier": source.earlier_images,
+        "excluded": source.excluded_samples,
+        "earlier": source.earlier_samples,
     }
     return SplitForecast(
         listed=source.listed,
