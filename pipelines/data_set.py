@@ -16,7 +16,7 @@ from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.manifest import PLAN_NAME, Manifest
 from beam_tfrec.schemas.samples import Order, Sample, is_panoptic_root
 from beam_tfrec.schemas.shards import is_split_name
-from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, Splitting, bucket_split
+from beam_tfrec.schemas.splits import CLASS, GIVEN, HASH, STRATIFIED, bucket_split
 from beam_tfrec.transforms.build_records import ShardJob, record_bytes
 from beam_tfrec.transforms.commit import Commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -51,7 +51,6 @@ class DataSetConfig(DataSetJob):
 
     Attributes:
         sharding: number of shards and order.
-        splitting: rule that gives each sample its split.
         check: how closely images are checked.
         conversion: changes to pixels.
         limits: limits of every worker process.
@@ -67,7 +66,6 @@ class DataSetConfig(DataSetJob):
     """
 
     sharding: Sharding = field(default_factory=Sharding)
-    splitting: Splitting = field(default_factory=Splitting)
     check: Check = Check.HEADER
     conversion: Conversion = NO_CONVERSION
     limits: GateLimits = field(default_factory=GateLimits)
@@ -194,11 +192,6 @@ class DataSetConfig(DataSetJob):
     def option_files(self) -> list[str]:
         """URIs of files that options name, and that must lie apart from the output."""
         return [*filter(None, [self.exclude, self.drop_similar, self.splitting.group_table])]
-
-    @property
-    def optional_splits(self) -> tuple[str, ...]:
-        """Splits that may have no samples."""
-        return self.splits if self.conversion.buckets else self.splitting.optional_splits
 
     def completed(self) -> Self:
         """Return a copy with what the sources show: roots that are data sets, columns, checksums.
@@ -382,13 +375,6 @@ def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples
         there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(sources=there)
     samples, rejected = read.samples, read.rejected
-    if config.drop_similar:
-        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
-
-        splits = config.source_splits if config.splitting.is_given else ()
-        drop = DropSimilar(config.drop_similar, splits, config.access)
-        samples, similar = samples | "DropSimilar" >> drop
-        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.store_payload).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
@@ -406,6 +392,13 @@ def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples
         pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
         samples, unpinned, tallies = samples | "PinBlobs" >> pin
         rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
+    if config.drop_similar:
+        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
+
+        splits = config.source_splits if config.splitting.is_given else ()
+        drop = DropSimilar(config.drop_similar, splits, config.access)
+        samples, similar = samples | "DropSimilar" >> drop
+        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool
 
 

@@ -16,7 +16,7 @@ from beam_tfrec.transforms import forecast, output_files, publish_plan
 from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.storage import open_storage
 
-_FILES_A_SHARD = 4  # data, receipt and two indexes
+_FILES_A_SHARD = 4  # data, receipt and two indexes; an ArrayRecord file has one
 _OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
@@ -95,7 +95,8 @@ def plan_run(
     images = sum(n for outline in outlines for n, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
-    written_files = _FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records)
+    written_files = (_FILES_A_SHARD - bool(config.array_record_options)) * shards
+    written_files += _OTHER_FILES + bool(config.report and records)
     written_files += _metadata_files(config.layout.resolved(job_plan.found), bool(job_plan.labels))
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):

@@ -24,7 +24,7 @@ from beam_tfrec.transforms.output_files import create_or_compare
 from beam_tfrec.transforms.publish_plan import show_rejects
 from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
 from beam_tfrec.transforms.similar import MAX_DISTANCE, HashedBatch, HashImages, make_table
-from beam_tfrec.transforms.storage import join_uri, open_storage, read_uri, split_uri
+from beam_tfrec.transforms.storage import open_storage, read_uri, split_uri
 
 _END = ".parquet"
 _SHOWN = 5  # clusters in the summary, and images of each
@@ -176,7 +176,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     data = read_uri(source.output, source.access)
     for line in summarize(pq.read_table(pa.BufferReader(data)), source.output):
         cli.say(line)
-    cli.say(f"  pictures: {join_uri(root, _page_name(name))}")
+    cli.say(f"  pictures: {_page_name(source.output)}")
 
 
 def summarize(table: pa.Table, output: str) -> Iterator[str]:

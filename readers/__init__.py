@@ -172,13 +172,13 @@ def steps_per_epoch(
     Raises:
         ValueError: An argument is wrong, or dropping the remainder leaves no batch.
     """
-    from beam_tfrec.readers.data_sets import find_mixture
+    from beam_tfrec.readers.data_sets import find_mixture, split_names
     from beam_tfrec.readers.shares import deal, drops_remainder, mixed_records, num_batches
 
     found, weights = find_mixture(data_sets, stopping_strategy, access)
     drops = drops_remainder(hosts, drop_remainder)
-    groups = [found.records(splits) for splits in found.buckets(split)] or [found.records(split)]
-    groups = found.records_by_data_set(split) if weights else groups
+    buckets = found.buckets(split) or [split_names(split)]
+    groups = found.records_by_data_set(split) if weights else [*map(found.records, buckets)]
     dealt = [deal(records, host, hosts, drop_remainder=drops) for records in groups]
     if global_batch < 1 or global_batch % hosts:
         raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")

@@ -169,8 +169,8 @@ def _refuse_no_batch(records: int, dealt: int, reading: Reading) -> None:
     least = reading.batch_size or 1
     if reading.drop_remainder and dealt < least:
         raise ValueError(
-            f"drop_remainder must leave a batch, got {records} records for {reading.hosts}"
-            f" hosts: give a smaller batch_size than {least}, or drop_remainder=False"
+            f"drop_remainder must leave a batch, got {records} records for {reading.hosts} hosts"
+            f" and batches of {least}: give fewer or smaller ones, or drop_remainder=False"
         )
 
 

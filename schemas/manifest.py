@@ -401,10 +401,12 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         if is_array_record(entry.file) is not manifest.is_array_record:
             yield f"its shard {entry.file!r} is not of its record_format"
     try:
+        names = ShardNames(manifest.plan.options.get("shard_names", COUNTED))
         for split in manifest.splits:
             manifest.plan.order_of(split)
     except ValueError as error:
-        yield f"its plan has no order of split {split} ({error})"
+        yield f"its options: {error}"
+        return
     by_split: dict[str, list[ShardEntry]] = {split: [] for split in manifest.splits}
     for entry in manifest.shards:
         by_split.setdefault(entry.split, []).append(entry)
@@ -429,18 +431,13 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         for what, (found, said) in sums.items():
             if found != said:
                 yield f"{what} of split {split} are {found} by its entries, {said} by its sums"
-        yield from _misnamed(entries, manifest.plan)
+        yield from _misnamed(entries, manifest.plan, names)
     for split in sorted((by_split.keys() | manifest.plan.splits.keys()) - manifest.splits.keys()):
         yield f"its plan or shards have a split {split}, but it has no summary of it"
 
 
-def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
+def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan, names: ShardNames) -> Iterator[str]:
     """Yield the first shard of a split with a name that does not fit its number and records."""
-    try:
-        names = ShardNames(plan.options.get("shard_names", COUNTED))
-    except ValueError as error:
-        yield str(error)
-        return
     for index, entry in enumerate(entries):
         planned = plan.splits.get(entry.split)
         num_shards = len(entries) if planned is None else planned.shards

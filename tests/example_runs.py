@@ -1,41 +1,16 @@
 """Examples of a program, and pipelines that write and read them, also in other processes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.pipelines.examples import ReadExamples, WriteExamples
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
-from beam_tfrec.transforms.records.read_records import StageExamples
 from tests.children import die_at
-
-
-class RepeatedBundles(StageExamples):
-    """Stages each bundle twice, and drops what the first attempt yields, as a runner does."""
-
-    def start_bundle(self) -> None:
-        super().start_bundle()
-        self._pairs: list[tuple[str, Any]] = []
-
-    def process(self, example: tuple[str, Any]) -> Iterator[Any]:
-        self._pairs.append(example)
-        yield from ()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        """Yield what the second attempt finds."""
-        stage = super().process
-        for _ in range(2):
-            super().start_bundle()
-            items = [item for pair in self._pairs for item in stage(pair)]
-            found = [GlobalWindows.windowed_value_at_end_of_window(item) for item in items]
-            found += super().finish_bundle()
-        yield from found
-
 
 Pairs = Sequence[tuple[str, Any]]
 

@@ -62,7 +62,7 @@ def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejec
 
 
 def test_a_split_without_images_needs_permission() -> None:
-    files = [summary(), summary("val", images=0)]
+    files = [summary(), SplitTally("val", images=9)]  # photos without objects to write
     roots = {"train": "photos/a", "val": "photos/b", "val/annotations": "texts"}
     job = dataclasses.replace(JOB, roots=roots, files={"val": ["val.json"]})
     for each, places in ((JOB, "its sources"), (job, "photos/b, texts, val.json")):

@@ -175,7 +175,7 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     ),
     "a name template is invalid": (
         lambda m: m["plan"]["options"].update(shard_names="{other}"),
-        "shard_names must be counted, plain, tfds, maxdiffusion or a template",
+        "its options: shard_names must be counted, plain, tfds, maxdiffusion or a template",
     ),
     "its version is older than its plan's": (
         lambda m: m.update(format_version=1),

@@ -26,13 +26,3 @@ def test_dropping_the_remainder_gives_all_hosts_equal_counts(
     shares = [read_by(deal(records, host, hosts, drop_remainder=True)) for host in range(hosts)]
     assert {len(share) for share in shares} == {sum(records) // hosts}
     assert len({record for share in shares for record in share}) == sum(map(len, shares))
-
-
-def test_hosts_read_whole_shards_unless_records_were_rejected() -> None:
-    """Planned counts differ by one, and the first shards hold one more."""
-    records = [65] * 5 + [64] * 11
-    for host in range(4):
-        assert deal(records, host, 4) == [Part(n, 0, records[n]) for n in range(host, 16, 4)]
-    shares = [deal([64] * 3 + [62] + [64] * 12, host, 2) for host in range(2)]
-    assert shares[0][-1] == Part(14, 0, 63)
-    assert Part(14, 63, 64) in shares[1]

@@ -74,6 +74,15 @@ def plan_then_run(
     return plan
 
 
+def test_an_array_record_file_has_one_index(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(4)
+    flags = ("--images", images, "--annotations", annotations, "--record_format", "array_record")
+    ended, plan = plan_only(coco.run, tmp_path, *flags, "--output", tmp_path / "out")
+    run_pipeline(coco.run, *flags, "--output", tmp_path / "out")
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert (ended.code, plan["written_files"]) == (0, len(files))
+
+
 def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     train, val = make_coco(23), make_coco(7, name="val")
     plan = plan_then_run(

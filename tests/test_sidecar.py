@@ -116,7 +116,7 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
     folders = write_side_files(tmp_path, {"1": full, "2": {"tags": None}, "3": {"a": 5, "who": ""}})
     run = run_pipeline(sidecar.run, *sources(folders), *FIELDS, "--output", tmp_path / "out")
     assert run.code == 0, run.err
-    assert "no sample has a value of b.c: check the names\n" in run.err
+    assert "no sample has a value of b.c: check the names that you gave\n" in run.err
     features = {
         "image/filename": tf.io.FixedLenFeature([], tf.string),
         "a.b": tf.io.FixedLenFeature([], tf.int64, -1),

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
-from beam_tfrec.pipelines import cli, folder, similar
+from beam_tfrec.pipelines import cli, coco, folder, similar
 from beam_tfrec.schemas.samples import Blob, pack
 from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
 from beam_tfrec.transforms.similar import (
@@ -307,6 +307,18 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
     assert f"keeps 1 image that this run does not have, such as {kept['key']!r};" in lost.err
     other = run_pipeline(folder.run, *given_of(photos), "--output", out)
     assert other.ended == (5, "E-OUT-PLAN") and "options drop_similar was" in other.fault
+
+
+@pytest.mark.thorough
+def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
+    table, root = tmp_path / "s.parquet", TEST_DATA / "coco_val"
+    keys = [str(int(path.stem)) for path in sorted(root.glob("images/*.jpg"))]
+    images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in keys[:2]]
+    pq.write_table(make_table(images, 0, 2), table)
+    flags = ("--images", root / "images", "--annotations", root / "annotations/instances.json")
+    given = (*flags, "--drop_similar", table, "--output", tmp_path / "out", "--plan")
+    plan = run_pipeline(coco.run, *given)
+    assert "1 E-IMG-SIMILAR" in plan.out and "no record will hold" not in plan.out
 
 
 @pytest.mark.thorough

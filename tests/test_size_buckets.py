@@ -92,6 +92,10 @@ def test_a_bucket_is_a_split_of_exact_size(tmp_path: Path) -> None:
     again = committed_by(folder.run, tmp_path / "again", *flags[:-2], *without)
     assert again["splits"]["train"]["excluded"] == 2
     assert digests(tmp_path / "again", "*.tfrec") == digests(out, "*.tfrec")
+    (empty := tmp_path / "empty").mkdir()
+    given = ("--images", f"train={root}", f"val={empty}")
+    refused = run_pipeline(folder.run, *flags[2:], *given, "--output", tmp_path / "refused")
+    assert refused.fault.startswith(f"E-SET-EMPTY split val: no images in {empty}; check")
 
 
 @pytest.mark.thorough

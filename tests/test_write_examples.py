@@ -32,7 +32,7 @@ from beam_tfrec.transforms.storage.read_data_set import (
 from beam_tfrec.transforms.storage.staging import Staging
 from tests.children import KILLED, exit_code_of
 from tests.coco_command import check_committed, committed_by, digests, rejected_of, run_pipeline
-from tests.example_runs import PAIRS, Pairs, RepeatedBundles, check_read, write, write_until
+from tests.example_runs import PAIRS, Pairs, check_read, write, write_until
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
@@ -190,16 +190,16 @@ def test_windows_are_refused(test_pipeline: Callable[[], beam.Pipeline]) -> None
 # --- bundles ---
 
 
-def stage(pairs: Pairs, staging: Staging, *, bundles: int = 1, until: int = -1) -> list[Sample]:
-    """Stage pairs in bundles; of a bundle that fails, only the first ones."""
+def stage(pairs: Pairs, staging: Staging, *, bundles: int = 1, lost: int = 0) -> list[Sample]:
+    """Stage pairs in bundles. Before each, an attempt fails after some of its pairs."""
     samples: list[Sample] = []
     step = StageExamples("train", Splitting(), staging)
     for first in range(bundles):
-        step.start_bundle()
-        for example in pairs[first::bundles][: until if until >= 0 else None]:
-            samples += [item for item in step.process(example) if isinstance(item, Sample)]
-        if until < 0:
-            samples += [v.value for v in step.finish_bundle() if isinstance(v.value, Sample)]
+        for attempt in (pairs[:lost], pairs[first::bundles]):
+            step.start_bundle()
+            items = [item for example in attempt for item in step.process(example)]
+        items += [found.value for found in step.finish_bundle()]
+        samples += [item for item in items if isinstance(item, Sample)]
     return samples
 
 
@@ -207,8 +207,8 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
     """Samples of all attempts are the same to the plan; each attempt has files of its own."""
     wholes = Staging(str(tmp_path / "staged"), "1", DEFAULT_ACCESS)
     halves = Staging(str(tmp_path / "staged"), "1", DEFAULT_ACCESS, file_bytes=1000)
-    assert stage(PAIRS, wholes, until=20) == []
-    attempts = [stage(PAIRS, wholes), stage(PAIRS, wholes), stage(PAIRS[::-1], halves, bundles=3)]
+    others = stage(PAIRS, wholes, lost=20), stage(PAIRS[::-1], halves, bundles=3)
+    attempts = [stage(PAIRS, wholes), *others]
     files = [{sample.blobs[0].name for sample in samples} for samples in attempts]
     assert [len(names) > 1 for names in files] == [False, False, True]
     assert len(set.union(*files)) == sum(map(len, files)) == len([*tmp_path.glob("*/1/*")])
@@ -221,16 +221,6 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
             assert file.read_bytes()[start : start + size] == framed(
                 [(sample.key, dict(PAIRS)[sample.key])]
             )
-
-
-@pytest.mark.thorough
-def test_bundles_that_a_runner_repeats_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, written: Path, tmp_path: Path
-) -> None:
-    """The runner in this process repeats none, so the step repeats each of its own."""
-    monkeypatch.setattr("beam_tfrec.pipelines.examples.StageExamples", RepeatedBundles)
-    write(tmp_path / "out", PAIRS, "--direct_num_workers", "3")
-    assert digests(tmp_path / "out") == digests(written)
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     identities = {
         split: identity(tuple(uris))
         for split, uris in job.source_files.items()
-        if split in manifest.plan.splits or split not in job.optional_splits
+        if split in manifest.plan.splits or split not in job.splitting.optional_splits
     }
     listings = {
         root: f"{listing_digest(open_storage(uri, job.access).list()):x}"

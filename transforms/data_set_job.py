@@ -1,12 +1,13 @@
 """The part of a run's configuration that `transforms` need."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.earlier import NO_EARLIER_SETS, EarlierSets
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access
 
@@ -21,6 +22,7 @@ class DataSetJob:
     Attributes:
         output: URI of the data set.
         layout: layout of the Examples; may be a class of the user's own.
+        splitting: rule that gives each sample its split.
         names: naming scheme of shard files.
         array_record_options: options of ArrayRecord's writer; empty to write TFRecord files.
         budget: limit of rejected samples.
@@ -45,6 +47,7 @@ class DataSetJob:
 
     output: str
     layout: Layout
+    splitting: Splitting = field(default_factory=Splitting)
     names: ShardNames = field(default_factory=ShardNames)
     array_record_options: str = ""
     budget: RejectBudget = field(default_factory=RejectBudget)
@@ -72,11 +75,6 @@ class DataSetJob:
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of source files outside listed folders, by split; a rerun compares their content."""
         raise NotImplementedError
-
-    @property
-    def optional_splits(self) -> Collection[str]:
-        """Splits that the data set leaves out if they have no samples."""
-        return ()
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -236,21 +236,24 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
 def _refuse_empty_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
     if job.allow_empty:
         return
-    if all(source.is_empty and source.split in job.optional_splits for source in sources):
+    filled = {source.split for source in sources if source.listed}
+    if "buckets" in job.options():  # samples have moved to the splits of their buckets
+        filled |= {*map(split_without_bucket, filled)}
+    needed = {source.split for source in sources}.difference(job.splitting.optional_splits)
+    if not (filled or needed):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
-    for source in sources:
-        if source.is_empty and source.split not in job.optional_splits:
-            places = [
-                *(u for r, u in job.listed_roots.items() if r.split("/")[0] == source.split),
-                *job.source_files.get(source.split, ()),
-            ]
-            what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
-            remedy = "check them, or give --allow_empty"
-            if split_by := job.options().get("split_by"):
-                what = f"{split_by} gives it no sample"
-                remedy = "give a larger share, correct --splits, or give --allow_empty"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
+    for split in sorted(needed - filled):
+        places = [
+            *(uri for root, uri in job.listed_roots.items() if root.split("/")[0] == split),
+            *job.source_files.get(split, ()),
+        ]
+        what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
+        remedy = "check them, or give --allow_empty"
+        if not job.splitting.is_given:
+            what = f"{job.splitting.by} gives it no sample"
+            remedy = "give a larger share, correct --splits, or give --allow_empty"
+        raise RuntimeError(fault_line("E-SET-EMPTY", f"split {split}", what, remedy))
 
 
 def refuse_none_left(
@@ -271,13 +274,13 @@ def refuse_none_left(
         RuntimeError: `E-SET-EMPTY`.
     """
     planned = {split for split, facts in plan.splits.items() if facts.samples}
-    optional = set(job.optional_splits) - planned if planned else set()
+    optional = set(job.splitting.optional_splits) - planned if planned else set()
     filled = {split_without_bucket(split) for split, count in samples.items() if count}
     if "buckets" in plan.options:
         optional |= {split for split in samples if split_without_bucket(split) in filled}
     for source in sources:
         may_be_empty = job.allow_empty or source.earlier_samples or source.split in optional
-        if not source.is_empty and not samples[source.split] and not may_be_empty:
+        if source.listed and not samples[source.split] and not may_be_empty:
             listed = counted(source.listed, job.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
             what = f"none of {listed} is left"
@@ -402,7 +405,8 @@ def warn_of_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
     """
     facts = add_facts(column for source in sources if source.rows for column in source.columns)
     if nameless := [column.name for column in facts if not column.cells]:
-        _LOG.warning("no sample has a value of %s: check the names", ", ".join(nameless))
+        what = "no sample has a value of %s: check the names that you gave"
+        _LOG.warning(what, ", ".join(nameless))
     if unused := sum(source.unused_keys for source in sources):
         what = "%s of the table of --group_by without a sample: check its column key"
         _LOG.warning(what, counted(unused, "key"))

@@ -81,11 +81,6 @@ class SplitTally(msgspec.Struct, frozen=True):
     licenses: list[License] = []
     unused_keys: int = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the sources list neither samples nor images."""
-        return not (self.listed or self.images)
-
 
 SplitTallyOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitTally]
 
@@ -228,8 +223,9 @@ def add_split_tallies(parts: Iterable[SplitTally]) -> SplitTally:
 
 
 def is_there(source: SplitTally, splitting: Splitting) -> bool:
-    """Return whether the data set has a split: one with samples, or one that is not optional."""
-    return not source.is_empty or source.split not in splitting.optional_splits
+    """Return whether the data set has a split: one with images, or one that is not optional."""
+    is_optional = source.split in splitting.optional_splits
+    return bool(source.listed or source.images) or not is_optional
 
 
 def merge_labels(sources: Collection[SplitTally]) -> list[Label]:
