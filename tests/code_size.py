@@ -33,27 +33,27 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3799, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3741, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2900, ["transforms/sources/**/*.py"]),
-    Budget("report", 1115, ["transforms/report/**/*.py"]),
+    Budget("pipelines", 3787, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3744, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2895, ["transforms/sources/**/*.py"]),
+    Budget("report", 1116, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1049, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1395, ["transforms/storage/**/*.py"]),
-    Budget("verify", 930, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 467, ["transforms/records/**/*.py"]),
+    Budget("transforms/images", 1047, ["transforms/images/**/*.py"]),
+    Budget("transforms/storage", 1397, ["transforms/storage/**/*.py"]),
+    Budget("verify", 934, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 468, ["transforms/records/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
-    Budget("schemas/*.py", 2270, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1127, ["schemas/annotations/**/*.py"]),
+    Budget("schemas/*.py", 2269, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1126, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2186,
+        2183,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1007, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_961, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_749, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 21_948, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 32_647, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

@@ -13,7 +13,7 @@ from beam_tfrec.schemas.faults import (
     EXIT_STORAGE,
     EXIT_USAGE,
     FAULTS,
-    Fault,
+    FaultCode,
     Scope,
     find_fault,
     printable,
@@ -81,7 +81,7 @@ def test_find_fault(text: str, line: str) -> None:
     assert find_fault(text) == ((line.split()[0], line) if line else None)
 
 
-def consequence(fault: Fault) -> str:
+def consequence(fault: FaultCode) -> str:
     if fault.scope is Scope.RUN:
         return f"exit code {fault.exit_code}"
     if fault.exit_code:

@@ -66,7 +66,7 @@ def test_planted_faults_are_found_as_in_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plant(folder / "out")
-    flags = ("--labels", "x=y", "--temp_location", tmp_path)  # values, not paths to verify
+    flags = ("--job_name", "x=y", "--temp_location", tmp_path)  # values, not paths to verify
     found, printed = elsewhere(capsys, *flags, folder / "out", "--deep")
     assert (found, printed) == here(capsys, folder / "out", deep=True)
     assert found is (plant is not PLANTED["nothing"])
