@@ -13,11 +13,11 @@ from beam_tfrec.pipelines.flags import SourceParser, parse_splits
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
 from beam_tfrec.schemas.annotations.yolo_file import label_path, parse_yolo, read_data_file
-from beam_tfrec.schemas.columns import matches, root_and_pattern
+from beam_tfrec.schemas.columns import matches, may_hold, root_and_pattern
 from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.sources.join_files import NameList
-from beam_tfrec.transforms.sources.listing import ListedFile
+from beam_tfrec.transforms.sources.listing import ListedFile, is_folder
 from beam_tfrec.transforms.sources.read_samples import ReadSamples
 from beam_tfrec.transforms.sources.read_sidecar import SideNames, SideSample, read_objects
 from beam_tfrec.transforms.storage import Access, is_local, open_storage, read_uri, split_uri
@@ -134,7 +134,8 @@ class YoloNames(SideNames):
 
     def _is_of_globs(self, image: ListedFile) -> bool:
         globs = self.images[image.root].globs
-        return not globs or any(matches(image.entry.name, glob) for glob in globs)
+        test = may_hold if is_folder(image.entry) else matches
+        return not globs or any(test(image.entry.name, glob) for glob in globs)
 
 
 @dataclass(frozen=True)

@@ -416,6 +416,17 @@ def matches(name: str, pattern: str) -> bool:
     return not pattern or _expression_of(pattern).fullmatch(name) is not None
 
 
+def may_hold(folder: str, pattern: str) -> bool:
+    """Return whether files in a folder, or in folders below it, can match a glob.
+
+    >>> may_hold("a", "*.csv"), may_hold("a", "*/b/*.csv"), may_hold("a/b", "**/*.csv")
+    (False, True, True)
+    """
+    parts = pattern.split("/")[:-1]
+    above = ("/".join(parts[: end + 1]) for end in range(len(parts)))
+    return not pattern or any(matches(folder, glob) for glob in above)
+
+
 @functools.lru_cache(maxsize=64)
 def _expression_of(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"((?:^|(?<=/))\*\*/|\*\*|[*?])", pattern)

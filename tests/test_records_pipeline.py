@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -268,6 +269,12 @@ def with_keys(old: Path, keys: Path, data: bytes) -> Flags:
     return "--records", old, "--keys", keys
 
 
+def with_a_link(folder: Path, name: bytes, target: str, given: str) -> Flags:
+    write_records(folder / "a.tfrecord", [row(1, "a")])
+    (folder / os.fsdecode(name)).symlink_to(target)
+    return "--records", folder / given
+
+
 def mixed(folder: Path, other: bytes) -> Flags:
     write_records(folder / "a.tfrecord", [row(1, "a"), other])
     return "--records", folder
@@ -280,6 +287,14 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
         "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
     ),
     "no match": (lambda old, _: ("--records", old / "no*"), "no file matches 'no*'"),
+    "a file that is gone": (
+        lambda _, new: with_a_link(new, b"b.tfrecord", "nowhere", ""),
+        "b.tfrecord: a dangling link, not a file; repair it, or remove it",
+    ),
+    "a folder that cannot be listed": (
+        lambda _, new: with_a_link(new, b"\xff", ".", "**/a*"),
+        "a directory whose name is not UTF-8, not a file; repair it, or remove it",
+    ),
     "no split": (
         lambda old, _: ("--records", f"val={old}"),
         "is a data set without a split val; give one of train as SPLIT=",

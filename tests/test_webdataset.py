@@ -306,6 +306,7 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("IN/*.zip", "E-ARG IN: has no such .tar file;"),
         ("IN/links/*.tar", "E-ARG IN/links/z.tar: a dangling link, not a file;"),
         ("IN/links", r"E-ARG IN/links/\xff: a directory whose name is not UTF-8, not a file;"),
+        ("IN/**/t*.tar", r"E-ARG IN/links/\xff: a directory whose name is not UTF-8, not a file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: its compression is not supported;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
         (

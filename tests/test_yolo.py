@@ -1,6 +1,7 @@
 """YOLO's data.yaml and label files: parsing, paths, and the command end to end."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,14 +164,16 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     (root / "val.txt").write_text("./images/c/1.jpg\nimages/c/2.jpg\n./images/c/9.jpg\n")
     data = root / "data.yaml"
     data.write_text(f"{NAMES}train: [../images/a, images/b]\nval: val.txt\ntest: images/*/3.jpg")
-    committed_by(yolo.run, out, "--data", data, "--max_rejected", 1)
+    (root / "images" / os.fsdecode(b"\xff")).symlink_to(".")  # a folder that cannot be listed
+    committed_by(yolo.run, out, "--data", data, "--max_rejected", 2)
     assert names_of(out, "train") == ["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "b/1.jpg"]
     assert names_of(out, "val") == ["1.jpg", "2.jpg"]
     assert names_of(out, "test") == ["a/3.jpg", "c/3.jpg"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["splits"]["train"]["repairs"] == {"background": 2}
-    (rejected,) = rejected_of(out)
-    assert (rejected["code"], rejected["split"], rejected["key"]) == ("E-IMG-MISSING", "val", "9")
+    rejected = [(found["code"], found["split"], found["key"]) for found in rejected_of(out)]
+    missing = ("E-IMG-MISSING", "val", "9")
+    assert rejected == [("E-IMG-NOT-A-FILE", "test", r"\xff"), missing]
     labels = [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
     assert labels == [(1, "person"), (2, "cat")]
     elsewhere = tmp_path / "elsewhere.yaml"

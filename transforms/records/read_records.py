@@ -17,7 +17,7 @@ import google_crc32c
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.schemas.columns import matches
+from beam_tfrec.schemas.columns import matches, may_hold
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
@@ -34,7 +34,7 @@ from beam_tfrec.transforms.records.describe_records import (
     text_in,
 )
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
-from beam_tfrec.transforms.sources.listing import HIDDEN, why_skipped
+from beam_tfrec.transforms.sources.listing import HIDDEN, is_folder, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.storage import Access, Entry, join_uri, open_storage, read_data_set
 from beam_tfrec.transforms.storage.staging import Stager, Staging
@@ -83,6 +83,13 @@ class RecordSource:
             return matches(name, self.pattern)
         return is_record_file(name) and why_skipped(name) != HIDDEN
 
+    def may_lack(self, entry: Entry) -> bool:
+        """Return whether an entry that is no file may be one that is meant, or hide some."""
+        is_meant = self.takes(entry.name)
+        if is_folder(entry):
+            is_meant = why_skipped(entry.name) != HIDDEN and may_hold(entry.name, self.pattern)
+        return entry.kind not in ("file", "directory") and is_meant
+
 
 class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     """A TFRecord file.
@@ -121,7 +128,8 @@ def plan_source(
     """
     source = reader.sources[root]
     storage = open_storage(source.uri, reader.access)
-    files = {entry.name: entry for entry in entries if entry.kind == "file"}
+    listed = [*entries]
+    files = {entry.name: entry for entry in listed if entry.kind == "file"}
     taken = sorted(name for name in files if source.takes(name))
     found: list[RecordFile] = []
     if source.pattern and not taken:
@@ -136,6 +144,10 @@ def plan_source(
     elif not taken:
         remedy = "give a folder, file or quoted glob of TFRecord files"
         raise _refused(source.uri, "has no TFRecord file", remedy)
+    else:
+        for entry in filter(source.may_lack, listed):
+            where, what = join_uri(source.uri, entry.name), f"a {entry.kind}, not a file"
+            raise _refused(where, what, "repair it, or remove it")
     found += [RecordFile(root, files[name]) for name in taken]
     for place, file in enumerate(found, source.number << _FILE_BITS):
         yield msgspec.structs.replace(file, place=place)

@@ -23,6 +23,7 @@ from beam_tfrec.schemas.columns import (
     format_of,
     kind_of_value,
     matches,
+    may_hold,
     text_of,
 )
 from beam_tfrec.schemas.faults import fault_line
@@ -304,9 +305,8 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
     """
     entry, name = listed.entry, listed.entry.name
     uri, pattern = folders[listed.root]
-    above = pattern.rpartition("/")[0]
-    may_hold_some = is_folder(entry) and above and matches(name, above)
-    if entry.kind == "directory" or not (matches(name, pattern) or may_hold_some):
+    is_meant = matches(name, pattern) or (is_folder(entry) and may_hold(name, pattern))
+    if entry.kind == "directory" or not is_meant:
         return
     is_hidden = why_skipped(name) == HIDDEN
     format = "" if is_hidden else format_of(name)

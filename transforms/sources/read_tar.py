@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.annotations.side_files import value_at
-from beam_tfrec.schemas.columns import ColumnType, matches
+from beam_tfrec.schemas.columns import ColumnType, matches, may_hold
 from beam_tfrec.schemas.faults import Reason, fault_line
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
@@ -94,7 +94,8 @@ class TarSource:
         found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
             name, is_hidden = entry.name, listing.why_skipped(entry.name) == listing.HIDDEN
-            is_matched = not is_hidden and any(matches(name, glob) for glob in globs)
+            test = may_hold if listing.is_folder(entry) else matches
+            is_matched = not is_hidden and any(test(name, glob) for glob in globs)
             if entry.kind != "directory" and (name in found or is_matched):
                 found[name] = entry
         return found
