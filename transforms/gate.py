@@ -64,7 +64,7 @@ class GateLimits:
         return max(1, whole + (self.process_index < left_over))
 
     def shards_at_once(self, *, overlap_uploads: bool) -> int:
-        """Return how many shards may be built or uploaded at once; each has a spool file."""
+        """Return how many shards may be built or uploaded at once; each has a temporary file."""
         return self.shards_in_flight * (2 if overlap_uploads else 1)
 
 

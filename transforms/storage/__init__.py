@@ -23,7 +23,7 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import MANIFEST_NAME
 
 SPOOL_PREFIX = "_spool-"
-"""Prefix of spool files in an output, for stores without anonymous files."""
+"""Prefix of new files in an output until they are published, where none can be anonymous."""
 
 DEFAULT_READERS = 2
 """Number of files that a process reads in parallel from a local disk."""
@@ -125,7 +125,7 @@ class NewFile(Protocol):
         """Create the file, whole and durable; return False if the name is taken."""
 
     def close(self) -> None:
-        """Release the spool; drop bytes that were not published."""
+        """Release the file; drop bytes that were not published."""
 
 
 class Storage(Protocol):
@@ -186,7 +186,7 @@ class Storage(Protocol):
             return pending.publish(name)
 
     def new_file(self) -> NewFile:
-        """Return a new spool for a large file."""
+        """Return an empty file that appears with `publish`, for large files."""
 
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""

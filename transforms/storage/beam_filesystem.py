@@ -88,7 +88,7 @@ class BeamStorage(Storage):
         return data
 
     def new_file(self) -> UploadedFile:
-        """Return a spool on the worker's own disk."""
+        """Return a file on the worker's own disk, which is uploaded with `publish`."""
         return UploadedFile(self._upload, self._spool_dir)
 
     def delete(self, name: str) -> None:
@@ -116,19 +116,19 @@ class BeamStorage(Storage):
             raise
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload under a spool's name, then rename; return False if the name is taken."""
+        """Upload under a temporary name, then rename; return False if the name is taken."""
         return self._run(name, lambda: self._rename(name, file))
 
-    def _rename(self, name: str, spool: IO[bytes]) -> bool:
+    def _rename(self, name: str, file: IO[bytes]) -> bool:
         if self.stat(name) is not None:
             return False
-        spooled = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
+        temporary = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
         with contextlib.suppress(Exception):  # stores without folders
             self._filesystem.mkdirs(self.uri(name).rpartition("/")[0])
-        spool.seek(0)
-        with self._filesystem.create(spooled, compression_type=_AS_IT_IS) as file:
-            shutil.copyfileobj(spool, file)
-        self._filesystem.rename([spooled], [self.uri(name)])
+        file.seek(0)
+        with self._filesystem.create(temporary, compression_type=_AS_IT_IS) as uploaded:
+            shutil.copyfileobj(file, uploaded)
+        self._filesystem.rename([temporary], [self.uri(name)])
         return True
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:

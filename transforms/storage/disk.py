@@ -1,4 +1,4 @@
-"""The local disk: coded errors, the lock of an output, and spools for uploads."""
+"""The local disk: coded errors, the lock of an output, and temporary files for uploads."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from beam_tfrec.transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes take a moment to end
 ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
-"""Remedy for a spool folder that cannot be written."""
+"""Remedy for a folder of temporary files that cannot be written."""
 
 _CODES = {
     errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
@@ -42,7 +42,7 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     Args:
         error: error of the operating system.
         where: path or URI of the file.
-        elsewhere: remedy for a path outside the output, such as another folder for spools.
+        elsewhere: remedy for a path outside the output, such as another `--spool_dir`.
     """
     code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "check the storage"))
     if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:
@@ -162,7 +162,7 @@ class UploadedFile(DiskFile):
     """A file without a name that is uploaded on `publish`."""
 
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
-        """Take a function that uploads a file under a name, and the spool's folder."""
+        """Take a function that uploads a file under a name, and the folder for it until then."""
         super().__init__(*open_temporary(spool_dir), ELSEWHERE)
         self._upload = upload
 

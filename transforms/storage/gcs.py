@@ -134,7 +134,7 @@ class GcsStorage(Storage):
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
     def new_file(self) -> UploadedFile:
-        """Return a spool on the worker's own disk."""
+        """Return a file on the worker's own disk, which is uploaded with `publish`."""
         return UploadedFile(self._upload, self._access.spool_dir)
 
     def delete(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 A file is written to an anonymous inode (`O_TMPFILE`), synced, and then linked to its name. The link
 fails if the name exists. No temporary file is left to clean up. Filesystems without anonymous files
-or hard links use a named, locked spool and `renameat2(RENAME_NOREPLACE)`.
+or hard links use a named, locked file and `renameat2(RENAME_NOREPLACE)`.
 """
 
 import contextlib
@@ -99,12 +99,12 @@ class LocalStorage(Storage):
             raise RuntimeError(fault_line("E-ARG", self.root, what, "give the path of a folder"))
 
     def probe(self) -> None:
-        """Make the root, test it with a file, and delete the spools of dead writers."""
+        """Make the root, test it with a file, and delete the unpublished files of dead writers."""
         _run(self.root, lambda: os.makedirs(self.root, exist_ok=True))
         super().probe()
         for path in glob.iglob(os.path.join(glob.escape(self.root), f"{SPOOL_PREFIX}*")):
-            with contextlib.suppress(OSError), open(path, "rb") as spool:
-                fcntl.flock(spool, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds the lock
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds the lock
                 os.unlink(path)
 
     def _walk(self, prefix: str, above: frozenset[str], recursive: bool) -> Iterator[Entry]:
@@ -152,7 +152,7 @@ class _LocalFile(DiskFile):
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._name = ""  # set only for a spool that is not anonymous
+        self._name = ""  # set only for a file that is not anonymous
         super().__init__(os.fdopen(_run(root, self._open), "wb", _BUFFER_BYTES), root)
 
     def publish(self, name: str) -> bool:
@@ -173,7 +173,7 @@ class _LocalFile(DiskFile):
         return True
 
     def close(self) -> None:
-        """Close the file, and delete it if it still has a spool's name."""
+        """Close the file, and delete it if it was not published."""
         super().close()
         if self._name:
             with contextlib.suppress(FileNotFoundError):
