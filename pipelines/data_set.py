@@ -281,7 +281,7 @@ class DataSetConfig(DataSetJob):
 
     @property
     def unpacks_archives(self) -> bool:
-        """Whether workers need their `spool_dir` for local outputs too."""
+        """Whether workers unpack archives to their disk."""
         return False
 
     def refuse_since_without_keys(self) -> None:
@@ -396,7 +396,7 @@ def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples
         from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
 
         splits = config.source_splits if config.splitting.is_given else ()
-        drop = DropSimilar(config.drop_similar, splits, config.access)
+        drop = DropSimilar(config.drop_similar, splits, config.access, config.budget, tallies)
         samples, similar = samples | "DropSimilar" >> drop
         rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
     return SourceSamples(samples, rejected, sources, tallies=tallies), spool

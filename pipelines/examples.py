@@ -21,12 +21,17 @@ from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.records.read_records import StageExamples
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.read_samples import SourceSamples, SplitTally
+from beam_tfrec.transforms.sources.read_samples import Item, SourceSamples, SplitTally
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, open_storage, read_data_set
 
 _RESTORE = "restore the data set, or run its command again"
 _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 """Fields of `WriteExamples` that make its `Sharding`."""
+
+
+def _alone(item: Item) -> tuple[Item]:
+    """Return the items of a piece that is an item itself."""
+    return (item,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ class ExamplesConfig(StagingConfig):
             notes = [SplitTally(split, labels=labels, found=found) for split in self.splits]
             noted = root.pipeline | "Labels" >> beam.Create(notes)
             items = (items, noted) | "AddLabels" >> beam.Flatten()
-        return items | "CountSamples" >> self.samples_step(lambda item: (item,))
+        return items | "CountSamples" >> self.samples_step(_alone)
 
 
 @dataclass(eq=False)

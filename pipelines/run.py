@@ -279,6 +279,8 @@ def _plan(config: DataSetConfig, output: storage.Storage, options: PipelineOptio
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     output_files.refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
+    if complete:
+        output_files.refuse_others(output, config.names, config.splits, overwrite=False)
     if complete and config.trust_manifest:  # its sources may be gone
         _say_complete(config)
         return

@@ -199,7 +199,9 @@ class YoloConfig(SideConfig):
         for split, images in self.sources.items():
             correct = f"correct {split} or path in it, or give --folder in place of path"
             make = f"make it, or leave {split} out with --splits"
-            for folder, remedy in ((images.root, correct), (self.annotations[split], make)):
+            folders = [root_and_pattern(f"{images.root}/{glob}")[0] for glob in images.globs]
+            of_images = [(folder, correct) for folder in (images.root, *folders)]
+            for folder, remedy in (*of_images, (self.annotations[split], make)):
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
                     what = f"{split} leads to {folder}, not a folder"
                     raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))

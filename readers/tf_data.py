@@ -20,7 +20,7 @@ from beam_tfrec.readers.data_sets import (
     list_shards,
 )
 from beam_tfrec.readers.shares import deal, mixed_records, num_batches
-from beam_tfrec.schemas.faults import require_at_least
+from beam_tfrec.schemas.faults import counted, require_at_least
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
     Content,
@@ -168,10 +168,9 @@ def _refuse_no_batch(records: int, dealt: int, reading: Reading) -> None:
     """Refuse too few records for a host, as repeating an empty dataset would never end."""
     least = reading.batch_size or 1
     if reading.drop_remainder and dealt < least:
-        raise ValueError(
-            f"drop_remainder must leave a batch, got {records} records for {reading.hosts} hosts"
-            f" and batches of {least}: give fewer or smaller ones, or drop_remainder=False"
-        )
+        got = f"{records} records for {counted(reading.hosts, 'host')} and batches of {least}"
+        remedy = "give fewer hosts, smaller batches or drop_remainder=False"
+        raise ValueError(f"drop_remainder must leave a batch, got {got}: {remedy}")
 
 
 def _load_mixture(

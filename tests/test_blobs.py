@@ -16,7 +16,7 @@ from beam_tfrec.transforms.sources.listing import (
     MAX_IMAGE_BYTES,
     ListedFile,
     RootTally,
-    add_pin_tallies,
+    add_root_tallies,
     listing_digest,
     pin_sample,
 )
@@ -112,8 +112,8 @@ def test_tallies_add_up() -> None:
         RootTally(),
     ]
     total = RootTally(12, 3, 3, "2", "a", "y", 5, 35)  # digests add modulo 2^256
-    assert add_pin_tallies(tallies) == add_pin_tallies(tallies[::-1]) == total
-    assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
+    assert add_root_tallies(tallies) == add_root_tallies(tallies[::-1]) == total
+    assert add_root_tallies([add_root_tallies(tallies[:2]), *tallies[2:]]) == total
 
 
 FOLDER = "give this split's folder of images, which file names are relative to"

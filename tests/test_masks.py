@@ -16,6 +16,7 @@ from beam_tfrec.schemas.example import encode_example_parts
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.fields import ObjectFields, PictureFields, Segmentation
 from beam_tfrec.schemas.geometry.masks import Mask, encode_gray_png, mask_of, scaled_mask_of
+from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.groups import mask_codecs
 from beam_tfrec.schemas.layouts.pictures import SizeMismatch
@@ -128,7 +129,8 @@ def test_each_object_has_its_mask() -> None:
 
 def test_run_lengths_fit_no_image_of_another_size() -> None:
     layout = DetectionLayout(SizeMismatch.TRUST_IMAGE, features=("boxes", "masks"))
-    with pytest.raises(ValueError, match=r"^run lengths are not those of 50 x 100 px$"):
+    what = "run lengths are of 100 x 50 px, the image has 50 x 100 px; give "
+    with pytest.raises(Unfit, match=what):
         built(layout, sample_of(TOP_LEFT_PIXEL), image_of(50, 100))
 
 

@@ -82,7 +82,7 @@ def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFix
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("flags", [(), ("--overwrite",)])
+@pytest.mark.parametrize("flags", [(), ("--overwrite",), ("--plan",)])
 def test_files_of_others_stop_a_run_at_once(
     out: Path, given: list[object], flags: tuple[str, ...]
 ) -> None:

@@ -319,6 +319,8 @@ def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
     given = (*flags, "--drop_similar", table, "--output", tmp_path / "out", "--plan")
     plan = run_pipeline(coco.run, *given)
     assert "1 E-IMG-SIMILAR" in plan.out and "no record will hold" not in plan.out
+    wrong = run_pipeline(coco.run, "--images", root / "annotations", *given[2:])
+    assert wrong.fault.startswith("E-SET-MISSING ")  # not that the table is of other images
 
 
 @pytest.mark.thorough

@@ -320,8 +320,7 @@ def test_a_field_of_images_names_the_split(make_coco: MakeCoco, tmp_path: Path) 
     empty = run_coco(*command(sources, tmp_path / "named", *named))
     assert empty.code == 3
     assert empty.fault == (
-        "E-SET-EMPTY split val: part gives it no sample; give a larger share, correct --splits,"
-        " or give --allow_empty"
+        "E-SET-EMPTY split val: part gives it no sample; correct --splits, or give --allow_empty"
     )
     committed(sources, tmp_path / "named", *named, "--allow_empty")
     assert manifest_of(tmp_path / "named")["splits"]["val"]["records"] == 0

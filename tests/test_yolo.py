@@ -239,6 +239,7 @@ def test_images_elsewhere_that_a_split_does_not_name_are_left_out(tmp_path: Path
         ("train: a/images", b"", "leads to {}/a/images, not a folder; correct train or path"),
         ("train: [/d, 'gs://b/d']", b"", "images of a split must share a folder, got /d, gs://b/d"),
         ("train: images", b"", "leads to {}/labels, not a folder; make it, or leave"),
+        ("train: [images/a, images]", b"", "leads to {}/images/a, not a folder; correct train"),
     ],
 )
 def test_a_data_file_without_images_is_refused(

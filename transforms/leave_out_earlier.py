@@ -194,7 +194,7 @@ class LeaveOutEarlier(beam.PTransform):
             >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "sources", main="new")
         )
         sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitTallies()
-        skipped = left.sources | "SkippedTallies" >> beam.Map(_pins_of, self.root)
+        skipped = left.sources | "SkippedTallies" >> beam.Map(_tally_of, self.root)
         return left.new, left.rejected, sources, skipped
 
 
@@ -210,5 +210,5 @@ def _name_of(item: Sample | Rejected) -> tuple[str, str]:
     return item.split, item.key or str(item.annotation_ids)
 
 
-def _pins_of(left_out: SplitTally, root: str) -> tuple[str, RootTally]:
+def _tally_of(left_out: SplitTally, root: str) -> tuple[str, RootTally]:
     return root or left_out.split, RootTally(named=left_out.earlier_samples)

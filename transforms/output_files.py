@@ -52,6 +52,7 @@ DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 """Names of the documents. A user's own file with such a name is never replaced."""
 
 SOURCES_NOTE = b"{}\n"
+_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 """Content of a finished run's note; the information is in its name."""
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
@@ -88,7 +89,8 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
 def is_own_document(storage: Storage, name: str) -> bool:
     """Return whether a file exists and is an unedited document of this program."""
     there = storage.stat(name)
-    return there is not None and there.kind == "file" and is_sealed(storage.read(name))
+    may_be = there is not None and there.kind == "file" and there.size_bytes <= _MAX_DOCUMENT_BYTES
+    return may_be and is_sealed(storage.read(name))
 
 
 def conflict(output: Storage, name: str, what: str) -> RuntimeError:

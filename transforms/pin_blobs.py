@@ -16,7 +16,7 @@ from beam_tfrec.transforms.sources.listing import (
     ListedFile,
     RootTally,
     TallyOutput,
-    add_pin_tallies,
+    add_root_tallies,
     first_name,
     pin_sample,
 )
@@ -124,7 +124,7 @@ class PinBlobs(beam.PTransform):
         return PinnedSamples(
             samples,
             rejected | "Rejected" >> beam.Flatten(),
-            tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_pin_tallies),
+            tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_root_tallies),
         )
 
     def _pin(self, samples: beam.PCollection[Sample], index: int) -> PinnedSamples:

@@ -287,7 +287,7 @@ class PlanShards(beam.PTransform):
     Attributes:
         sharding: number of shards, and order.
         record_bytes: estimates the size of a sample's record; a named function or bound method.
-        pin_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
+        root_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
         budget: limit of missing images.
         spool: file that holds the batches during both group-bys; None if steps run in other
             processes.
@@ -295,7 +295,7 @@ class PlanShards(beam.PTransform):
 
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
-    pin_tallies: beam.PCollection[tuple[str, RootTally]] | None = None
+    root_tallies: beam.PCollection[tuple[str, RootTally]] | None = None
     budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
@@ -314,7 +314,7 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
-        pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
+        pinned: Any = [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies)
         table = (
             samples.pipeline
             | "Once" >> beam.Impulse()
@@ -339,11 +339,11 @@ class PlanShards(beam.PTransform):
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.
-        unequal = [runs | "EqualKeysRefused" >> beam.FlatMap(_nothing).with_output_types(str)]
+        checks = [runs | "AfterRanking" >> beam.FlatMap(_nothing).with_output_types(str)]
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
-            unequal.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
-        none = beam.pvalue.AsList(unequal | "Unequal" >> beam.Flatten())
-        return PlannedShards(shards, table | "OnceUnequal" >> beam.Map(_take_table, none))
+            checks.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
+        checked = beam.pvalue.AsList(checks | "Checks" >> beam.Flatten())
+        return PlannedShards(shards, table | "AfterChecks" >> beam.Map(_take_table, checked))
 
 
 def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, Tally]:
@@ -361,9 +361,9 @@ def _take_table(table: ShardTable, _: list[str]) -> ShardTable:
 def _make_table(
     _: bytes,
     tallies: list[tuple[KeyRange, Tally]],
-    pin_tallies: list[tuple[str, RootTally]],
+    root_tallies: list[tuple[str, RootTally]],
     sharding: Sharding,
     budget: RejectBudget,
 ) -> ShardTable:
-    refuse_mostly_missing(pin_tallies, budget)
+    refuse_mostly_missing(root_tallies, budget)
     return make_shard_table(tallies, sharding)

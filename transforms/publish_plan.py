@@ -252,7 +252,8 @@ def _refuse_empty_sources(sources: Sequence[SplitTally], job: DataSetJob) -> Non
         remedy = "check them, or give --allow_empty"
         if not job.splitting.is_given:
             what = f"{job.splitting.by} gives it no sample"
-            remedy = "give a larger share, correct --splits, or give --allow_empty"
+            larger = "give a larger share, " if job.splitting.is_drawn else ""
+            remedy = f"{larger}correct --splits, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", f"split {split}", what, remedy))
 
 

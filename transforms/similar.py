@@ -15,7 +15,7 @@ import logging
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from beam_tfrec.schemas.faults import Rejected, counted, fault_line
+from beam_tfrec.schemas.faults import RejectBudget, Rejected, counted, fault_line
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
@@ -41,9 +41,11 @@ from beam_tfrec.transforms.build_records import (
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
+from beam_tfrec.transforms.pin_blobs import refuse_mostly_missing
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shuffle.elements import spread
 from beam_tfrec.transforms.sort_into_buckets import ImageDoFn
+from beam_tfrec.transforms.sources.listing import RootTally
 from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, read_uri
 
@@ -344,13 +346,20 @@ def drop_similar(
 
 
 def check_kept(
-    copies: Copies, kept: Iterable[tuple[str, str]], uri: str, splits: Collection[str]
+    copies: Copies,
+    kept: Iterable[tuple[str, str]],
+    tallies: Sequence[tuple[str, RootTally]],
+    uri: str,
+    splits: Collection[str],
+    budget: RejectBudget,
 ) -> list[Rejected]:
     """Check that every image is there whose copies are left out; return an empty list.
 
     Raises:
-        RuntimeError: `E-ARG`, since without the kept image a whole cluster would be lost.
+        RuntimeError: `E-ARG`, since without the kept image a whole cluster would be lost;
+            `E-SET-MISSING` if most images are missing, since their folder is probably wrong.
     """
+    refuse_mostly_missing(tallies, budget)
     expected = {name for name in copies.kept if not splits or name[0] in splits}
     if missing := sorted(expected.difference(kept)):
         lost = f"{counted(len(missing), 'image')} that this run does not have"
@@ -369,11 +378,15 @@ class DropSimilar(beam.PTransform):
         uri: path or URI of the table of near copies.
         splits: splits of the run; none if it divides one source itself.
         access: settings for the store.
+        budget: limit of missing images.
+        tallies: counts of named and listed files, by root name; None if the reader listed them.
     """
 
     uri: str
     splits: Sequence[str]
     access: Access
+    budget: RejectBudget
+    tallies: beam.PCollection[tuple[str, RootTally]] | None
 
     def expand(
         self, samples: beam.PCollection[Sample]
@@ -385,7 +398,9 @@ class DropSimilar(beam.PTransform):
         found = samples | "Drop" >> drop.with_outputs("rejected", "kept", main="samples")
         kept = beam.pvalue.AsList(found.kept)
         # The empty result makes the plan wait for the check.
-        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, self.uri, self.splits)
+        tallies: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        given = self.uri, self.splits, self.budget
+        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, tallies, *given)
         rejected = (found.rejected, checked) | "Rejected" >> beam.Flatten()
         return found.samples, rejected
 

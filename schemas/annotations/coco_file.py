@@ -15,6 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2
 from beam_tfrec.schemas.labels import License, read_licenses, unite_labels
 from beam_tfrec.schemas.manifest import Label
 
@@ -24,7 +25,6 @@ SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
 AnyId = TypeVar("AnyId")  # int64, or text too where it is accepted
 AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one image each
 
-MAX_AREA_PX2 = 2.0**62  # float32 and int64 can hold it
 NOTHING = msgspec.Raw(b"")
 NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")

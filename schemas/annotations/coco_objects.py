@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import (
-    MAX_AREA_PX2,
     NOTHING,
     CocoImage,
     CocoInstance,
@@ -18,7 +17,7 @@ from beam_tfrec.schemas.annotations.coco_file import (
 )
 from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
-from beam_tfrec.schemas.geometry.boxes import BBoxXywhPx, check_bbox
+from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2, BBoxXywhPx, check_bbox
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # It refuses numbers that are not finite.
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # boxes need no numpy
 BBoxXywhPx = tuple[float, float, float, float]
 """COCO's `[x, y, width, height]` in pixels, from the top left corner."""
 
+MAX_AREA_PX2 = 2.0**62
+"""Largest area that is written, in px squared: float32 and int64 can hold it."""
+
 Crop = tuple[float, float, float, float]
 """A part of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
 

@@ -180,7 +180,9 @@ def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) 
     frame_size_px = frame.width_px, frame.height_px
     annotated_size_px = picture.fields.width_px, picture.fields.height_px
     if segmentation.rle_counts and annotated_size_px != frame_size_px:  # only with `trust_image`
-        raise ValueError(f"run lengths are not those of {frame.width_px} x {frame.height_px} px")
+        sizes = (f"{width} x {height} px" for width, height in (annotated_size_px, frame_size_px))
+        what = "run lengths are of {}, the image has {}".format(*sizes)
+        raise Unfit("E-IMG-SIZE", f"{what}; give --on_size_mismatch trust_json or auto")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
     if is_same and pixels is None:

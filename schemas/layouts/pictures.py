@@ -25,6 +25,7 @@ from beam_tfrec.schemas.fields import (
     Window,
 )
 from beam_tfrec.schemas.geometry.boxes import (
+    MAX_AREA_PX2,
     BBoxXywhPx,
     Crop,
     PlacedBox,
@@ -196,16 +197,16 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         frame, info = self.frame, self.image.info
         scale = info.width_px * info.height_px / (frame.width_px * frame.height_px)
         if frame.crop is None:
-            return annotated_px2 * scale
+            return min(annotated_px2 * scale, MAX_AREA_PX2)
         left, top, right, bottom = frame.crop
         scale /= (right - left) * (bottom - top)
         whole = place_box(bbox_xywh_px, *frame[:3])
         if not isinstance(whole, PlacedBox):
             return 0.0
         if min(whole.xmin - left, right - whole.xmax, whole.ymin - top, bottom - whole.ymax) >= 0:
-            return annotated_px2 * scale
+            return min(annotated_px2 * scale, MAX_AREA_PX2)
         share = _box_area(shown) * (right - left) * (bottom - top) / _box_area(whole)
-        return annotated_px2 * scale * min(1.0, share)
+        return min(annotated_px2 * scale * min(1.0, share), MAX_AREA_PX2)
 
 
 def _box_area(box: PlacedBox) -> float:

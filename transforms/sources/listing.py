@@ -38,7 +38,7 @@ IMAGE_EXTENSIONS = frozenset(
 
 
 class RootTally(msgspec.Struct, frozen=True):
-    """Counts of listed and pinned files of a root; `add_pin_tallies` adds parts.
+    """Counts of listed and pinned files of a root; `add_root_tallies` adds parts.
 
     Attributes:
         named: number of samples that name a blob.
@@ -135,7 +135,7 @@ def listing_digest(entries: Iterable[Entry]) -> int:
     return total % DIGEST_MODULUS
 
 
-def add_pin_tallies(tallies: Iterable[RootTally]) -> RootTally:
+def add_root_tallies(tallies: Iterable[RootTally]) -> RootTally:
     """Add tallies; keep the smallest of the first names."""
     parts = list(tallies)
     return RootTally(

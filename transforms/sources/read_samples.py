@@ -383,7 +383,7 @@ class AddSplitTallies(beam.PTransform):
             | "AllParts" >> beam.Flatten()
             | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
             | "AddParts" >> beam.CombinePerKey(add_split_tallies)
-            | "SplitSources" >> beam.Values()
+            | "SplitTallies" >> beam.Values()
         )
 
 

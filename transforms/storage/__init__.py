@@ -247,7 +247,8 @@ def check_uri(uri: str) -> None:
         ValueError: The URI has `//` after its store, or only one `/` after its scheme.
     """
     if _ONE_SLASH.match(uri):  # it would be a local folder called `gs:`
-        raise ValueError(f"a scheme needs '//', got {uri!r}: add a '/', or put ./ before a path")
+        form = "file:///PATH" if uri.startswith("file:") else "SCHEME://PATH"
+        raise ValueError(f"a URI must be {form}, got {uri!r}: correct it, or put ./ before a path")
     if not is_local(uri) and "//" in uri.partition("://")[2]:
         raise ValueError(f"a path must not hold '//' after its store, got {uri!r}: write one '/'")
 

@@ -86,7 +86,7 @@ class VerifyConfig:
 
 
 class Findings(msgspec.Struct):
-    """Findings and counts of a verification. Reports of parts can be merged.
+    """Findings and counts of a verification. Those of parts can be merged.
 
     Attributes:
         kept: lines of the first findings, by code.
@@ -364,7 +364,8 @@ def gather(around: Around, parts: Sequence[Findings]) -> Findings:
             before = last.get(split)
             if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
-                total.add("E-VER-ORDER", where, f"by seed {seed} it comes before {before[1]!r}")
+                what = f"by seed {seed} it comes before {before[1]!r}"
+                total.add("E-VER-ORDER", where, "its key occurs twice" if before == first else what)
             last[split] = end
         total.merge(findings)
     if around.config.sources:

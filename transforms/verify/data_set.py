@@ -75,7 +75,7 @@ def verify_around(
     Args:
         root: path or URI of the data set.
         all_rules: list to which the rules of the data set are appended.
-        findings: gets what is found.
+        findings: what is found is added to it.
         config: configuration of the verification.
 
     Raises:
@@ -136,7 +136,7 @@ def _check_files(
         manifest: manifest of the data set.
         texts: expected files for other tools, by name.
         storage: storage of the data set.
-        findings: gets what is found.
+        findings: what is found is added to it.
     """
     for name in sorted(manifest.files.keys() - _WITH_SUMS - {*output_files.DOCUMENTS}):
         what = f"has a checksum of {name}, which this program never writes"
@@ -361,7 +361,8 @@ def check_rows(
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
-            findings.add("E-VER-ORDER", where, f"by seed {rules.seed} it comes before {one[1]!r}")
+            what = f"by seed {rules.seed} it comes before {one[1]!r}"
+            findings.add("E-VER-ORDER", where, "its key occurs twice" if one == other else what)
 
 
 def compare_sources(
