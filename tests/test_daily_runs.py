@@ -240,4 +240,4 @@ def test_parameters_of_the_request_are_flags() -> None:
 
 def test_every_exit_code_is_explained() -> None:
     explained = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
-    assert ", ".join(explained) == "0, 1, 2, 3, 4, 5, 6, 130, 143"
+    assert ", ".join(explained) == "0, 1, 2, 3, 4, 5, 6, 7, 130, 143"
