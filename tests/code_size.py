@@ -34,14 +34,14 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3794, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3759, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3765, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2896, ["transforms/sources/**/*.py"]),
     Budget("report", 1116, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1047, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1398, ["transforms/storage/**/*.py"]),
     Budget("verify", 936, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 478, ["transforms/records/**/*.py"]),
+    Budget("transforms/records", 479, ["transforms/records/**/*.py"]),
     Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
     Budget("schemas/*.py", 2273, ["schemas/*.py"]),
     Budget("schemas/annotations", 1125, ["schemas/annotations/**/*.py"]),
@@ -52,7 +52,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 1006, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_990, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_997, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 32_670, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -87,7 +87,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, roots)
+            check_sources(shard, rows, output, roots)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
@@ -134,20 +134,28 @@ def find_written(
     return info, rows
 
 
-def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
+def check_sources(
+    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, roots: Mapping[str, Storage]
+) -> None:
     """Check that images with a new modification time or generation still have the same content.
 
     Args:
         shard: plan of a kept shard.
         rows: rows of the shard's index, with the sources' pins and sums.
+        output: output of the run.
         roots: storages by root name.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when the content has changed.
+        RuntimeError: `E-SRC-CHANGED` when the content has changed; `E-OUT-CONFLICT` when the index
+            has another number of sources for a key.
     """
     samples = {sample.key: sample for sample in shard.samples}
     for row in rows:
-        for source, blob in zip(row.sources, samples[row.key].blobs, strict=True):
+        blobs = samples[row.key].blobs
+        if len(row.sources) != len(blobs):
+            what = f"is of an index with other sources for key {row.key!r}"
+            raise conflict(output, receipt_name(shard.name), what)
+        for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
             root = roots[blob.root]

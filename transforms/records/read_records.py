@@ -83,12 +83,13 @@ class RecordSource:
             return matches(name, self.pattern)
         return is_record_file(name) and why_skipped(name) != HIDDEN
 
-    def may_lack(self, entry: Entry) -> bool:
-        """Return whether an entry that is no file may be one that is meant, or hide some."""
-        is_meant = self.takes(entry.name)
+    def is_unreadable(self, entry: Entry) -> bool:
+        """Return whether an entry that cannot be read is meant, or may hold meant files."""
+        if entry.kind in ("file", "directory"):
+            return False
         if is_folder(entry):
-            is_meant = why_skipped(entry.name) != HIDDEN and may_hold(entry.name, self.pattern)
-        return entry.kind not in ("file", "directory") and is_meant
+            return why_skipped(entry.name) != HIDDEN and may_hold(entry.name, self.pattern)
+        return self.takes(entry.name)
 
 
 class RecordFile(msgspec.Struct, frozen=True, array_like=True):
@@ -145,7 +146,7 @@ def plan_source(
         remedy = "give a folder, file or quoted glob of TFRecord files"
         raise _refused(source.uri, "has no TFRecord file", remedy)
     else:
-        for entry in filter(source.may_lack, listed):
+        for entry in filter(source.is_unreadable, listed):
             where, what = join_uri(source.uri, entry.name), f"a {entry.kind}, not a file"
             raise _refused(where, what, "repair it, or remove it")
     found += [RecordFile(root, files[name]) for name in taken]
