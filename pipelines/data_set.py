@@ -256,11 +256,9 @@ class DataSetConfig(DataSetJob):
 
     def _refuse_options_with_since(self) -> None:
         """Refuse options that must see the samples of earlier data sets too."""
-        stratified = self.splitting.by == STRATIFIED
         for option, value in (
             ("buckets", self.conversion.buckets),
             ("drop_similar", self.drop_similar),
-            ("group_by and split_by stratified", stratified and self.splitting.group_by),
         ):
             if value:
                 got = " ".join(self.since.names)

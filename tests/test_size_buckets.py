@@ -128,10 +128,6 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
         ("--min_bucket 8", "min_bucket must come with buckets, got 8: add --buckets"),
         ("--buckets 8 --since old", "since must come without buckets, got old: leave one out"),
         ("--drop_similar s --since old", "since must come without drop_similar, got old: leave"),
-        (
-            "--split_by stratified --splits a=1,b=1 --group_by g.csv --since old",
-            "since must come without group_by and split_by stratified, got old: leave one out",
-        ),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:

@@ -22,8 +22,8 @@ from beam_tfrec.pipelines.pairs import PairsConfig
 from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
-from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
-from tests.coco_command import committed_by
+from beam_tfrec.transforms.sources.split_tables import EarlierShard, Listed, assign_splits
+from tests.coco_command import committed_by, run_pipeline
 from tests.conftest import draw
 from tests.oracle import CASES, DATA, make_sources
 from tests.test_splits import put_photos, split_of_each
@@ -191,6 +191,25 @@ def test_later_samples_fill_up_the_splits(tmp_path: Path) -> None:
     assert found == {(split, name): each[split] for split in each for name in ("cat", "dog")}
 
 
+@pytest.mark.thorough
+def test_later_samples_follow_their_groups(tmp_path: Path) -> None:
+    names = [f"{name}/s{n % 8}/{n}.jpg" for name in ("cat", "dog") for n in range(40)]
+    images = put_photos(tmp_path / "images", *names[::5])
+    flags = ("--images", images, *FLAGS, "--group_by", "folder")
+    committed_by(folder.run, tmp_path / "one", *flags)
+    put_photos(images, *names)
+    later = (*flags, "--since", tmp_path / "one")
+    committed_by(folder.run, tmp_path / "two", *later)
+    both = split_of_each(tmp_path / "one") | split_of_each(tmp_path / "two")
+    assert sorted(both) == sorted(names)
+    groups = {(name.split("/")[1], split) for name, split in both.items()}
+    assert len(groups) == 8
+    (images / names[0]).unlink()
+    run = run_pipeline(folder.run, *later, "--output", tmp_path / "three")
+    what = "the sources lack 1 samples of the earlier data sets, and so their groups"
+    assert (run.code, run.fault.partition(";")[0]) == (2, f"E-ARG --since: {what}")
+
+
 IMAGES = {"train": "photos"}
 BY_CLASS = Splitting(STRATIFIED, SHARES)
 
@@ -233,6 +252,21 @@ BY_CLASS = Splitting(STRATIFIED, SHARES)
 def test_sources_without_classes_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         make()
+
+
+def test_an_earlier_group_in_two_splits_is_refused() -> None:
+    """Such as after a photo's group was corrected."""
+    keys = [bytes([number]) * 16 for number in range(3)]
+    earlier = [EarlierShard(split, keys[split]) for split in (0, 1)]
+    grouped = replace(BY_CLASS, group_by="scene")
+    for groups, two in ([0, 0, 1], True), ([0, 1, 1], False):
+        digests = b"".join(keys[group] for group in groups)
+        listed = Listed(digests, bytes(24), np.ones(3, np.int32).tobytes(), b"".join(keys))
+        if two:
+            with pytest.raises(RuntimeError, match=r"^E-ARG --since: the earlier data sets have a"):
+                assign_splits(grouped, [listed], earlier)
+        else:
+            assert assign_splits(grouped, [listed], earlier)[1].tolist() == [0, 1]
 
 
 def test_samples_without_any_class_are_refused() -> None:

@@ -174,11 +174,13 @@ def assign_splits(
         earlier: shards of all earlier data sets.
 
     Raises:
-        RuntimeError: `E-ARG` when there are too many samples, or none has a class.
+        RuntimeError: `E-ARG` when there are too many samples, or none has a class, or the group of
+            an earlier sample is unknown.
     """
     import numpy as np
 
     listed = list(batches)
+    digests = _as_array(part.digests for part in listed)
     counts = np.frombuffer(b"".join(part.counts for part in listed), np.int32)
     what = ""
     if len(counts) > MAX_STRATIFIED:
@@ -197,14 +199,37 @@ def assign_splits(
         order = np.argsort(kept)
         found = order[np.searchsorted(kept, keys, sorter=order).clip(max=len(kept) - 1)]
         known = np.where(kept[found] == keys, splits[found], NEW)
+        if splitting.group_by:
+            _check_groups(digests, known, len(np.setdiff1d(kept, keys)))
     tokens = np.frombuffer(b"".join(part.classes for part in listed), np.int64)
     return stratify(
-        _as_array(part.digests for part in listed),
+        digests,
         np.repeat(np.arange(len(counts)), counts),
         np.unique(tokens, return_inverse=True)[1],
         [*splitting.shares.values()],
         known,
     )
+
+
+def _check_groups(digests: "NDArray", known: "NDArray", unlisted: int) -> None:
+    """Refuse earlier samples without a known group, and groups that they divide.
+
+    Otherwise a new sample could get another split than an earlier one of its group.
+    """
+    import numpy as np
+
+    order = np.lexsort((known, digests))
+    order = order[known[order] != NEW]
+    same_group = digests[order][1:] == digests[order][:-1]
+    divided = same_group & (np.diff(known[order]) != 0)
+    what = ""
+    if unlisted:
+        what = f"the sources lack {unlisted} samples of the earlier data sets, and so their groups"
+    elif divided.any():
+        what = "the earlier data sets have a group in two splits"
+    if what:
+        remedy = "give the sources of all days, with the groups of the first, or a new data set"
+        raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
 
 
 def _as_array(parts: Iterable[bytes]) -> "NDArray":
