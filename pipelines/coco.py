@@ -96,11 +96,11 @@ class CocoConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the annotations."""
-        files = [(split, tuple(self.annotations[split])) for split in sorted(self.annotations)]
-        pieces = root | "Files" >> beam.Create(files)
-        read = pieces | "ReadCoco" >> self.samples_step(self.reader())
-        listed = root | "ListFiles" >> ListFiles(self.roots, self.access)
-        return read._replace(listing=listed.pieces, tallies=listed.tallies)
+        of_splits = [(split, tuple(uris)) for split, uris in sorted(self.annotations.items())]
+        annotation_files = root | "Files" >> beam.Create(of_splits)
+        read = annotation_files | "ReadCoco" >> self.samples_step(self.reader())
+        images = root | "ListFiles" >> ListFiles(self.roots, self.access)
+        return read._replace(listing=images.pieces, root_tallies=images.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -149,6 +149,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
         **paths_of(flags, "images", "panoptic_images"),
+        # `Command.configure` has replaced a missing --split by the default.
         "annotations": parse_several_per_split("annotations", flags.annotations, flags.split),
         "layout": config_of(
             LAYOUTS[flags.layout],

@@ -113,8 +113,8 @@ class DataSetConfig(DataSetJob):
         self._check_output()
         if self.drop_similar and self.layout.per_annotation:
             raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
-        self.access.refuse_unused(self.roots.values(), self._other_uris(), self.output)
-        for uri in self.uris:
+        self.access.refuse_unused(self.roots.values(), self.all_uris, self.output)
+        for uri in self.all_uris:
             check_uri(uri)
         if self.since.names:
             self.refuse_since_without_keys()
@@ -132,14 +132,14 @@ class DataSetConfig(DataSetJob):
         """Delete what a run has left that was killed after its commit."""
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_splits(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(getattr(self, self.source_flag.removeprefix("--")))
 
     @property
     def source_splits(self) -> tuple[str, ...]:
         """The splits of the samples as they are read."""
-        return self.splitting.splits(self.given)
+        return self.splitting.splits(self.given_splits)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -164,14 +164,14 @@ class DataSetConfig(DataSetJob):
         return self.roots
 
     @property
-    def files(self) -> Sequence[str]:
-        """URIs of files that identify the sources, of any split."""
+    def shared_files(self) -> Sequence[str]:
+        """URIs of files that identify the sources of all splits; sources may add theirs."""
         return [self.label_file] if self.label_file else []
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that identify the sources, per split of the data set."""
-        return dict.fromkeys(self.source_splits, self.files)
+        return dict.fromkeys(self.source_splits, self.shared_files)
 
     @property
     def all_files(self) -> list[str]:
@@ -179,14 +179,11 @@ class DataSetConfig(DataSetJob):
         return [*dict.fromkeys(uri for uris in self.source_files.values() for uri in uris)]
 
     @property
-    def uris(self) -> list[str]:
+    def all_uris(self) -> list[str]:
         """Everything that workers read and write."""
-        return [*self.roots.values(), *self._other_uris(), self.output]
-
-    def _other_uris(self) -> list[str]:
-        """Return the URIs of everything else that is read."""
-        listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
-        return [*self.all_files, *listed, *self.option_files, *self.since.names]
+        folders = {**self.listed_roots, **self.roots}.values()
+        files = self.all_files + self.option_files
+        return [*folders, *files, *self.since.names, self.output]
 
     @property
     def option_files(self) -> list[str]:
@@ -205,16 +202,17 @@ class DataSetConfig(DataSetJob):
             changes["splitting"] = replace(self.splitting, table_identity=identity)
         if self.drop_similar:
             changes["similar_identity"] = uri_identity([self.drop_similar], "", self.access)
-        given = {root: uri for root, uri in self.roots.items() if root in self.given}
-        if not (self.images_field and given):
+        # The root of a split's photos has the split's name.
+        photos = {root: uri for root, uri in self.roots.items() if root in self.given_splits}
+        if not (self.images_field and photos):
             return replace(self, **changes)
-        for root, uri in given.items():
+        for root, uri in photos.items():
             if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
                 from beam_tfrec.transforms.storage.read_data_set import image_root  # rarely needed
 
                 split = root if self.splitting.is_given else ""
-                given[root] = image_root(uri, split, self.access)
-        changes[self.images_field] = given
+                photos[root] = image_root(uri, split, self.access)
+        changes[self.images_field] = photos
         return replace(self, **changes)
 
     @property
@@ -224,8 +222,8 @@ class DataSetConfig(DataSetJob):
 
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
-        if not self.splitting.is_given and len(self.given) > 1:
-            given = " and ".join(sorted(self.given))
+        if not self.splitting.is_given and len(self.given_splits) > 1:
+            given = " and ".join(sorted(self.given_splits))
             raise ValueError(f"split_by divides one source, got {given}: give one of them")
         known, splitting = self.split_fields, self.splitting
         by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
@@ -362,42 +360,26 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": keys} if keys else {}
 
 
-def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
-    """Build the graph from the sources to pinned samples; return them, and the payloads' spool.
+def build(root: Any, config: DataSetConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from the sources, shards from samples, one manifest.
 
     The root of a graph is the pipeline, or for `WriteExamples` a program's Examples.
     """
-    read = config.read_sources(root)
-    spool = spool_for(read.sources.pipeline, config.access.spool_dir)
-    if config.splitting.optional_splits:
-        there = read.sources | "SplitsThere" >> beam.Filter(is_there, config.splitting)
-        read = read._replace(sources=there)
-    samples, rejected = read.samples, read.rejected
-    if config.layout.has_payloads and spool is not None:
-        spooled = beam.Map(spool.store_payload).with_output_types(Sample)
-        samples = samples | "SpoolPayloads" >> spooled
-    sources, tallies, skipped = read.sources, read.tallies, None
-    if config.earlier.sets:
-        from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
+    (shards, table), read, spool = plan_data_set(root, config)
+    counted = read.split_tallies, read.rejected
+    plan = table | "PublishPlan" >> PublishPlan(config, *counted)
+    infos = shards | "WriteShards" >> WriteShards(config.shard_job(spool), plan, config.limits)
+    duplicates = None
+    if len(config.splits) > 1:
+        duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
+    commit = Commit(config, plan, *counted, read.root_tallies, duplicates)
+    manifests = infos | "Commit" >> commit
+    if config.report:
+        from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
 
-        divided = "" if config.splitting.is_given else next(iter(config.given))
-        leave_out = LeaveOutEarlier(
-            config.earlier.sets, config.splits, rejected, sources, config.access, divided, spool
-        )
-        samples, rejected, sources, skipped = samples | "LeaveOutEarlier" >> leave_out
-    if read.listing is not None:  # otherwise the reader has pinned its samples
-        panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(read.listing, [tallies, skipped], panoptic, spool)
-        samples, unpinned, tallies = samples | "PinBlobs" >> pin
-        rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
-    if config.drop_similar:
-        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
-
-        splits = config.source_splits if config.splitting.is_given else ()
-        drop = DropSimilar(config.drop_similar, splits, config.access, config.budget, tallies)
-        samples, similar = samples | "DropSimilar" >> drop
-        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
-    return SourceSamples(samples, rejected, sources, tallies=tallies), spool
+        report = beam.Map(with_report, config.output, config.access)
+        manifests = manifests | "WriteReport" >> report
+    return config.after_commit(manifests)
 
 
 def plan_data_set(
@@ -411,29 +393,44 @@ def plan_data_set(
 
         sort = SortIntoBuckets(config.shard_job(spool), config.limits)
         samples, moved = samples | "SortIntoBuckets" >> sort
-        read = read._replace(sources=(read.sources, moved) | "CountMoved" >> AddSplitTallies())
+        tallies = (read.split_tallies, moved) | "CountMoved" >> AddSplitTallies()
+        read = read._replace(split_tallies=tallies)
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding, config.record_bytes, read.tallies, config.budget, spool
+        config.sharding, config.record_bytes, read.root_tallies, config.budget, spool
     )
     return planned, read, spool
 
 
-def build(root: Any, config: DataSetConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from the sources, shards from samples, one manifest."""
-    (shards, table), read, spool = plan_data_set(root, config)
-    sources, rejected = read.sources, read.rejected
-    plan = table | "PublishPlan" >> PublishPlan(config, sources, rejected)
-    job = config.shard_job(spool)
-    infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
-    duplicates = None
-    if len(config.splits) > 1:
-        duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    manifests = infos | "Commit" >> Commit(
-        config, plan, sources, rejected, read.tallies, duplicates
-    )
-    if config.report:
-        from beam_tfrec.transforms.report.page import with_report  # late: only reports need it
+def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
+    """Build the graph from the sources to pinned samples; return them, and the payloads' spool."""
+    read = config.read_sources(root)
+    samples, rejected, split_tallies, listing, root_tallies = read
+    spool = spool_for(split_tallies.pipeline, config.access.spool_dir)
+    if config.splitting.optional_splits:
+        there = beam.Filter(is_there, config.splitting)
+        split_tallies = split_tallies | "SplitsThere" >> there
+    if config.layout.has_payloads and spool is not None:
+        spooled = beam.Map(spool.store_payload).with_output_types(Sample)
+        samples = samples | "SpoolPayloads" >> spooled
+    skipped = None
+    if sets := config.earlier.sets:
+        from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 
-        report = beam.Map(with_report, config.output, config.access)
-        manifests = manifests | "WriteReport" >> report
-    return config.after_commit(manifests)
+        divided = "" if config.splitting.is_given else next(iter(config.given_splits))
+        leave_out = LeaveOutEarlier(
+            sets, config.splits, rejected, split_tallies, config.access, divided, spool
+        )
+        samples, rejected, split_tallies, skipped = samples | "LeaveOutEarlier" >> leave_out
+    if listing is not None:  # otherwise the reader has pinned its samples
+        panoptic = any(map(is_panoptic_root, config.roots))
+        pin = PinBlobs(listing, [root_tallies, skipped], panoptic, spool)
+        samples, unpinned, root_tallies = samples | "PinBlobs" >> pin
+        rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
+    if config.drop_similar:
+        from beam_tfrec.transforms.similar import DropSimilar  # numpy and pyarrow
+
+        splits = config.source_splits if config.splitting.is_given else ()
+        drop = DropSimilar(config.drop_similar, splits, config.access, config.budget, root_tallies)
+        samples, similar = samples | "DropSimilar" >> drop
+        rejected = (rejected, similar) | "RejectedSimilar" >> beam.Flatten()
+    return SourceSamples(samples, rejected, split_tallies, root_tallies=root_tallies), spool

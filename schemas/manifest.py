@@ -51,7 +51,7 @@ class Label(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A class label.
 
     Attributes:
-        id: number in the records.
+        id: number in the records; before `number_labels`, the id in the annotation files.
         name: name of the class.
         category_id: id in the annotation files; None, and left out of the JSON, if it equals `id`.
         keypoints: names of its keypoints in their order; left out of the JSON if empty.

@@ -14,8 +14,8 @@ import msgspec
 from beam_tfrec.schemas.faults import Rejected
 
 TAR, NPZ = ".tar", ".npz"
-ORDER_BYTES = 16
-"""Size of an order key, by which the samples of a split are sorted."""
+PREFIX_BYTES = 16
+"""Size of the prefix of an order key. Samples are sorted by order keys: prefix, then key."""
 
 _PACK = msgspec.msgpack.Encoder()
 
@@ -189,24 +189,24 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
     return total
 
 
-def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
-    """Return the order key of each sample key of a shuffled split. Order keys decide bytes.
+def shuffle_prefixes(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
+    """Return the prefix of the order key of each sample of a shuffled split; it decides bytes.
 
-    An order key is a keyed hash of split and key. So the order is uniform, and does not depend on
+    A prefix is a keyed hash of split and key. So the order is uniform, and does not depend on
     runner, workers or order of arrival.
     """
     begun = hashlib.blake2b(
         f"{split}\0".encode(),
         key=str(seed).encode(),
-        digest_size=ORDER_BYTES,
+        digest_size=PREFIX_BYTES,
         person=b"tfrec-order",
     )
-    places = []
+    prefixes = []
     for key in keys:
         digest = begun.copy()
         digest.update(key.encode())
-        places.append(digest.digest())
-    return places
+        prefixes.append(digest.digest())
+    return prefixes
 
 
 def panoptic_root(split: str) -> str:

@@ -82,16 +82,16 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
             `E-ARG` when this worker's codecs differ from the plan's.
     """
     output = open_storage(job.output, job.access)
-    roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+    storages = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
     kept = find_written(shard, output, plan_digest(plan))
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, output, roots)
+            check_sources(shard, rows, output, storages)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
-        info = build_shard(shard, job, plan, gate, output, roots)
+        info = build_shard(shard, job, plan, gate, output, storages)
         PROGRESS.add(Counts(shards_done=1))
     verb, records = "kept" if kept else "wrote", counted(info.records, "record")
     _LOG.debug("%s %s (%s, %s)", verb, info.file, records, bytes_text(info.bytes))
@@ -101,7 +101,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
 def find_written(
     shard: ShardPlan, output: Storage, digest_of_plan: str
 ) -> tuple[ShardInfo, list[IndexRow]] | None:
-    """Return the receipt and index of a shard that an earlier attempt finished, else None.
+    """Return counts and index rows of a shard that an earlier attempt finished, else None.
 
     If a receipt exists without its shard file, an attempt was interrupted. The shard is then built
     again, with the same content.
@@ -109,20 +109,19 @@ def find_written(
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when receipt and file disagree.
     """
-    receipt = receipt_name(shard.name)
-    if output.stat(receipt) is None:
+    name = receipt_name(shard.name)
+    if output.stat(name) is None:
         return None
     try:
-        data = output.read(receipt)
+        data = output.read(name)
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
-        raise conflict(output, receipt, f"is not a receipt ({error})") from None
+        raise conflict(output, name, f"is not a receipt ({error})") from None
     if info.plan != digest_of_plan:
-        raise conflict(
-            output, receipt, f"belongs to plan {info.plan}, this run's is {digest_of_plan}"
-        )
+        what = f"belongs to plan {info.plan}, this run's is {digest_of_plan}"
+        raise conflict(output, name, what)
     if info.name != shard.name:
-        raise conflict(output, receipt, f"is the receipt of {info.name}")
+        raise conflict(output, name, f"is the receipt of {info.name}")
     parquet_name, *text_names = info.index_names
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None
@@ -135,7 +134,7 @@ def find_written(
 
 
 def check_sources(
-    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, roots: Mapping[str, Storage]
+    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, storages: Mapping[str, Storage]
 ) -> None:
     """Check that images with a new modification time or generation still have the same content.
 
@@ -143,7 +142,7 @@ def check_sources(
         shard: plan of a kept shard.
         rows: rows of the shard's index, with the sources' pins and sums.
         output: output of the run.
-        roots: storages by root name.
+        storages: storages by root name.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the content has changed; `E-OUT-CONFLICT` when the index
@@ -158,13 +157,13 @@ def check_sources(
         for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
-            root = roots[blob.root]
+            storage = storages[blob.root]
             with contextlib.suppress(FrameError):  # the record that holds it is damaged
-                if hashlib.sha256(read_blob(root, blob)).hexdigest() == source.sha256:
+                if hashlib.sha256(read_blob(storage, blob)).hexdigest() == source.sha256:
                     continue
             what = f"has changed since {shard.name} was written"
             remedy = "restore it, or give another --output, or --overwrite"
-            where = join_uri(root.root, blob.file_name)
+            where = join_uri(storage.root, blob.file_name)
             raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
@@ -174,10 +173,10 @@ def build_shard(
     plan: JobPlan,
     gate: WorkerGate,
     output: Storage,
-    roots: Mapping[str, Storage],
+    storages: Mapping[str, Storage],
 ) -> ShardInfo:
-    """Read a shard's images, commit its files, and return its receipt."""
-    roles = roles_of_spec(job.layout.resolved(plan.found).spec)
+    """Read a shard's images, commit its files, and return their sizes, sums and counts."""
+    roles = roles_of_spec(job.layout.resolved(plan.found).spec)  # for the index's columns
     with contextlib.ExitStack() as stack:
         pending = stack.enter_context(contextlib.closing(output.new_file()))
         framed = None
@@ -186,27 +185,31 @@ def build_shard(
             framed = stack.enter_context(contextlib.closing(opened))
         growing = GrowingShard(shard, pending, job.conversion, roles, framed)
         with gate.building:
-            for sample, record in _records(shard, job, plan, gate, roots):
+            for sample, record in _records(shard, job, plan, gate, storages):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:
                     growing.append(sample, record)
         info = growing.finish(plan_digest(plan), job.names)
-        receipt = _commit_shard(info, growing.rows, pending, output)
-    return msgspec.structs.replace(info, receipt=receipt)
+        receipt_sum = _commit_shard(info, growing.rows, pending, output)
+    return msgspec.structs.replace(info, receipt=receipt_sum)
 
 
 def _records(
-    shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+    shard: ShardPlan,
+    job: ShardJob,
+    plan: JobPlan,
+    gate: WorkerGate,
+    storages: Mapping[str, Storage],
 ) -> Iterator[tuple[Sample, Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
     size_of: Callable[[Sample], int] = functools.partial(bytes_in_flight, conversion=job.conversion)
-    make_record = record_maker(job, plan, gate, roots)
-    if roots and not job.layout.copies_records:
+    make_record = record_maker(job, plan, gate, storages)
+    if storages and not job.layout.copies_records:
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
     if job.layout.copies_records:
-        size_of, make_group = copied_bytes, functools.partial(copy_group, roots=roots)
+        size_of, make_group = copied_bytes, functools.partial(copy_group, storages=storages)
     else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
     sized = batches(shard.samples, size_of, _GROUP_BYTES)
@@ -292,7 +295,7 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
-        parts, size, built, images, crc32c, ready = record
+        parts, size, built, images, crc32c, ready_row = record
         offset = self._bytes
         if self._array_record is None:
             self._unwritten += parts
@@ -301,8 +304,8 @@ class GrowingShard:
             is_one = len(parts) == 1  # a small record is framed as a whole
             data = parts[0][HEADER_BYTES:-CRC_BYTES] if is_one else b"".join(parts[1:-1])
             self._array_record.write(data)
-        if ready is not None:
-            row = ready.at(sample.key, offset, size)
+        if ready_row is not None:
+            row = ready_row.at(sample.key, offset, size)
         else:
             sources = [
                 Source(
@@ -318,7 +321,7 @@ class GrowingShard:
         self._bytes += size
         if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
-        if ready is None:  # of a ready row nothing is counted
+        if ready_row is None:  # of a ready row nothing is counted
             self._count(sample, built, images)
 
     def _count(self, sample: Sample, built: Built, images: Sequence[EncodedImage]) -> None:
@@ -345,7 +348,7 @@ class GrowingShard:
         PROGRESS.add(Counts(done=1, rejected=1))
 
     def finish(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
-        """Write the remaining records, and return the shard's receipt."""
+        """Write the remaining records; return the shard's sizes, sums and counts."""
         shard = self._shard
         records = len(self.rows)
         self._write()

@@ -55,7 +55,7 @@ The command starts them before it gives the graph to its engine. A cluster's wor
 """
 
 
-_Build = Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
+_Build = Callable[[ShardPlan, JobPlan], Future[ShardInfo]]
 """Submits a shard to a builder: to threads of this process, or to a builder process."""
 
 
@@ -81,13 +81,13 @@ class ShardBuilders:
             _LOG.info(text, len(ready), len(started))
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
-        def build_here(shard: ShardPlan, shard_job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-            return gate.shard_threads.submit(write_shard, shard, shard_job, plan, gate)
+        def build_here(shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
+            return gate.shard_threads.submit(write_shard, shard, job, plan, gate)
 
         self.readers = gate.readers
         self.at_once = limits.shards_at_once(overlap_uploads=not is_local(job.output))
-        self._job = job
-        builders: list[_Build] = [build_here, *(process.submit for process in ready)]
+        submits = (functools.partial(process.submit, job) for process in ready)
+        builders: list[_Build] = [build_here, *submits]
         self._building: dict[_Build, set[Future[ShardInfo]]] = {build: set() for build in builders}
         self._choosing = threading.Lock()
 
@@ -95,7 +95,7 @@ class ShardBuilders:
         """Submit a shard to the least busy builder; of equally busy ones, the first."""
         with self._choosing:
             build = min(self._building, key=lambda build: len(self._building[build]))
-            built = build(shard, self._job, plan)
+            built = build(shard, plan)
             self._building[build].add(built)
         built.add_done_callback(self._building[build].discard)
         return built
@@ -152,7 +152,7 @@ class Logged(NamedTuple):
 
 
 class BuilderResult(NamedTuple):
-    """A builder's result for a task: the shard's receipt, or an error."""
+    """A builder's result for a task: the written shard, or an error."""
 
     number: int
     result: ShardInfo | BaseException
@@ -191,7 +191,7 @@ class BuilderProcess:
         """Wait until the builder has started, and return whether it can build shards."""
         return self._has_answered.wait(_STARTS_WITHIN_S) and not self._ended
 
-    def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
+    def submit(self, job: ShardJob, shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
         """Return the future of a shard; job and plan must be the same in every call."""
         future: Future[ShardInfo] = Future()
         future.set_running_or_notify_cancel()  # a submitted task cannot be cancelled

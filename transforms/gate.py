@@ -105,8 +105,8 @@ class WorkerGate:
     """Thread pools, semaphores and budgets that all shards of a process share.
 
     Attributes:
-        readers: number of images read at once.
-        working: semaphore held while an image is checked and encoded.
+        readers: number of threads that each read an image and make its record.
+        working: semaphore that these threads hold while they check and encode.
         building: semaphore held while a shard is built, but not while it is uploaded.
         shard_threads: pool of threads that build and upload shards.
     """
@@ -130,7 +130,7 @@ class WorkerGate:
         shards = limits.part(limits.shards_at_once(overlap_uploads=overlap_uploads))
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.shard_threads = ThreadPoolExecutor(shards, "build-shard")
-        self._pool = ThreadPoolExecutor(self.readers, "read-image")
+        self._pool = ThreadPoolExecutor(self.readers, "make-record")
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
 

@@ -52,8 +52,8 @@ DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 """Names of the documents. A user's own file with such a name is never replaced."""
 
 SOURCES_NOTE = b"{}\n"
-_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 """Content of a finished run's note; the information is in its name."""
+_MAX_DOCUMENT_BYTES = 64 << 20  # a larger file is not read to look for a seal
 
 _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 _LOG = logging.getLogger(__name__)

@@ -197,6 +197,7 @@ class CocoFiles:
                 if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
             ]
             objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
+            # Without a key, objects with equal ids are sorted by their fields.
             objects.sort(key=_by_id if self._string_ids else None)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)

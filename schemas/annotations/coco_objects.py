@@ -59,8 +59,8 @@ class ObjectOpener:
     """Decodes the slices of annotation entries.
 
     Attributes:
-        repairs: counts of repairs so far: `area_replaced`, `crowd_replaced`, `keypoints_dropped`,
-            and those of `parse_segmentation`.
+        repairs: counts of repairs since the last `clear`: `area_replaced`, `crowd_replaced`,
+            `keypoints_dropped`, and those of `parse_segmentation`.
     """
 
     def __init__(self, num_keypoints: Mapping[Any, int]) -> None:

@@ -220,7 +220,7 @@ class Layout:
         return None
 
     def typed(self, values: Values) -> FeatureValues:
-        """Return the values of all features with their kinds, in the encoder's order.
+        """Return the values of all features with their kinds.
 
         Raises:
             ValueError: when keys or numbers of values do not fit the spec.

@@ -39,7 +39,7 @@ _IMAGE = {
     text("image/filename", "name relative to the image root"): "image.name",
     text("image/source_id", "key of the sample: for COCO, the image id"): "key",
     text("image/key/sha256", "hex SHA-256 of image/encoded"): "image.sha256",
-    image_file("image/encoded", "the image file's bytes"): "image.data",
+    image_file("image/encoded", "the image file's bytes"): "image.data",  # of `Picture`
     text("image/format", "jpeg, png, gif or bmp, as found"): "image.info.format",
 }
 _IS_CROWD = "1 where the object is a crowd, else 0"

@@ -38,7 +38,7 @@ from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, Values
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
 
-_FIELDS = msgspec.msgpack.Decoder(AttributedFields)
+_FIELDS = msgspec.msgpack.Decoder(AttributedFields)  # also of `PictureFields`, which has fewer
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])
 _NO_SEGMENTATION = Segmentation()
 _NO_ATTRIBUTES: Attributes = {}
@@ -108,6 +108,8 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
 
 class Picture(msgspec.Struct, frozen=True, gc=False):
     """An image with its annotations, the input of a layout.
+
+    Layouts add to its lists while they place objects and make values.
 
     Attributes:
         key: the sample's key, unique in its split: the decimal image id.

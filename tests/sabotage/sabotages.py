@@ -85,8 +85,8 @@ SABOTAGES = (
     Sabotage(
         "the order is Python's hash()",
         "schemas/samples.py",
-        "places.append(digest.digest())",
-        "places.append((hash(digest.digest()) % 2**64).to_bytes(ORDER_BYTES))",
+        "prefixes.append(digest.digest())",
+        "prefixes.append((hash(digest.digest()) % 2**64).to_bytes(PREFIX_BYTES))",
         "tests/test_plan_shards.py::test_the_shuffled_order_never_changes",
     ),
     Sabotage(
@@ -100,8 +100,8 @@ SABOTAGES = (
     Sabotage(
         "the output's path reaches the plan",
         PUBLISH,
-        "options=job.options(),",
-        'options={**job.options(), "output": job.output},',
+        "options=config.options(),",
+        'options={**config.options(), "output": config.output},',
         "tests/test_commit.py::test_data_sets_do_not_depend_on_paths_or_clocks",
     ),
     Sabotage(
@@ -114,8 +114,8 @@ SABOTAGES = (
     Sabotage(
         "a shard is kept although its sources have changed",
         BUILD_SHARD,
-        "if hashlib.sha256(read_blob(root, blob)).hexdigest() == source.sha256:",
-        "if read_blob(root, blob):",
+        "if hashlib.sha256(read_blob(storage, blob)).hexdigest() == source.sha256:",
+        "if read_blob(storage, blob):",
         "tests/test_write_shards.py::test_a_source_with_other_bytes_stops_the_resumed_run",
     ),
     Sabotage(
@@ -195,7 +195,7 @@ SABOTAGES = (
     Sabotage(
         "shards are committed without a check of the output",
         COMMIT,
-        "    _check_output(shards, output, job.names)\n",
+        "    _check_output(shards, output, config.names)\n",
         "",
         "tests/test_commit.py::test_missing_or_foreign_files_prevent_the_manifest",
     ),
@@ -230,7 +230,7 @@ SABOTAGES = (
     Sabotage(
         "shards are built although the budget is spent",
         PUBLISH,
-        "    check_budget_aloud(rejected, sources, job)\n",
+        "    check_budget_aloud(rejected, tallies, config)\n",
         "",
         "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",
     ),

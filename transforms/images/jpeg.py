@@ -84,8 +84,8 @@ def read_jpeg(data: bytes) -> ImageInfo:
         BadImage: The structure is broken, or the end marker is missing.
     """
     headers = _read_headers(data)
-    traits, exif = headers.traits, [*_bodies(data, headers, _EXIF), b""][0][1:]
-    orientation, of_exif = read_exif(exif)
+    traits = headers.traits
+    orientation, of_exif = read_exif(_first_exif(data, headers))
     traits.update(of_exif)
     for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
         if _bodies(data, headers, prefix):
@@ -122,8 +122,12 @@ def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
     """Return the first EXIF block and the colour profile of a checked JPEG; empty for none."""
     headers = _read_headers(data)
     pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
-    exif = [*_bodies(data, headers, _EXIF), b""][0][1:]
-    return exif, b"".join(piece[2:] for piece in pieces)
+    return _first_exif(data, headers), b"".join(piece[2:] for piece in pieces)
+
+
+def _first_exif(data: bytes, headers: _Headers) -> bytes:
+    """Return the first EXIF block without its padding byte; empty for none."""
+    return next(iter(_bodies(data, headers, _EXIF)), b"")[1:]
 
 
 def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:

@@ -263,7 +263,7 @@ class _ImageReader:
             negative_category_ids=image.neg_category_ids or [],
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
-        blobs = [Blob(self._given, image.file_name)]
+        blobs = [Blob(self._given, image.file_name)]  # the root of photos has the split's name
         ids = [one.annotation_id for one in objects]
         ids += [annotation_id for annotation_id, _ in annotated.captions]
         if segments is not None:
