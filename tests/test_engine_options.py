@@ -13,35 +13,22 @@ from tests.servers import free_port
 
 
 @pytest.mark.parametrize(
-    ("runner", "named"),
+    ("flags", "named", "here"),
     [
-        ([], "FnApiRunner"),
-        (["--runner", "DirectRunner"], "FnApiRunner"),
-        (["--runner", "direct"], "FnApiRunner"),  # Beam knows runners without their last word
-        (["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"], "FnApiRunner"),
-        (["--runner", "PrismRunner"], "PrismRunner"),
-        (["--runner", "dataflow"], "dataflow"),
+        ("", "FnApiRunner", True),  # downloads nothing
+        ("--runner DirectRunner", "FnApiRunner", True),
+        ("--runner direct", "FnApiRunner", True),  # Beam knows runners without their last word
+        ("--runner apache_beam.runners.portability.fn_api_runner.FnApiRunner", "FnApiRunner", True),
+        ("--runner PrismRunner", "PrismRunner", True),  # its workers are threads here by default
+        ("--runner PrismRunner --environment_type DOCKER", "PrismRunner", False),
+        ("--runner PortableRunner --environment_type LOOPBACK", "PortableRunner", True),
+        ("--runner PortableRunner", "PortableRunner", False),
+        ("--runner dataflow", "dataflow", False),
     ],
 )
-def test_in_process_runs_use_the_runner_that_downloads_nothing(
-    runner: list[str], named: str
-) -> None:
-    assert runner_of(PipelineOptions(runner)) == named
-
-
-@pytest.mark.parametrize(
-    ("flags", "here"),
-    [
-        ([], True),
-        (["--runner", "PrismRunner"], True),  # its workers are threads here by default
-        (["--runner", "PrismRunner", "--environment_type", "DOCKER"], False),
-        (["--runner", "PortableRunner", "--environment_type", "LOOPBACK"], True),
-        (["--runner", "PortableRunner"], False),
-        (["--runner", "DataflowRunner"], False),
-    ],
-)
-def test_workers_in_threads_of_the_command_are_recognised(flags: list[str], here: bool) -> None:
-    assert runs_workers_here(PipelineOptions(flags)) is here
+def test_runners_are_known_by_name_and_place_of_workers(flags: str, named: str, here: bool) -> None:
+    options = PipelineOptions(flags.split())
+    assert (runner_of(options), runs_workers_here(options)) == (named, here)
 
 
 def test_a_missing_job_service_is_one_line(make_coco: MakeCoco, tmp_path: Path) -> None:

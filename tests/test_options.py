@@ -225,6 +225,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ours = {flag.option_strings[0] for flag in flags}
     assert set(listed[1]) == ours | {"--runner", "--help", "--help_all"}
     assert [flag for flag in ("--readers", "--split_seed", "--anonymous") if flag in short] == []
+    assert short.startswith(f"usage: beam-tfrec {name} ")
     groups = re.findall(r"^(\w[a-z ]+)\b.*:$", short, re.MULTILINE)
     assert groups[:2] == ["sources", "output"]
     assert groups[-2:] == ["runners", "examples"]
