@@ -154,7 +154,7 @@ def plan_lines(plan: forecast.RunForecast, noun: str) -> Iterator[str]:
     state = _STATES[plan.state]
     if plan.state == publish_plan.OURS:
         shards = sum(len(split.shards) for split in plan.splits.values())
-        state += f": {plan.shards_there} of {counted(shards, 'shard')} are there"
+        state += f": {plan.shards_there} of {counted(shards, 'shard')} finished"
     yield f"plan of {printable(plan.output)}: {state}"
     for name, split in plan.splits.items():
         yield from _split_lines(name, split, noun)

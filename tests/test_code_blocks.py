@@ -94,12 +94,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("page", "words"), HERE)
-def test_block_runs(page: str, words: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_runs(
+    page: str,
+    words: str,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also without a warning by Beam, which logs with the root logger."""
     folder, before, true_then = HERE[page, words]
     monkeypatch.chdir(folders / folder)
     names: dict[str, Any] = {}
     exec(f"{before}\n{block_of(page, words)}", names)
     assert eval(true_then, names)
+    assert [record.msg for record in caplog.records if record.name == "root"] == []
 
 
 @pytest.mark.thorough

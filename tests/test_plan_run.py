@@ -189,7 +189,7 @@ def test_a_plan_shows_the_state_of_the_output(make_coco: MakeCoco, tmp_path: Pat
     begun = planned(made, out, "--num_shards", 3)
     assert (begun["state"], begun["shards_there"]) == ("ours", 2)
     run = run_coco(*command(made, out, "--num_shards", 3, "--plan"))
-    assert "begun by the same plan, the run goes on: 2 of 3 shards are there" in run.out
+    assert "begun by the same plan, the run goes on: 2 of 3 shards finished" in run.out
     assert planned(made, out, "--num_shards", 2, "--overwrite")["state"] == "overwritten"
 
 
