@@ -15,7 +15,7 @@ no_public_ips='' allow_cross_region='' wait='' check_only=''
 
 # Set from the command line.
 pipeline='' python='' output='' answer=''
-flags=() sources=() words=() plans=''
+flags=() uris=() words=() plans=''
 
 usage() {
   cat <<'EOF'
@@ -179,10 +179,9 @@ check_flags() {
       flag=${word%%=*}
       refuse_ours "$flag"
       [[ $flag != --plan ]] || plans=yes
-      [[ $word != *=* ]] || note_path "$flag" "${word#*=}"
-    else
-      note_path "$flag" "$word"
     fi
+    [[ $flag != --output || $word == --output ]] || output=${word#--output=}
+    [[ $word != *gs://* ]] || uris+=("gs://${word#*gs://}")
   done
   [[ -n $output ]] || fail E-ARG "--output is missing after --" "give gs://BUCKET/PATH"
 }
@@ -206,20 +205,6 @@ refuse_ours() { # --FLAG
     *) return 0 ;;
   esac
   fail E-ARG "$1 is given after --" "give $instead before --"
-}
-
-note_path() { # --FLAG VALUE: remember the buckets of the job; refuse local paths
-  local flag=$1 path=$2
-  case $flag in
-    --images | --annotations | --panoptic_images | --segmentation | --table | --boxes | --image_labels | --rotation | --masks | --mask_images | --low | --high | --arrays | --shards | --records)
-      [[ ! $path =~ ^[a-z][a-z0-9_]*= ]] || path=${path#*=}
-      ;;
-    --exclude | --since | --data | --folder | --output | --label_file | --image_root | --image_sets | --keys | --drop_keys) ;;
-    --classes) [[ $pipeline == openimages ]] || return 0 ;; # of records, these are names
-    *) return 0 ;;
-  esac
-  [[ $path == *://* ]] || fail E-ARG "$flag $path is a local path, which workers cannot see" "copy it to a bucket, and give gs://BUCKET/PATH"
-  if [[ $flag == --output ]]; then output=$path; else sources+=("$path"); fi
 }
 
 # --- what this machine needs
@@ -269,8 +254,7 @@ bucket_of() { # URI
 
 check_buckets() {
   local uri bucket seen=' '
-  for uri in "$staging" "$output" ${sources[@]+"${sources[@]}"}; do
-    [[ $uri == gs://* ]] || continue
+  for uri in "$staging" ${uris[@]+"${uris[@]}"}; do
     bucket=$(bucket_of "$uri")
     [[ $seen == *" $bucket "* ]] || check_bucket "$bucket"
     seen+="$bucket "
@@ -340,6 +324,7 @@ check_network() {
 
 build_image() {
   [[ -n $build_container ]] || return 0
+  "${words[@]}" --dry_run=True >/dev/null || exit # wrong flags, before anything is built
   if docker info >/dev/null 2>&1; then
     docker build --platform=linux/amd64 --tag="$build_container" "$HERE" >&2 ||
       fail E-ARG "docker could not build $build_container" "see what it says above"

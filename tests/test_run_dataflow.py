@@ -178,23 +178,6 @@ def test_wrong_options_are_refused(launcher: Launcher, words: str, line: str) ->
     assert launcher.programs.calls() == []
 
 
-PATHS = (
-    *("images", "annotations", "exclude", "since", "panoptic_images", "label_file", "table"),
-    *("image_root", "low", "high", "arrays", "shards", "records"),
-)
-
-
-@pytest.mark.parametrize(
-    "given", [("--images", "train=gs://b/i", "val=x"), *((f"--{path}=x", "y") for path in PATHS)]
-)
-def test_local_paths_are_refused(launcher: Launcher, given: tuple[str, ...]) -> None:
-    flag, line = given[0].partition("=")[0], "is a local path, which workers cannot see"
-    run = launcher.submit(flags=(*FLAGS, *given))
-    remedy = "copy it to a bucket, and give gs://BUCKET/PATH"
-    refused(run, 2, f"E-ARG run_dataflow: {flag} x {line}; {remedy}")
-    assert launcher.programs.calls() == []
-
-
 INSTEAD = {  # one of each of the script's branches
     **{flag: flag for flag in ("project", "labels", "sdk_container_image", "machine_type")},
     **{

@@ -121,24 +121,28 @@ def test_image_is_built_by_docker_or_google_and_used(launcher: Launcher, docker:
     by_docker = ["docker", "build", "--platform=linux/amd64", f"--tag={IMAGE}", home]
     pushed = [by_docker, ["docker", "push", IMAGE]]
     built = pushed if docker == "there" else [[*google, f"--tag={IMAGE}", home]]
-    assert launcher.programs.calls(IMAGE)[:-1] == built
-    assert f"--sdk_container_image={IMAGE}" in launcher.job()
+    dry_run, *made, job = launcher.programs.calls(IMAGE)
+    assert (made, dry_run) == (built, [*job, "--dry_run=True"])
+    assert f"--sdk_container_image={IMAGE}" in job
 
 
 @pytest.mark.parametrize(
     ("fails", "code", "line"),
     [
-        ("build", 2, f"E-ARG run_dataflow: docker could not build {IMAGE}; see"),
-        ("push", 6, f"E-IO-AUTH run_dataflow: docker could not push {IMAGE}; run gcloud"),
+        ("docker build", 2, f"E-ARG run_dataflow: docker could not build {IMAGE}; see"),
+        ("docker push", 6, f"E-IO-AUTH run_dataflow: docker could not push {IMAGE}; run gcloud"),
+        ("--dry_run=True", 1, ""),  # such as a local path
     ],
 )
-def test_an_image_that_fails_ends_the_script(
+def test_what_fails_before_the_job_ends_the_script(
     launcher: Launcher, fails: str, code: int, line: str
 ) -> None:
-    launcher.programs.answer(f"docker {fails}", err="denied\n", code=1)
+    launcher.programs.answer(fails, err="denied\n", code=1)
     run = launcher.submit("--build_container", IMAGE)
     assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
-    assert launcher.programs.calls("-m beam_tfrec.pipelines") == []
+    (dry_run,) = launcher.programs.calls("-m beam_tfrec.pipelines")
+    assert "--dry_run=True" in dry_run
+    assert bool(launcher.programs.calls("docker build")) == (fails != "--dry_run=True")
 
 
 # --- with a real gcloud and a server of ours: the script must understand gcloud's output
