@@ -1,7 +1,6 @@
 """The command `beam-tfrec diff`: each planted difference is found, and nothing else."""
 
 import json
-import random
 import re
 import shutil
 from collections.abc import Callable
@@ -11,14 +10,12 @@ import msgspec
 import pytest
 
 from beam_tfrec.pipelines import diff
-from beam_tfrec.schemas.features import Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import Label
-from beam_tfrec.transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
+from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests.coco_command import settings_kept
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import files_of
 from tests.memory_store import MemoryStore
-from tests.small_data_sets import older_index, write_manifest, write_rows
+from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run
 
 
@@ -274,61 +271,3 @@ def test_damage_is_a_fault_and_no_difference(
     damage(out)
     with pytest.raises(RuntimeError, match="^" + re.escape(said.replace(" OUT", f" {out}"))):
         compared(folder / "a/out", out)
-
-
-WHAT = ("removed", "moved", "image", "crc32c", "size", "added")
-SPEC = FeatureSpec("table", (Feature("n", Kind.INT64, False, "a number"),))
-
-
-def write_many(out: Path, rows: dict[str, dict[str, IndexRow]]) -> Path:
-    """Write a data set of ten shards a split, by its indexes; the shards are empty."""
-    entries = {}
-    for split, found in rows.items():
-        parts = [list(found.values())[part::10] for part in range(10)]
-        entries[split] = [write_rows(out, split, n, 10, part) for n, part in enumerate(parts)]
-    return write_manifest(out, SPEC, entries, [Label(n, f"class {n}") for n in range(5)])
-
-
-@pytest.mark.thorough
-def test_a_hundred_thousand_records(tmp_path: Path, compared: Compared) -> None:
-    draw = random.Random(0)
-    sizes = {"test": 5_000, "train": 85_000, "val": 10_000}
-    old: dict[str, dict[str, IndexRow]] = {
-        split: {
-            f"{split} {n}": IndexRow(
-                key=f"{split} {n}",
-                offset=0,
-                size=1_000,
-                sources=[Source(f"{n}.jpg", 900, "7", f"{draw.getrandbits(256):064x}")],
-                labels=[draw.randrange(5)],
-                crc32c=draw.getrandbits(32),
-            )
-            for n in range(size)
-        }
-        for split, size in sizes.items()
-    }
-    new = {split: {**rows} for split, rows in old.items()}
-    keys, changed = [], msgspec.structs.replace
-    for split, key in draw.sample([(s, key) for s, rows in old.items() for key in rows], 5_000):
-        row, what = old[split][key], draw.choice(WHAT)
-        match what:
-            case "removed":
-                del new[split][key]
-                keys.append(f"removed {split} {key}")
-            case "moved":
-                other = draw.choice(sorted(sizes.keys() - {split}))
-                new[other][key] = new[split].pop(key)
-                keys.append(f"moved {split} {other} {key}")
-            case "added":
-                new[split][f"new {key}"] = changed(row, key=f"new {key}")
-                keys.append(f"added {split} new {key}")
-            case "image":
-                sources = [changed(row.sources[0], sha256="0" * 64)]
-                new[split][key] = changed(row, sources=sources, crc32c=row.crc32c ^ 1)
-                keys.append(f"changed image {split} {key}")
-            case _:
-                new[split][key] = changed(row, **{what: getattr(row, what) ^ 1})
-                keys.append(f"changed annotations {split} {key}")
-    a, b = write_many(tmp_path / "a", old), write_many(tmp_path / "b", new)
-    code, lines = compared(a, b, "--keys", "--format", "json")
-    assert (code, json.loads("".join(lines))["keys"]) == (1, sorted(keys))
