@@ -7,6 +7,7 @@ MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.
 import json
 import os
 import subprocess
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +26,9 @@ PYTHON = os.environ.get("MLCROISSANT_PYTHON", "")
 LOAD = Path(__file__).parent / "mlcroissant" / "load.py"
 RECOMMENDED = ("http://mlcommons.org/croissant/citeAs", "https://schema.org/datePublished")
 
-by_mlcroissant = pytest.mark.skipif(
-    not PYTHON, reason="MLCROISSANT_PYTHON names no Python; .ci/run installs one"
-)
-
 
 def described(manifest: Any = MANIFEST) -> dict[str, Any]:
     return json.loads(croissant_json(manifest))
-
-
-def loaded(out: Path) -> dict[str, Any]:
-    """Return what mlcroissant loads from an output."""
-    done = subprocess.run(
-        [PYTHON, str(LOAD), str(out / "croissant.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert "Could not match" not in done.stderr
-    return json.loads(done.stdout)
 
 
 def test_croissant_describes_the_data_set() -> None:
@@ -95,7 +79,7 @@ def test_empty_parts_are_left_out() -> None:
 
 
 @pytest.mark.thorough
-@by_mlcroissant
+@pytest.mark.skipif(not PYTHON, reason="MLCROISSANT_PYTHON names no Python; .ci/run installs one")
 def test_mlcroissant_loads_several_splits_and_tables_without_labels(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
@@ -117,7 +101,11 @@ def test_mlcroissant_loads_several_splits_and_tables_without_labels(
 
 def check_loaded(out: Path, licenses: list[list[str]]) -> None:
     """Compare what mlcroissant loads with the indexes and the manifest."""
-    found, manifest = loaded(out), manifest_of(out)
+    command = [PYTHON, str(LOAD), str(out / "croissant.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert "Could not match" not in done.stderr
+    found, manifest = json.loads(done.stdout), manifest_of(out)
     assert (found["errors"], found["licenses"]) == ([], licenses)
     expected = [said for said in found["warnings"] if any(name in said for name in RECOMMENDED)]
     assert [said for said in found["warnings"] if "license" not in said] == expected
@@ -145,7 +133,5 @@ def check_loaded(out: Path, licenses: list[list[str]]) -> None:
         for index, shard in enumerate(s for s in manifest["shards"] if s["split"] == split)
         for row in pq.read_table(out / f"index/{shard['index_stem']}.parquet").to_pylist()
     ]
-    by_place = ("records/split", "records/shard", "records/offset")
-    assert sorted(found["sets"]["records"], key=lambda row: [row[name] for name in by_place]) == (
-        wanted
-    )
+    by_place = itemgetter("records/split", "records/shard", "records/offset")
+    assert sorted(found["sets"]["records"], key=by_place) == wanted

@@ -69,22 +69,6 @@ def test_a_flipped_bit_of_every_byte_is_reported_with_record_and_byte(output: Pa
     file.close()
 
 
-def test_a_shard_that_is_short_or_missing_is_reported(output: Path) -> None:
-    path = output / SHARD
-    data = path.read_bytes()
-    for size in range(len(data)):
-        path.write_bytes(data[:size])
-        _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-        what = f"has {size} bytes, the manifest says {len(data)}; "
-        assert line.startswith(f"E-VER-SIZE {path}: {what}")
-    path.unlink()
-    _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-    assert line.startswith(f"E-VER-MISSING {path}: is missing; ")
-    path.mkdir()
-    _, line = fault_of(lambda: beam_tfrec.open(str(output), "train"))
-    assert line.startswith(f"E-VER-MISSING {path}: is a directory; ")
-
-
 def test_a_shard_that_changes_while_it_is_open_is_reported(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     assert int(records[0]["id"]) == 0

@@ -1,4 +1,4 @@
-"""Find data sets by their manifests; refuse those that differ or contradict themselves."""
+"""Find data sets by their manifests, refuse those that differ, and share records among hosts."""
 
 import datetime
 import json
@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import beam_tfrec
 from beam_tfrec.readers.data_sets import find_data_sets
+from beam_tfrec.readers.shares import Part, deal
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
@@ -229,3 +232,28 @@ def test_repeat_factors_follow_lvis(tmp_path: Path) -> None:
         beam_tfrec.repeat_factors(tmp_path, "train", 0)
     unlabelled = write(tmp_path / "table", 2)
     assert beam_tfrec.repeat_factors(unlabelled, "train", 0.1).tolist() == [1, 1]
+
+
+SHARD_RECORDS = st.lists(st.integers(0, 40), min_size=1, max_size=40)
+
+
+def read_by(parts: list[Part]) -> list[tuple[int, int]]:
+    return [(part.shard, record) for part in parts for record in range(part.first, part.stop)]
+
+
+@given(SHARD_RECORDS, st.integers(1, 16))
+def test_hosts_read_everything_once_in_equal_shares(records: list[int], hosts: int) -> None:
+    shares = [read_by(deal(records, host, hosts)) for host in range(hosts)]
+    everything = [(shard, record) for shard, count in enumerate(records) for record in range(count)]
+    assert sorted(record for share in shares for record in share) == everything
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(share == sorted(share) for share in shares)
+
+
+@given(SHARD_RECORDS, st.integers(1, 16))
+def test_dropping_the_remainder_gives_all_hosts_equal_counts(
+    records: list[int], hosts: int
+) -> None:
+    shares = [read_by(deal(records, host, hosts, drop_remainder=True)) for host in range(hosts)]
+    assert {len(share) for share in shares} == {sum(records) // hosts}
+    assert len({record for share in shares for record in share}) == sum(map(len, shares))

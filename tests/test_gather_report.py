@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -138,44 +137,19 @@ def test_an_unreadable_index_becomes_a_note(data: bytes | None, out: Path) -> No
 # --- sums over indexes ---
 
 
-def index_of(labels: list[list[int]]) -> pa.Table:
-    return table_of_rows(
-        [IndexRow(str(n), 100 * n, 100, [], own, 48, 64, len(own)) for n, own in enumerate(labels)]
-    )
-
-
-def sums_of(shards: int) -> IndexSums:
-    return IndexSums("train", msgspec.structs.replace(NO_COUNTS, shards=shards))
-
-
-def test_classes_are_counted_by_record_and_by_object() -> None:
-    sums = sums_of(2)
-    sums.add(0, "a", index_of([[1, 1, 2], [], [2]]))
-    sums.add(1, "b", index_of([[3], [2, 3, 3]]))
-    assert sums.records == 5
-    assert sums.report.class_records == {1: 1, 2: 3, 3: 2}
-    assert sums.report.class_objects == {1: 2, 2: 3, 3: 3}
-    assert sums.report.histograms["objects"] == {3: 2, 0: 1, 1: 2}
-    assert {label: (p.file, p.number) for label, p in sums.firsts.items()} == {
-        1: ("a", 0),
-        2: ("a", 0),
-        3: ("b", 0),
-    }
-
-
 def test_records_shown_are_spread_and_cover_classes() -> None:
     """Of a long tail of classes, the most frequent and the rarest are shown."""
-    sums = sums_of(10)
+    sums = IndexSums("train", msgspec.structs.replace(NO_COUNTS, shards=10))
     for place in range(10):
-        rows = [[n * n // 100] for n in range(place, 1000, 10)]
-        sums.add(place, f"{place}", index_of(rows))
+        labels = [n * n // 100 for n in range(place, 1000, 10)]
+        rows = [IndexRow(str(n), 100 * n, 100, [], [label]) for n, label in enumerate(labels)]
+        sums.add(place, f"{place}", table_of_rows(rows))
     picked = pick_records([sums], 72)
     assert 60 < len(picked) == len(set(picked)) <= 72
     assert {record.file for record in picked[:24]} == {str(n) for n in range(10)}
     numbers = [int(record.file) + 10 * record.number for record in picked]
     assert {0, 9980} <= {n * n // 100 for n in numbers}  # the most frequent and the rarest class
     assert pick_records([sums], 72) == picked
-    assert len(pick_records([sums_of(3)], 72)) == 0
 
 
 # --- files of other programs ---
@@ -226,20 +200,28 @@ def test_damage_in_other_files_is_counted(tmp_path: Path) -> None:
     assert {p.record.number for p in report.pictures} == {2, 3, 4, 5}
 
 
-def boxed(name: str) -> dict[str, tuple[Kind, list]]:
-    return {
-        "image/encoded": (Kind.BYTES, [jpeg_bytes()]),
-        **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.25]) for e in ("xmin", "ymin")},
-        **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.5]) for e in ("xmax", "ymax")},
-        "image/object/class/text": (Kind.BYTES, [name.encode()]),
-    }
+def boxed(*names: bytes) -> bytes:
+    """Return a record of objects in one place."""
+    starts, ends = ((Kind.FLOAT, [edge] * len(names)) for edge in (0.25, 0.5))
+    box = {"xmin": starts, "ymin": starts, "xmax": ends, "ymax": ends}
+    return record(
+        {
+            "image/encoded": (Kind.BYTES, [jpeg_bytes()]),
+            **{f"image/object/bbox/{edge}": values for edge, values in box.items()},
+            "image/object/class/text": (Kind.BYTES, [*names]),
+        }
+    )
 
 
 def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
+    """They are counted by record and by object."""
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(record(boxed("kite")) + record(boxed("boat")))
+    path.write_bytes(boxed(b"kite", b"kite") + boxed(b"boat", b"kite"))
     report = report_of_files([str(path)], ACCESS)
     assert report.class_names == {0: "kite", 1: "boat"}
+    (split,) = report.splits
+    assert (split.class_records, split.class_objects) == ({0: 2, 1: 1}, {0: 3, 1: 1})
+    assert split.histograms["objects"] == {2: 2}
     outlines = {outline for shown in report.pictures for outline in shown.outlines}
     box = (0.25, 0.25, 0.25, 0.25)
     assert outlines == {Outline(0, "kite", box), Outline(1, "boat", box)}

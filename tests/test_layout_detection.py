@@ -83,22 +83,27 @@ def test_choose_groups(asked: str | None, found: str, chosen: str) -> None:
     [
         (
             DetectionLayout(features=("boxes",)),
-            "captions",
-            "which features boxes leave out: add captions, or leave it out",
+            "boxes captions",
+            "an annotation file holds captions, which features boxes leave out: add captions, or"
+            " leave it out",
         ),
         (
             KerasLayout(),
-            "panoptic",
-            "which the layout has no features for: give another layout, or leave it out",
+            "boxes panoptic",
+            "an annotation file holds panoptic, which the layout has no features for: give another"
+            " layout, or leave it out",
+        ),
+        (
+            DetectionLayout(features=("boxes", "captions")),
+            "boxes",
+            "features name captions, but no annotation file holds captions, only boxes: add such a"
+            " file, or leave captions out",
         ),
     ],
 )
-def test_a_file_that_no_group_reads_is_refused(
-    layout: GroupedLayout, found: str, message: str
-) -> None:
-    message = f"an annotation file holds {found}, {message}"
+def test_files_and_groups_must_fit(layout: GroupedLayout, found: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        layout.resolved(("boxes", found))
+        layout.resolved(found.split())
 
 
 @pytest.mark.parametrize("name", ["masks", "polygons", "keypoints", "difficult", "pose"])

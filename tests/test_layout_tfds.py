@@ -5,6 +5,7 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
+import numpy as np
 import pytest
 
 from beam_tfrec.schemas.documents.tensorflow_files import (
@@ -18,7 +19,8 @@ from beam_tfrec.schemas.fields import EncodedImage, ImageInfo, ObjectFields, Seg
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from beam_tfrec.schemas.manifest import Label
-from tests.conftest import jpeg_bytes
+from tests.coco_command import run_coco
+from tests.conftest import TEST_DATA, jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.small_pictures import built, image_of, sample_of, values_of
 from tests.test_manifest import MANIFEST
@@ -121,6 +123,43 @@ def test_the_features_equal_those_of_tfds(
     assert ours[key]["label"].num_classes == theirs[key]["label"].num_classes == classes
     assert ours[key]["label"].names == names
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
+
+
+@pytest.mark.thorough
+def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
+    """Every value equals the annotation file's, computed as TFDS's own builder does."""
+    roots = {split: TEST_DATA / f"coco_{split}" for split in ("train", "val")}
+    files = {split: root / "annotations" / "instances.json" for split, root in roots.items()}
+    run = run_coco(
+        *("--images", *(f"{split}={root / 'images'}" for split, root in roots.items())),
+        *("--annotations", *(f"{split}={path}" for split, path in files.items())),
+        *("--output", tmp_path / "out", "--layout", "tfds", "--num_shards", "2"),
+    )
+    assert run.code == 0, run.err
+    builder = tfds.builder_from_directory(tmp_path / "out")
+    label = builder.info.features["objects"]["label"]
+    for split, path in files.items():
+        spec = json.loads(path.read_bytes())
+        names = {category["id"]: category["name"] for category in spec["categories"]}
+        images = {image["id"]: image for image in spec["images"]}
+        found = {int(of["image/id"]): of for of in tfds.as_numpy(builder.as_dataset(split=split))}
+        assert sorted(found) == sorted(images)
+        for image_id, example in found.items():
+            image = images[image_id]
+            assert example["image/filename"] == image["file_name"].encode()
+            assert example["image"].shape == (image["height"], image["width"], 3)
+            theirs = [a for a in spec["annotations"] if a["image_id"] == image_id]
+            theirs.sort(key=lambda annotation: annotation["id"])
+            ours = example["objects"]
+            assert ours["id"].tolist() == [a["id"] for a in theirs]
+            assert ours["area"].tolist() == [int(a["area"]) for a in theirs]
+            assert ours["is_crowd"].tolist() == [bool(a["iscrowd"]) for a in theirs]
+            found_names = [label.int2str(number) for number in ours["label"]]
+            assert found_names == [names[a["category_id"]] for a in theirs]
+            boxes = np.array([a["bbox"] for a in theirs]).reshape(-1, 4)
+            scale = np.array([image["height"], image["width"]] * 2)
+            corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
+            np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
 
 
 def test_boxes_next_to_single_features_are_no_sequence_of_dicts() -> None:

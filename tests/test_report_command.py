@@ -1,11 +1,26 @@
+"""`report.html`: by its command, and after a commit, where it never fails a run."""
+
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from beam_tfrec.pipelines import report
 from beam_tfrec.schemas.documents.data_card import is_sealed
-from tests.coco_command import Run, run_pipeline, snapshot
+from beam_tfrec.transforms.report import gather
+from beam_tfrec.transforms.report import page as page_module
+from beam_tfrec.transforms.report.page import write_report
+from beam_tfrec.transforms.storage import Access
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    check_committed,
+    command,
+    run_coco,
+    run_pipeline,
+    snapshot,
+)
 from tests.small_runs import build_run, plan_run, write_set
 
 
@@ -101,3 +116,52 @@ def test_wrong_arguments_are_refused(
     ended = run(*(text.format(shard=shard, out=out, page=page) for text in arguments))
     assert ended.ended == (2, "E-ARG") and said in ended.fault
     assert not page.exists()
+
+
+# --- after a commit ---
+
+
+def test_a_vulnerable_pillow_gets_no_photos(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "version", lambda _: "12.1.0")
+    assert write_report(str(out), Access())
+    page = (out / "report.html").read_text()
+    assert "no pictures: Pillow 12.1.0 has a critical JPEG overflow" in page
+    assert "data:image/jpeg" not in page
+
+
+def test_local_runs_write_the_report_and_restore_a_missing_one(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Equal data sets have equal reports."""
+    sources, out = make_coco(3), tmp_path / "out"
+    ended = run_coco(*command(sources, out))
+    assert f"  report: {out}/report.html" in ended.out.splitlines()
+    page = (out / "report.html").read_bytes()
+    assert is_sealed(page) and len(page) < 5_000_000
+    assert page.count(b"data:image/jpeg;base64,") == 3
+    check_committed(out)
+    whole = snapshot(out)
+    (out / "report.html").unlink()
+    ended = run_coco(*command(sources, out, "--no_report"))
+    assert ended.code == 0 and not (out / "report.html").exists()
+    complete = f"already complete: {out}/manifest.json\n"
+    assert run_coco(*command(sources, out)).out == f"{complete}report: {out}/report.html\n"
+    made = snapshot(out)
+    assert made["report.html"][1] == whole["report.html"][1]
+    assert {**made, "report.html": whole["report.html"]} == whole  # nothing else was touched
+    assert run_coco(*command(sources, out)).out == complete
+
+
+def test_an_error_is_a_warning(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("a\u202e")
+
+    monkeypatch.setattr(gather, "make_report", fail)
+    ended = run_coco(*command(make_coco(3), tmp_path / "out"), "--quiet")
+    assert ended.code == 0
+    (warning,) = [line for line in ended.err.splitlines() if "no report" in line]
+    assert warning.startswith("no report: KeyError: 'a\\u202e'; the data set is complete")
+    assert "report:" not in ended.out
+    check_committed(tmp_path / "out")
