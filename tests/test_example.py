@@ -3,20 +3,18 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.example import (
-    FeatureListValues,
-    FeatureValues,
-    encode_example,
-    varint,
-)
+from beam_tfrec.schemas.example import FeatureListValues, FeatureValues, encode_example, varint
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.parse_example import parse_record, read_sequence
+from beam_tfrec.schemas.tfrecord import FrameError, frame_record, masked_crc, read_frame
 from tests.conftest import draw
 
 
@@ -222,3 +220,48 @@ def test_damaged_messages_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=f"^protobuf cannot parse its {len(data)} bytes$"):
         read_sequence(data)
     assert parse_record(data) is None
+
+
+# --- frames of records ---
+
+
+# Records, each as a list of its parts.
+RECORDS = [
+    [b"12", b"", b"345"],
+    [],
+    [bytes(range(256)) * 300, b"\xff" * 4096],
+    [b"\0"] * 1000,
+]
+
+
+def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    theirs = tmp_path / "theirs.tfrec"
+    with tf.io.TFRecordWriter(str(theirs)) as writer:
+        for parts in RECORDS:
+            writer.write(b"".join(parts))
+    ours = b"".join(part for parts in RECORDS for part in frame_record(parts))
+    assert theirs.read_bytes() == ours
+
+
+def header(length: int) -> bytes:
+    """Return a frame's header with a valid checksum."""
+    encoded = length.to_bytes(8, "little")
+    return encoded + masked_crc(google_crc32c.value(encoded)).to_bytes(4, "little")
+
+
+FRAMES = 2 * b"".join(frame_record([b"12345"]))
+NO_FRAMES = [
+    (bytes(16), 16, "the checksum of its length, 0 bytes, does not match"),
+    (header(2**64 - 1) + bytes(4), 16, "a frame of 18446744073709551631 bytes instead of 16"),
+    (FRAMES, 22, "a frame of 21 bytes instead of 22"),
+    (FRAMES, 20, "a frame of 21 bytes instead of 20"),
+]
+
+
+@pytest.mark.parametrize(("data", "end", "error"), NO_FRAMES)
+def test_other_bytes_are_refused(data: bytes, end: int, error: str) -> None:
+    with pytest.raises(FrameError, match=f"^{error}$") as caught:
+        read_frame(data, 0, end)
+    assert caught.value.code == "E-VER-FRAME"
