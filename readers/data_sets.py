@@ -150,10 +150,8 @@ class DataSets:
         folds = sorted(split for split in there if re.fullmatch(r"fold[0-9]+", split))
         if folds != sorted(names):
             has = ", ".join(folds) or "none"
-            raise ValueError(
-                f"k must be the number of folds, got {k}, and folds {has} in"
-                f" {', '.join(self.roots)}: write the data set with --splits fold*{k}"
-            )
+            what = f"k must be the number of folds, got {k} for folds {has}"
+            raise ValueError(f"{what}: write the data set with --splits fold*{k}")
         return [([other for other in names if other != fold], fold) for fold in names]
 
     def is_in_input_order(self, split: Splits) -> bool:
@@ -239,10 +237,9 @@ def _refuse_different(data_sets: DataSets) -> None:
             raise ValueError(f"data_sets must be alike, {root!r} differs in {keys}: read it alone")
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
-                raise ValueError(
-                    f"data_sets must have one label map, label {label.id} is {names[label.id]!r}"
-                    f" and, in {root!r}, {label.name!r}: write the later one with --since"
-                )
+                what = f"{names[label.id]!r} and, in {root!r}, {label.name!r} for {label.id}"
+                remedy = "write the later one with --since"
+                raise ValueError(f"data_sets must have one label map, got {what}: {remedy}")
 
 
 def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:

@@ -107,7 +107,7 @@ def test_each_fold_validates_the_others(tmp_path: Path) -> None:
     ]
     for k, message in (
         (1, "folds must be 2 to 1,000, got 1: "),
-        (2, "k must be the number of folds, got 2, and folds fold0, fold1, fold2 in "),
+        (2, "k must be the number of folds, got 2 for folds fold0, fold1, fold2: "),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             beam_tfrec.folds(root, k)
@@ -158,7 +158,7 @@ def test_other_features_are_refused(tmp_path: Path, features: list[Feature], wha
 def test_one_label_for_two_classes_is_refused(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
     assert refusal(one, two) == (
-        f"data_sets must have one label map, label 0 is 'cat' and, in {two!r}, 'cow':"
+        f"data_sets must have one label map, got 'cat' and, in {two!r}, 'cow' for 0:"
         " write the later one with --since"
     )
 
@@ -264,7 +264,6 @@ def test_dropping_the_remainder_gives_all_hosts_equal_counts(
 # --- damaged shards and indexes ---
 
 
-KEYS = ("k0", "k1", "k2")
 SHARD = "train-00000-of-00001-3.tfrec"
 INDEX = "index/train-00000-of-00001-3.parquet"
 
@@ -304,7 +303,7 @@ def test_a_flipped_bit_of_every_byte_is_reported_with_record_and_byte(output: Pa
         code, line = fault_of(functools.partial(operator.getitem, records, number))
         in_header = at - begins[number] < 12
         assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), at
-        where = f"{code} {path}: record {number} (key k{number}) at byte {begins[number]}: "
+        where = f"{code} {path} record {number} (key 'k{number}') at byte {begins[number]}: "
         assert line.startswith(where)
         assert fault_of(lambda: list(records))[1] == line
         assert fault_of(lambda: records.__getitems__([0, 1, 2]))[1] == line
@@ -341,7 +340,7 @@ def test_an_index_of_another_shard_is_reported(output: Path, tmp_path: Path) -> 
     (output / INDEX).write_bytes(index_to_parquet(changed))
     opened = beam_tfrec.open(str(output), "train")
     _, line = fault_of(lambda: opened[0])
-    assert line.startswith(f"E-VER-FRAME {output}/{SHARD}: record 0 (key k0) at byte 0: ")
+    assert line.startswith(f"E-VER-FRAME {output}/{SHARD} record 0 (key 'k0') at byte 0: ")
     assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # no record begins there
     (output / INDEX).unlink()
     _, line = fault_of(lambda: beam_tfrec.open(str(output), "train")[0])
@@ -358,7 +357,7 @@ def test_damage_in_a_bucket_is_reported(tmp_path: Path, stand_in: GcsStandIn) ->
     stand_in.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
     code, line = fault_of(lambda: list(records))
     assert code in ("E-VER-CRC", "E-VER-FRAME")
-    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+    assert re.match(rf"{code} gs://b/out/{shard} record \d \(key 'k\d'\) at byte \d+: ", line)
     assert ids(records) == list(range(10))
     data = bytearray(stand_in.objects("b")[f"out/{shard}"])
     data[20] ^= 1

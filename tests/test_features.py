@@ -48,8 +48,8 @@ def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"key": ""}, "key must be names joined by single slashes, got '': remove"),
-        ({"key": "a//b"}, "key must be names joined by single slashes, got 'a//b': remove"),
+        ({"key": ""}, "key must be like a or a/b, got '': remove the empty part"),
+        ({"key": "a//b"}, "key must be like a or a/b, got 'a//b': remove"),
         ({"doc": ""}, "doc of a must be one line, got '': "),
         ({"content": Content.CLASS_LABEL}, "content class_label of a needs kind int64, got bytes"),
     ],

@@ -105,20 +105,19 @@ def test_choose_groups(asked: str | None, found: str, chosen: str) -> None:
         (
             DetectionLayout(features=("boxes",)),
             "boxes captions",
-            "an annotation file holds captions, which features boxes leave out: add captions, or"
-            " leave it out",
+            "a file holds captions, which features boxes leave out: add captions, or leave it out",
         ),
         (
             KerasLayout(),
             "boxes panoptic",
-            "an annotation file holds panoptic, which the layout has no features for: give another"
-            " layout, or leave it out",
+            "a file holds panoptic, which the layout has no features for: give another layout, or"
+            " leave it out",
         ),
         (
             DetectionLayout(features=("boxes", "captions")),
             "boxes",
-            "features name captions, but no annotation file holds captions, only boxes: add such a"
-            " file, or leave captions out",
+            "features name captions, but no annotation file holds captions: add such a file, or"
+            " leave captions out",
         ),
     ],
 )
@@ -129,7 +128,7 @@ def test_files_and_groups_must_fit(layout: GroupedLayout, found: str, message: s
 
 @pytest.mark.parametrize("name", ["masks", "polygons", "keypoints", "difficult", "pose"])
 def test_object_features_need_boxes(name: str) -> None:
-    message = f"features {name} describe objects and need boxes, got '{name},captions': add boxes"
+    message = f"features {name} must come with boxes, got '{name},captions': add boxes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         DetectionLayout(features=(name, "captions"))
 

@@ -159,7 +159,7 @@ REFUSED = [
     (TableLayout(types(b="int64")), ("int64 a",), f"{COLUMNS} got 'b': give one of a"),
     (TableLayout(label_columns=("l",)), ("int64 a",), f"{COLUMNS} got 'l': give one of a"),
     (TableLayout(with_image=True), ("int64 image/height",), "column names must be like"),
-    (TableLayout(), ("int64 a//b",), "column names must be like a or a/b, and differ from"),
+    (TableLayout(), ("int64 a//b",), "column names must be like a or a/b, and no keys of"),
     (TableLayout(sequence_columns=("c",)), ("int64[] b",), f"{COLUMNS} got 'c': give one of b"),
     (TableLayout(sequence_columns=("c",)), ("float c",), "sequence must name columns of lists, go"),
 ]

@@ -369,8 +369,8 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
     root = str(write_values(tmp_path, FeatureSpec("one", OBJECTS.features[:1]), {"train": shards}))
     found = list(beam_tfrec.find_damaged_images(root, "train"))
     assert [line.partition(" at byte")[0] for line in found] == [
-        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec: record 1 (key 0 1)",
-        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec: record 0 (key 2 0)",
+        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec record 1 (key '0 1')",
+        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec record 0 (key '2 0')",
     ]
     assert found[0].endswith("TensorFlow cannot decode image; write it again with --check decode")
     named = "{{node E-VER-IMAGE.see.beam_tfrec.find_damaged_images/"
@@ -385,8 +385,8 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
-        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: give"),
-        ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
+        ({"image_size": 224}, "image_size must be (height, width), got 224: give both"),
+        ({"image_size": (0, 5)}, "image_size must be (height, width), got (0, 5)"),
         ({"image_size": (5, 5)}, "image_size needs images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},
@@ -394,7 +394,7 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
         ),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: give a larger"),
-        ({"max_objects": 3}, "max_objects needs objects, 'numbers' has none"),
+        ({"max_objects": 3}, "max_objects needs objects, layout 'numbers' has none"),
         ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},

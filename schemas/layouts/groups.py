@@ -63,19 +63,15 @@ def choose_groups(
         chosen = [group for group in groups if group.name in asked]
     for group in chosen:
         if group.found_as not in found:
-            raise ValueError(
-                f"features name {group.name}, but no annotation file holds {group.found_as}, only"
-                f" {', '.join(found) or 'images'}: add such a file, or leave {group.name} out"
-            )
+            what = f"features name {group.name}, but no annotation file holds {group.found_as}"
+            raise ValueError(f"{what}: add such a file, or leave {group.name} out")
     read = {group.found_as for group in chosen}
     for content in _OWN_FILES:
         if content in found and content not in read:
             what, remedy = "the layout has no features for", "give another layout"
             if content in (group.name for group in groups):
                 what, remedy = f"features {','.join(asked or ())} leave out", f"add {content}"
-            raise ValueError(
-                f"an annotation file holds {content}, which {what}: {remedy}, or leave it out"
-            )
+            raise ValueError(f"a file holds {content}, which {what}: {remedy}, or leave it out")
     return tuple(group.name for group in chosen)
 
 
@@ -106,10 +102,8 @@ class GroupedLayout(PictureLayout):
             raise ValueError(f"features must be {', '.join(names)}, got {unknown[0]!r}: omit it")
         for group in self.groups:
             if group.needs_boxes and group.name in asked and "boxes" not in asked:
-                raise ValueError(
-                    f"features {group.name} describe objects and need boxes, got"
-                    f" {','.join(asked)!r}: add boxes"
-                )
+                what = f"features {group.name} must come with boxes"
+                raise ValueError(f"{what}, got {','.join(asked)!r}: add boxes")
 
     @functools.cached_property
     def spec(self) -> FeatureSpec:
