@@ -162,6 +162,6 @@ def test_an_error_is_a_warning(
     ended = run_coco(*command(make_coco(3), tmp_path / "out"), "--quiet")
     assert ended.code == 0
     (warning,) = [line for line in ended.err.splitlines() if "no report" in line]
-    assert warning.startswith("no report: KeyError: 'a\\u202e'; the data set is complete")
+    assert warning.startswith("no report: KeyError('a\\u202e'); the data set is complete")
     assert "report:" not in ended.out
     check_committed(tmp_path / "out")

@@ -366,5 +366,5 @@ def test_sources_that_cannot_be_compared_are_refused(out: Path) -> None:
     with pytest.raises(ValueError, match="sources must be of splits train, val, got 'test'"):
         verify(VerifyConfig((one,), sources={"test": (one,)}))
     edit(out / "manifest.json", lambda m: m.update(layout="arrays"))
-    with pytest.raises(ValueError, match="sources must be whole files, got items of arrays"):
+    with pytest.raises(ValueError, match="sources must be whole files, got parts of files"):
         verify(VerifyConfig((one,), sources={"": (one,)}))
