@@ -72,22 +72,11 @@ def test_the_bytes_never_change(steps: FeatureListValues | None, size: int, dige
     assert (len(encoded), hashlib.sha256(encoded).hexdigest()) == (size, digest)
 
 
-# Features, the message in hex: by hand from the encoding's specification.
-MESSAGES = {
-    "astral keys after the rest of Unicode": (  # UTF-16 would sort them before
-        {"\U00010000": (Kind.INT64, []), "\uffff": (Kind.INT64, [])},
-        "0a170a090a03efbfbf12021a000a0a0a04f090808012021a00",
-    ),
-    "a key before those that continue it": (  # Python's protobuf 6 writes it after them
-        {"ab": (Kind.INT64, []), "": (Kind.INT64, []), "a": (Kind.INT64, [])},
-        "0a1b0a060a0012021a000a070a016112021a000a080a02616212021a00",
-    ),
-}
-
-
-@pytest.mark.parametrize(("features", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_messages_equal_hand_made_bytes(features: FeatureValues, message: str) -> None:
-    assert encode_example(features).hex() == message
+def test_a_key_is_before_those_that_continue_it() -> None:
+    """Python's protobuf 6 writes it after them. The bytes are by hand, from the specification."""
+    keys: FeatureValues = dict.fromkeys(["ab", "", "a"], (Kind.INT64, []))
+    message = "0a1b0a060a0012021a000a070a016112021a000a080a02616212021a00"
+    assert encode_example(keys).hex() == message
 
 
 SIZES = [0, 1, 127, 128, 4094, 4095, 4096, 4097, 16_383, 16_384, 131_073]
@@ -116,8 +105,8 @@ def value_lists(values: st.SearchStrategy) -> st.SearchStrategy:
 
 KEYS = st.text(st.characters(exclude_characters="$", exclude_categories=["Cs"]), max_size=6)
 FEATURES = st.dictionaries(
-    # No key continues another: see "a key before those that continue it".
-    (KEYS | st.sampled_from(["image/encoded", "k" * 126, "k" * 127, "\U0001f600"])).map(
+    # No key continues another, see above. UTF-16 would sort the last key before that before it.
+    (KEYS | st.sampled_from(["image/encoded", "k" * 126, "k" * 127, "\uffff", "\U0001f600"])).map(
         "{}$".format
     ),
     st.one_of(

@@ -39,12 +39,6 @@ def test_lists_are_sparse_unless_ragged_ones_are_asked_for() -> None:
     assert parse_spec(spec) == {"a": tf.io.VarLenFeature(tf.float32)}
 
 
-def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
-    keys = ["b", "a/b", "é", "a", "Z", "a-b", "\U0001f600", "\uffff"]
-    spec = FeatureSpec("x", tuple(Feature(key, Kind.BYTES, False, "any") for key in keys))
-    assert [feature.key for feature in spec.sorted_features] == sorted(keys, key=str.encode)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -1,7 +1,6 @@
 """The layouts of annotated pictures: which groups of features are written, and what they hold."""
 
 import json
-import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,34 +41,6 @@ from tests.test_manifest import MANIFEST
 
 PERSON = Label(1, "person", keypoints=("nose", "left_eye", "right_eye"))
 CUP = Label(47, "cup")
-
-
-def test_all_features_of_a_sample() -> None:
-    sample = sample_of(
-        100,
-        50,
-        ObjectFields(90, (25.0, 12.5, 50.0, 25.0), 1000.5, 0),
-        ObjectFields(1, (0.0, 0.0, 100.0, 50.0), 7.0, 1),
-    )
-    made = built(DetectionLayout(), sample, image_of(100, 50))
-    assert made.features == {
-        "image/height": (Kind.INT64, [50]),
-        "image/width": (Kind.INT64, [100]),
-        "image/filename": (Kind.BYTES, [b"dir/a.jpg"]),
-        "image/source_id": (Kind.BYTES, [b"42"]),
-        "image/key/sha256": (Kind.BYTES, [b"ab" * 32]),
-        "image/encoded": (Kind.BYTES, [b"\xff\xd8\xff"]),
-        "image/format": (Kind.BYTES, [b"jpeg"]),
-        "image/object/bbox/xmin": (Kind.FLOAT, [0.25, 0.0]),
-        "image/object/bbox/xmax": (Kind.FLOAT, [0.75, 1.0]),
-        "image/object/bbox/ymin": (Kind.FLOAT, [0.25, 0.0]),
-        "image/object/bbox/ymax": (Kind.FLOAT, [0.75, 1.0]),
-        "image/object/class/text": (Kind.BYTES, ["Zahnbürste".encode(), b"person"]),
-        "image/object/class/label": (Kind.INT64, [90, 1]),
-        "image/object/is_crowd": (Kind.INT64, [0, 1]),
-        "image/object/area": (Kind.FLOAT, [1000.5, 7.0]),
-    }
-    assert (made.dropped, made.repairs, made.labels) == ([], [], [90, 1])
 
 
 def test_the_estimated_size_never_changes() -> None:
@@ -131,17 +102,6 @@ def test_object_features_need_boxes(name: str) -> None:
     message = f"features {name} must come with boxes, got '{name},captions': add boxes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         DetectionLayout(features=(name, "captions"))
-
-
-def test_a_resolved_layout_writes_the_chosen_groups() -> None:
-    layout = DetectionLayout()
-    resolved = layout.resolved(["boxes", "captions", "license"])
-    keys = {feature.key for feature in resolved.spec.features}
-    assert keys - {feature.key for feature in layout.spec.features} == {"image/caption"}
-    assert resolved.features == ("boxes", "captions")
-    assert pickle.loads(pickle.dumps(resolved)) == resolved
-    assert layout.options()["features"] == "by default"
-    assert DetectionLayout(features=("captions", "boxes")).options()["features"] == "boxes captions"
 
 
 def values(

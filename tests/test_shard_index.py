@@ -46,14 +46,7 @@ def test_a_plain_parquet_reader_sees_every_column() -> None:
     ]
 
 
-def test_parquet_gives_back_the_rows() -> None:
-    for rows in (ROWS, []):
-        assert index_from_parquet(index_to_parquet(rows)) == rows
-
-
-@pytest.mark.parametrize(
-    "names", [["image_height"], ["crc32c"], ["image_width", "objects", "crc32c"]]
-)
+@pytest.mark.parametrize("names", [[], ["image_height"], ["image_width", "objects", "crc32c"]])
 def test_optional_columns_may_be_missing(names: list[str]) -> None:
     older = io.BytesIO()
     pq.write_table(pq.read_table(io.BytesIO(index_to_parquet(ROWS))).drop_columns(names), older)
@@ -61,18 +54,12 @@ def test_optional_columns_may_be_missing(names: list[str]) -> None:
     assert index_from_parquet(older.getvalue()) == expected
 
 
-def of_something_else() -> bytes:
+def test_other_files_are_refused() -> None:
     other = io.BytesIO()
     pq.write_table(pa.table({"label": [1, 2]}), other)
-    return other.getvalue()
-
-
-@pytest.mark.parametrize(
-    "data", [b"no Parquet", index_to_parquet(ROWS)[:-5], of_something_else()], ids=range(3)
-)
-def test_other_files_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
-        index_from_parquet(data)
+    for data in (b"no Parquet", index_to_parquet(ROWS)[:-5], other.getvalue()):
+        with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
+            index_from_parquet(data)
 
 
 ROW, SOURCE = ROWS[0], ROWS[0].sources[0]

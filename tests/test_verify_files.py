@@ -11,8 +11,6 @@ import tensorflow as tf
 from beam_tfrec.pipelines.verify import VerifyConfig, verify
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import Kind
-from beam_tfrec.transforms.storage import Access
-from beam_tfrec.transforms.verify import Findings, find_paths
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 
@@ -155,11 +153,3 @@ def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     text = "\n".join(lines)
     assert text.isascii() and "\x1b" not in text
     assert "\\x1b[2J" in text and "a\\u202e.tfrecord" in text
-
-
-def test_a_folder_means_its_record_files(tmp_path: Path) -> None:
-    names = ["a.tfrec", "b.tfrecord", "c.tfrecord.gz", "t.tfrecord-00000-of-00001"]
-    for name in (*names, "d.json"):
-        (tmp_path / name).touch()
-    wanted = [f"{tmp_path}/{name}" for name in names]
-    assert find_paths([str(tmp_path)], Access(), Findings()) == ([], wanted)
