@@ -24,7 +24,6 @@ from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     PairsLayout,
     TensorLayout,
-    TutorialLayout,
 )
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
@@ -85,11 +84,7 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
                 images=("image/encoded",),
                 **SIZE,
                 objects=(EDGES,),
-                keypoints=(
-                    "image/object/keypoint/x",
-                    "image/object/keypoint/y",
-                    "image/object/keypoint/visibility",
-                ),
+                keypoints=tuple(f"image/object/keypoint/{key}" for key in ("x", "y", "visibility")),
                 masks="image/object/mask",
                 segmentations=(
                     "image/segmentation/class/encoded",
@@ -119,16 +114,13 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
                 class_text="image/class/text",
             ),
         ),
-        (TutorialLayout(), Roles(images=("image_raw",), **PLAIN_SIZE, class_label="label")),
         (TensorLayout(), Roles(pixels=("image",), class_text="class_name")),
-        (PairsLayout(), Roles(images=("lr", "hr"))),
         (PairsLayout(tensors=True), Roles(pixels=("lr", "hr"))),
         (TableLayout(columns={"label": ColumnType(Kind.INT64)}), Roles()),
         (
             ArraysLayout(encoding=Encoding.RAW, dtype="uint8", label=Kind.INT64),
             Roles(pixels=("raw_image",), **PLAIN_SIZE, class_label="label"),
         ),
-        (ArraysLayout(dtype="uint8", pictures=False), Roles(pixels=("raw_image",))),
     ],
 )
 def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
@@ -164,7 +156,6 @@ def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
         ),
         # Kaggle's flowers and melanoma
         ({"image": B, "class": I}, ["image"], Roles(images=("image",), class_label="class")),
-        ({"image": B, "target": F}, ["image"], Roles(images=("image",))),
         # PyImageSearch's
         ({"image": B, "class_name": B}, [], Roles(pixels=("image",), class_text="class_name")),
         (dict.fromkeys(BOX_KEYS[:3], F), [], Roles()),

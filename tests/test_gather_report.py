@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 
 from beam_tfrec.schemas.example import encode_example_parts
@@ -82,21 +81,6 @@ def test_all_records_of_a_small_data_set_are_shown(report: Report, data_set: Pat
     assert (outline.label, outline.text) == (1, "person")
     assert outline.box == pytest.approx((1.5 / 64, 2 / 48, 10 / 64, 12.25 / 48))
     assert str(data_set.parent).encode() not in render_page(report)
-
-
-def test_format_version_2_has_no_charts_of_picture_sizes(out: Path, report: Report) -> None:
-    for path in (out / "index").glob("*.parquet"):
-        pq.write_table(pq.read_table(path).drop(["image_height", "image_width", "objects"]), path)
-    manifest = (out / "manifest.json").read_text()
-    (out / "manifest.json").write_text(
-        manifest.replace('"format_version": 4', '"format_version": 2')
-    )
-    found = make_report(str(out), ACCESS)
-    assert [*found.splits[0].histograms] == ["record_bytes"]
-    assert found.splits[0].class_records == report.splits[0].class_records
-    assert found.pictures == report.pictures
-    (note,) = found.notes
-    assert note.startswith("no charts of picture sizes and objects: format version 2 ")
 
 
 # --- damage becomes a note ---

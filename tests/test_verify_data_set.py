@@ -19,7 +19,9 @@ from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest
 from beam_tfrec.schemas.shards import file_sum
 from beam_tfrec.transforms.earlier import Since, find_earlier_sets
+from beam_tfrec.transforms.report.gather import make_report
 from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet, index_to_parquet
+from beam_tfrec.transforms.storage import Access
 from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run, write_set
 
@@ -152,7 +154,7 @@ def test_data_sets_of_earlier_formats_are_read(
         edit(path, lambda receipt: receipt.update(plan=digest))
     edit(out / "manifest.json", change)
     for path in (out / "index").glob("*.parquet"):
-        path.write_bytes(older_index(path.read_bytes(), is_sealed=version == 3))
+        path.write_bytes(older_index(path.read_bytes(), version))
     assert lines(out, capsys, deep=True) == []
     assert len(list(beam_tfrec.open(str(out), "train"))) == 5
     assert any(
@@ -160,6 +162,11 @@ def test_data_sets_of_earlier_formats_are_read(
     )
     since = Since([str(out)], datetime.date(2026, 11, 20))
     assert len(find_earlier_sets(since, "/nowhere/out", "detection").sets) == 1
+    report, lacks = make_report(str(out), Access()), f"format version {version} has no such columns"
+    no_charts = f"no charts of picture sizes and objects: {lacks}"
+    assert report.notes == ([no_charts] if version < 3 else [])
+    assert len(report.splits[0].histograms) == (1 if version < 3 else 4)
+    assert (len(report.pictures), report.splits[0].class_records) == (10, {1: 5, 2: 5})
 
 
 def relabel(rows: list[IndexRow]) -> list[IndexRow]:

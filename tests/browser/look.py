@@ -1,15 +1,15 @@
 """Use pages in Chromium as people do, and print the problems as JSON, a list for each look.
 
-`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. It imports nothing of
-the project, since it runs in Playwright's environment. `tests/test_report_in_browser.py` writes
-the pages.
+`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. With `REPORT.html NAME`
+instead, it takes the screenshots `NAME-light.jpg` and `NAME-dark.jpg` for the documents. It imports
+nothing of the project, since it runs in Playwright's environment.
 """
 
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -221,15 +221,28 @@ LOOKS: tuple[Callable[[Looker], None], ...] = (
 )
 
 
-def main(chromium: str, folder: str) -> None:
-    """Take all looks, and print the problems."""
+def shoot(browser: Browser, report: str, name: str) -> None:
+    """Take a screenshot of a report in light, and one in dark."""
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        viewport = {"width": 1200, "height": 800}
+        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        page.goto(Path(report).resolve().as_uri())
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=f"{name}-{scheme}.jpg", type="jpeg", quality=72)
+
+
+def main(chromium: str, path: str, name: str = "") -> None:
+    """Take all looks and print the problems, or take screenshots if there is a name."""
     problems: dict[str, list[str]] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, headless=True, args=CHROMIUM_FLAGS
         )
-        for look in LOOKS:
-            looker = Looker(browser, Path(folder))
+        if name:
+            shoot(browser, path, name)
+        for look in () if name else LOOKS:
+            looker = Looker(browser, Path(path))
             look(looker)
             problems[look.__name__] = looker.problems
         browser.close()
