@@ -96,9 +96,8 @@ class DataSets:
         there = {shard.entry.split for shard in found}
         for missing in sorted({*split_names(split)} - there - {*map(split_without_bucket, there)}):
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
-            if not names:
-                raise ValueError(f"{', '.join(self.roots)}: no records: give another data set")
-            raise ValueError(f"split must be one of {', '.join(names)}, got {missing!r}")
+            known = ", ".join(names) or "none, as there are no records"
+            raise ValueError(f"split must be one of {known}, got {missing!r}")
         return found
 
     def expanded(self, split: Splits) -> tuple[str, ...]:
