@@ -171,12 +171,10 @@ def test_roles_in_data_sets_of_other_programs(
     ("form", "lists", "corners"),
     [
         (BoxForm.EDGES, [[0.1], [0.2], [0.3], [0.4]], [(0.1, 0.2, 0.3, 0.4)]),
-        (BoxForm.EDGES, [[], [], [], []], []),
         (BoxForm.EDGES, [[1], [1], [1], []], "boxes have more values of some edges than of others"),
         (BoxForm.YXYX, [[0.2, 0.1, 0.4, 0.3]], [(0.1, 0.2, 0.3, 0.4)]),
         (BoxForm.YXYX, [[1, 2, 3]], "boxes have four numbers each, got 3"),
         (BoxForm.XYWH_PX, [[10, 10, 20, 5]], [(0.1, 0.2, 0.3, 0.3)]),
-        (BoxForm.XYWH_PX, [[]], []),
     ],
 )
 def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners: Any) -> None:

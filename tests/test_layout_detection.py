@@ -29,7 +29,6 @@ from beam_tfrec.schemas.fields import (
 from beam_tfrec.schemas.layouts import Unfit, labels_by_category
 from beam_tfrec.schemas.layouts.detection import ATTRIBUTES, GROUPS, DetectionLayout
 from beam_tfrec.schemas.layouts.groups import GroupedLayout, choose_groups
-from beam_tfrec.schemas.layouts.pictures import Picture, PictureLayout
 from beam_tfrec.schemas.layouts.tfds import KerasLayout, TfdsLayout
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, pack
@@ -187,25 +186,18 @@ def test_lvis_lists_hold_class_ids_as_records_do(
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("path", "message"),
     [
-        ({"photo": [b""], "x": [], "y": []}, r"the same keys, differ in \['y'\]"),
-        ({"photo": [], "x": []}, "photo must be a list of one value, got 0"),
-        ({"photo": b"the bytes themselves", "x": []}, "photo must be a list of one value, got 20"),
+        (None, r"the same keys, differ in \['path'\]"),
+        ([], "path must be a list of one value, got 0"),
+        (b"the bytes themselves", "path must be a list of one value, got 20"),
     ],
 )
-def test_values_must_match_the_spec(values: dict[str, list], message: str) -> None:
+def test_values_must_match_the_spec(path: Any, message: str) -> None:
     """Other values would be lost, or could not be parsed with the spec."""
-    photo, x = Feature("photo", Kind.BYTES, False, "the file"), Feature("x", Kind.FLOAT, True, "x")
-
-    class Mine(PictureLayout):
-        spec = FeatureSpec("mine", (photo, x))
-
-        def values(self, picture: Picture) -> dict[str, list]:
-            return values
-
+    values = {feature.key: [0] for feature in KerasLayout().spec.features} | {"path": path}
     with pytest.raises(ValueError, match=message):
-        Mine().build(sample_of(9, 9), [image_of(9, 9)], {})
+        KerasLayout().typed({key: found for key, found in values.items() if found is not None})
 
 
 # --- the layouts of TFDS and Keras ---

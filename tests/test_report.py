@@ -1,26 +1,38 @@
-"""Contents of a report: data sets, earlier formats, damage, and files of other programs."""
+"""The report: its contents, its command, and after a commit, where it never fails a run."""
 
 import gzip
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from beam_tfrec.pipelines.report import run as run_report
+from beam_tfrec.schemas.documents.data_card import is_sealed
 from beam_tfrec.schemas.example import encode_example_parts
 from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
-from beam_tfrec.transforms.report import Outline, Report
+from beam_tfrec.transforms.report import Outline, Report, gather
+from beam_tfrec.transforms.report import page as page_module
 from beam_tfrec.transforms.report.gather import IndexSums, make_report, pick_records
 from beam_tfrec.transforms.report.gather_files import report_of_files
-from beam_tfrec.transforms.report.page import render_page
+from beam_tfrec.transforms.report.page import render_page, write_report
 from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access
-from tests.coco_command import run_coco
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    check_committed,
+    command,
+    run_coco,
+    run_pipeline,
+    snapshot,
+)
 from tests.conftest import jpeg_bytes
 from tests.report_contents import NO_COUNTS
-from tests.small_runs import write_set
+from tests.small_runs import build_run, plan_run, write_set
 
 ACCESS = Access()
 
@@ -216,3 +228,145 @@ def test_an_empty_file_gives_an_empty_report(tmp_path: Path) -> None:
     report = report_of_files([str(tmp_path / "a")], ACCESS)
     assert (report.splits[0].summary.records, report.pictures, report.notes) == (0, [], [])
     assert render_page(report)
+
+
+# --- the command ---
+
+
+@pytest.fixture(scope="module")
+def small_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    build_run(plan_run(*write_set(folder, 4), folder / "out", num_shards=1))
+    return folder / "out"
+
+
+@pytest.fixture
+def small(small_set: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_set, tmp_path / "out"))
+
+
+def run(*arguments: object) -> Run:
+    return run_pipeline(run_report, *arguments)
+
+
+def test_a_report_is_written_and_replaced(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(small)
+    ended = run(small)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"report: {small}/report.html (4 records, 4 pictures)\n"
+    page = (small / "report.html").read_bytes()
+    assert is_sealed(page) and page.count(b"data:image/jpeg;base64,") == 4
+    after = snapshot(small)
+    del after["report.html"]
+    assert after == before
+    # Equal data sets have equal reports, however the path is written.
+    other = Path(shutil.copytree(small, tmp_path / "other" / small.name))
+    monkeypatch.chdir(other)
+    (other / "report.html").unlink()
+    assert run(small, ".").code == 0
+    assert (small / "report.html").read_bytes() == page == (other / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["mine", "edited"])
+def test_another_file_is_not_overwritten(text: str, small: Path) -> None:
+    page = small / "report.html"
+    if text == "edited":
+        assert run(small).code == 0
+        text = page.read_text() + "edited"
+    page.write_text(text)
+    for arguments in ([small], [small, "--output", page]):
+        ended = run(*arguments)
+        assert ended.ended == (5, "E-OUT-CONFLICT")
+        assert ended.fault == (
+            f"E-OUT-CONFLICT {page}: exists, and is not a report as this program wrote it; give"
+            " another --output, or move it away"
+        )
+        assert page.read_text() == text
+
+
+def test_files_folders_and_incomplete_data_sets(small: Path, tmp_path: Path) -> None:
+    """Shards without a manifest are read like files of other programs."""
+    (shard,) = small.glob("*.tfrec")
+    shutil.copy(shard, tmp_path / "a.tfrecord")
+    (tmp_path / "folder").mkdir()
+    shutil.copy(shard, tmp_path / "folder/b.tfrecord-00000-of-00001")
+    (small / "manifest.json").unlink()
+    page = tmp_path / "page.html"
+    ended = run(tmp_path / "a.tfrecord", tmp_path / "folder", small, "--output", page)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"report: {page} (12 records, 12 pictures, 1 note)\n"
+    assert b"the data set is not complete" in page.read_bytes()
+    shard.unlink()
+    for more in ((), ("--output", page)):
+        assert run(small, *more).ended == (7, "E-VER-MISSING")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("{shard}",), "add --output report.html"),
+        (("{small}", "{shard}", "--output", "{page}"), "one data set or of files, got 2"),
+        (("{small}", "{small}", "--output", "{page}"), "one data set or of files, got 2"),
+        (("{small}/none",), "none: no such file; give a finished"),
+        (("{small}/none.tfrecord", "--output", "{page}"), "no such file"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: tuple[str, ...], said: str, small: Path, tmp_path: Path
+) -> None:
+    (shard,) = small.glob("*.tfrec")
+    page = tmp_path / "a.html"
+    ended = run(*(text.format(shard=shard, small=small, page=page) for text in arguments))
+    assert ended.ended == (2, "E-ARG") and said in ended.fault
+    assert not page.exists()
+
+
+# --- after a commit ---
+
+
+def test_a_vulnerable_pillow_gets_no_photos(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "version", lambda _: "12.1.0")
+    assert write_report(str(small), Access())
+    page = (small / "report.html").read_text()
+    assert "no pictures: Pillow 12.1.0 has a critical JPEG overflow" in page
+    assert "data:image/jpeg" not in page
+
+
+def test_local_runs_write_the_report_and_restore_a_missing_one(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Equal data sets have equal reports."""
+    sources, small = make_coco(3), tmp_path / "out"
+    ended = run_coco(*command(sources, small))
+    assert f"  report: {small}/report.html" in ended.out.splitlines()
+    page = (small / "report.html").read_bytes()
+    assert is_sealed(page) and len(page) < 5_000_000
+    assert page.count(b"data:image/jpeg;base64,") == 3
+    check_committed(small)
+    whole = snapshot(small)
+    (small / "report.html").unlink()
+    ended = run_coco(*command(sources, small, "--no_report"))
+    assert ended.code == 0 and not (small / "report.html").exists()
+    complete = f"already complete: {small}/manifest.json\n"
+    assert run_coco(*command(sources, small)).out == f"{complete}report: {small}/report.html\n"
+    made = snapshot(small)
+    assert made["report.html"][1] == whole["report.html"][1]
+    assert {**made, "report.html": whole["report.html"]} == whole  # nothing else was touched
+    assert run_coco(*command(sources, small)).out == complete
+
+
+def test_an_error_is_a_warning(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("a\u202e")
+
+    monkeypatch.setattr(gather, "make_report", fail)
+    ended = run_coco(*command(make_coco(3), tmp_path / "out"), "--quiet")
+    assert ended.code == 0
+    (warning,) = [line for line in ended.err.splitlines() if "no report" in line]
+    assert warning.startswith("no report: KeyError('a\\u202e'); the data set is complete")
+    assert "report:" not in ended.out
+    check_committed(tmp_path / "out")
