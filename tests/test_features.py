@@ -16,7 +16,6 @@ from beam_tfrec.schemas.features import (
     Roles,
     corners_of,
     parse_spec,
-    roles_of_keys,
     roles_of_spec,
 )
 from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
@@ -72,7 +71,6 @@ EDGES = ObjectRoles(BoxForm.EDGES, BOX_KEYS, "image/object/class/label", "image/
 SIZE = {"width": "image/width", "height": "image/height"}
 PLAIN_SIZE = {"width": "width", "height": "height"}
 KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",), "category_id"),))
-B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
 
 
 @pytest.mark.parametrize(
@@ -125,46 +123,6 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
 )
 def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
     assert roles_of_spec(layout.spec) == roles
-
-
-@pytest.mark.parametrize(
-    ("kinds", "images", "roles"),
-    [
-        (  # Model Garden's create_coco_tf_record.py, with --include_masks
-            {
-                **dict.fromkeys(("image/height", "image/width"), I),
-                **dict.fromkeys(("image/encoded", "image/source_id", "image/object/mask"), B),
-                **dict.fromkeys(BOX_KEYS, F),
-                "image/object/class/text": B,
-                "image/object/class/label": I,
-            },
-            ["image/encoded", "image/object/mask"],
-            Roles(images=("image/encoded",), **SIZE, objects=(EDGES,), masks="image/object/mask"),
-        ),
-        (  # the Keras recipe
-            {"image": B, "path": B, "area": F, "bbox": F, "category_id": I, "id": I, "image_id": I},
-            ["image"],
-            KERAS,
-        ),
-        (  # TFDS's coco and voc
-            {"image": B, "image/filename": B, "objects/bbox": F, "objects/label": I},
-            ["image"],
-            Roles(
-                images=("image",),
-                objects=(ObjectRoles(BoxForm.YXYX, ("objects/bbox",), "objects/label"),),
-            ),
-        ),
-        # Kaggle's flowers and melanoma
-        ({"image": B, "class": I}, ["image"], Roles(images=("image",), class_label="class")),
-        # PyImageSearch's
-        ({"image": B, "class_name": B}, [], Roles(pixels=("image",), class_text="class_name")),
-        (dict.fromkeys(BOX_KEYS[:3], F), [], Roles()),
-    ],
-)
-def test_roles_in_data_sets_of_other_programs(
-    kinds: dict[str, Kind], images: list[str], roles: Roles
-) -> None:
-    assert roles_of_keys(kinds, images) == roles
 
 
 @pytest.mark.parametrize(

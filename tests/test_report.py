@@ -3,16 +3,17 @@
 import gzip
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from beam_tfrec.pipelines.report import run as run_report
 from beam_tfrec.schemas.documents.data_card import is_sealed
-from beam_tfrec.schemas.example import encode_example_parts
-from beam_tfrec.schemas.features import Kind
+from beam_tfrec.schemas.tensors import encode_tensor
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.report import Outline, Report, gather
 from beam_tfrec.transforms.report import page as page_module
@@ -33,6 +34,7 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.report_contents import NO_COUNTS
 from tests.small_runs import build_run, plan_run, write_set
+from tests.test_verify_files import example
 
 ACCESS = Access()
 
@@ -151,13 +153,12 @@ def test_records_shown_are_spread_and_cover_classes() -> None:
 # --- files of other programs ---
 
 
-def record(features: dict[str, tuple[Kind, list]]) -> bytes:
-    return b"".join(frame_record(encode_example_parts(features)))
+def record(**values: Sequence) -> bytes:
+    return b"".join(frame_record([example(**values)]))
 
 
 def classified(label: int) -> bytes:
-    image = (Kind.BYTES, [jpeg_bytes(color=label)])
-    return record({"image": image, "class": (Kind.INT64, [label])})
+    return record(**{"image": [jpeg_bytes(color=label)], "class": [label]})
 
 
 def test_other_files_are_counted_and_shown(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_other_files_are_counted_and_shown(tmp_path: Path) -> None:
 def test_damage_in_other_files_is_counted(tmp_path: Path) -> None:
     path, packed = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord.gz"
     whole = b"".join(classified(n) for n in range(5))
-    odd = [b"no Example", *encode_example_parts({"image": (Kind.BYTES, [jpeg_bytes()[:-40]])})]
+    odd = [b"no Example", example(image=[jpeg_bytes()[:-40]])]
     path.write_bytes(b"".join(part for found in odd for part in frame_record([found])) + whole[:-7])
     packed.write_bytes(gzip.compress(whole)[:-40])
     report = report_of_files([str(path), str(packed)], ACCESS)
@@ -196,17 +197,39 @@ def test_damage_in_other_files_is_counted(tmp_path: Path) -> None:
     assert {p.record.number for p in report.pictures} == {2, 3, 4, 5}
 
 
+BOX = (0.25, 0.25, 0.25, 0.25)
+TENSOR = encode_tensor(np.zeros((4, 4, 3), np.uint8))
+# More features than an image; the outline and the captions that are shown.
+OTHERS: dict[str, tuple[dict[str, Sequence], Outline | None, tuple[str, ...]]] = {
+    "the Keras recipe": (
+        {"bbox": [16.0, 12.0, 16.0, 12.0], "category_id": [3], "area": [1.0]},
+        *(Outline(3, "class 3", BOX), ()),
+    ),
+    "TFDS": (
+        {"objects/bbox": [0.25, 0.25, 0.5, 0.5], "objects/label": [3], "image/filename": [b"a"]},
+        *(Outline(3, "class 3", BOX), ()),
+    ),
+    "PyImageSearch": ({"image": [TENSOR], "class_name": [b"kite"]}, None, ("kite",)),
+    "an edge is missing": ({"image/object/bbox/xmin": [0.25]}, None, ()),
+}
+
+
+@pytest.mark.parametrize(("values", "outline", "captions"), OTHERS.values(), ids=OTHERS)
+def test_records_of_other_programs_are_drawn(
+    values: dict[str, Sequence], outline: Outline | None, captions: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(record(**{"image": [jpeg_bytes()], **values}))
+    (picture,) = report_of_files([f"{tmp_path}/a.tfrecord"], ACCESS).pictures
+    assert picture.outlines == ((outline,) if outline else ())
+    assert picture.captions == captions
+
+
 def boxed(*names: bytes) -> bytes:
     """Return a record of objects in one place."""
-    starts, ends = ((Kind.FLOAT, [edge] * len(names)) for edge in (0.25, 0.5))
-    box = {"xmin": starts, "ymin": starts, "xmax": ends, "ymax": ends}
-    return record(
-        {
-            "image/encoded": (Kind.BYTES, [jpeg_bytes()]),
-            **{f"image/object/bbox/{edge}": values for edge, values in box.items()},
-            "image/object/class/text": (Kind.BYTES, [*names]),
-        }
-    )
+    edges = {"xmin": 0.25, "ymin": 0.25, "xmax": 0.5, "ymax": 0.5}
+    boxes = {f"image/object/bbox/{edge}": [at] * len(names) for edge, at in edges.items()}
+    text = {"image/object/class/text": names}
+    return record(**{"image/encoded": [jpeg_bytes()], **boxes, **text})
 
 
 def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
@@ -219,8 +242,7 @@ def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
     assert (split.class_records, split.class_objects) == ({0: 2, 1: 1}, {0: 3, 1: 1})
     assert split.histograms["objects"] == {2: 2}
     outlines = {outline for shown in report.pictures for outline in shown.outlines}
-    box = (0.25, 0.25, 0.25, 0.25)
-    assert outlines == {Outline(0, "kite", box), Outline(1, "boat", box)}
+    assert outlines == {Outline(0, "kite", BOX), Outline(1, "boat", BOX)}
 
 
 def test_an_empty_file_gives_an_empty_report(tmp_path: Path) -> None:
