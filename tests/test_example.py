@@ -198,14 +198,6 @@ def test_examples_of_other_writers_are_read(data: bytes, features: dict) -> None
     assert parse_record(data) == (features, {})
 
 
-def test_a_sequence_example_has_context_and_steps() -> None:
-    context, lists = parse_record(encode_example(LITERAL, STEPS))
-    assert (context, {}) == parse_record(encode_example(LITERAL))
-    assert lists["tokens"] == [(Kind.INT64, [n]) for n in (1, 300, -1, 0)]
-    assert lists["nothing"] == []
-    assert (list(context), list(lists)) == (sorted(LITERAL), sorted(STEPS))
-
-
 NO_MESSAGES = {
     "a length beyond the end": b"\x0a\x05",
     "a wire type that does not exist": b"\x0a\x01\x0e",

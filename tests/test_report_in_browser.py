@@ -52,7 +52,7 @@ def test_the_page_works_in_chromium(tmp_path: Path) -> None:
     for name, report in reports.items():
         (tmp_path / f"{name}.html").write_bytes(render_page(report))
     problems = json.loads(run_in_browser(str(tmp_path)))
-    assert len(problems) == 8 and not any(problems.values()), problems
+    assert len(problems) == 7 and not any(problems.values()), problems
 
 
 def test_screenshots_in_the_documents_are_of_this_page(tmp_path: Path) -> None:

@@ -13,12 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.example_rules import (
-    ExampleRules,
-    InferredSchema,
-    Place,
-    conflicts,
-)
+from beam_tfrec.schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts
 from beam_tfrec.schemas.faults import at_record, counted, fault_line, require_at_least
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
