@@ -1,5 +1,7 @@
 """The command `beam-tfrec diff`: each planted difference is found, and nothing else."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -15,7 +17,7 @@ from tests.coco_command import settings_kept
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run
-from tests.test_verify_data_set import edit
+from tests.test_verify_data_set import edit, flip
 
 
 def build(
@@ -57,23 +59,15 @@ def change_all(specs: dict, folder: Path) -> None:
     train["annotations"][4]["category_id"] = 2  # of 4
 
 
-Compared = Callable[..., tuple[int, list[str]]]
-
-
-@pytest.fixture
-def compared(capsys: pytest.CaptureFixture[str]) -> Compared:
-    """Runs the command, and returns its exit code and its lines."""
-
-    def run(*arguments: object) -> tuple[int, list[str]]:
-        code = 0
-        with settings_kept():
-            try:
-                diff.run([*map(str, arguments)])
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-        return code, capsys.readouterr().out.splitlines()
-
-    return run
+def compared(*arguments: object) -> tuple[int, list[str]]:
+    """Return the command's exit code and its lines."""
+    out, code = io.StringIO(), 0
+    with settings_kept(), contextlib.redirect_stdout(out):
+        try:
+            diff.run([*map(str, arguments)])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return code, out.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +105,7 @@ different""".splitlines()
 NOTE = "note: the indexes of A have no checksums: its shards were read"
 
 
-def test_each_change_is_found(folder: Path, compared: Compared) -> None:
+def test_each_change_is_found(folder: Path) -> None:
     a, b = folder / "a/out", folder / "b/out"
     assert compared(a, b) == (1, TABLE)
     assert compared(a, b, "--keys") == (1, KEYS + TABLE)
@@ -134,9 +128,7 @@ def test_each_change_is_found(folder: Path, compared: Compared) -> None:
     }
 
 
-def test_order_and_shards_are_no_difference(
-    folder: Path, tmp_path: Path, compared: Compared
-) -> None:
+def test_order_and_shards_are_no_difference(folder: Path, tmp_path: Path) -> None:
     build(tmp_path, num_shards=1, seed=7)
     code, lines = compared(folder / "a/out", tmp_path / "out")
     assert (code, lines[3].split()) == (0, ["all", "9", "9", "9", *"000000"])
@@ -147,26 +139,17 @@ def test_order_and_shards_are_no_difference(
     assert (sorted(lines[4:-1]), lines[-1]) == (options, "equal")
 
 
-def make_older(out: Path) -> None:
-    """Make the data set one of format version 3, as far as `diff` reads it."""
-    edit(
-        out / "manifest.json",
-        lambda m: m.update(format_version=3, plan={**m["plan"], "format_version": 3}),
-    )
+def test_checksums_of_older_data_sets_are_read_from_their_shards(folder: Path, out: Path) -> None:
+    version = {"format_version": 3}
+    edit(out / "manifest.json", lambda m: m.update(version, plan={**m["plan"], **version}))
     for path in (out / "index").glob("*.parquet"):
         path.write_bytes(older_index(path.read_bytes()))
-
-
-def test_checksums_of_older_data_sets_are_read_from_their_shards(
-    folder: Path, out: Path, compared: Compared
-) -> None:
-    make_older(out)
     assert compared(out, folder / "b/out", "--keys") == (1, [*KEYS, *TABLE[:-1], NOTE, "different"])
     code, lines = compared(out, folder / "a/out")
     assert (code, lines[-2:]) == (0, [NOTE, "equal"])
 
 
-def test_other_features_layouts_and_labels(folder: Path, out: Path, compared: Compared) -> None:
+def test_other_features_layouts_and_labels(folder: Path, out: Path) -> None:
     def change(manifest: dict) -> None:
         manifest["layout"] = "mine"
         manifest["features"][0]["repeated"] ^= True
@@ -186,13 +169,6 @@ def test_other_features_layouts_and_labels(folder: Path, out: Path, compared: Co
         ],
         "different",
     )
-
-
-def flip_a_byte_of_an_index(out: Path) -> None:
-    path = first_index(out)
-    data = bytearray(path.read_bytes())
-    data[data.rindex(b"crc32c:") + 10] ^= 1  # of its own checksum
-    path.write_bytes(data)
 
 
 def repeat_a_shard(out: Path) -> None:
@@ -225,14 +201,17 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda out: first_index(out).unlink(),
         "E-VER-MISSING OUT/index/train-00000-of-00002-3.parquet: is missing; run",
     ),
-    "a flipped bit": (flip_a_byte_of_an_index, "E-VER-INDEX OUT/index/train-00000-of-00002-3.par"),
+    "a flipped bit": (  # of its own checksum
+        lambda out: flip(first_index(out), first_index(out).read_bytes().rindex(b"crc32c:") + 10),
+        "E-VER-INDEX OUT/index/train-00000-of-00002-3.parquet: its bytes do not match its own",
+    ),
     "keys twice": (repeat_a_shard, "E-VER-ORDER OUT: keys occur twice; run beam-tfrec verify"),
 }
 
 
 @pytest.mark.parametrize(("damage", "said"), FAULTS.values(), ids=FAULTS)
 def test_damage_is_a_fault_and_no_difference(
-    damage: Callable[[Path], object], said: str, folder: Path, out: Path, compared: Compared
+    damage: Callable[[Path], object], said: str, folder: Path, out: Path
 ) -> None:
     damage(out)
     with pytest.raises(RuntimeError, match="^" + re.escape(said.replace(" OUT", f" {out}"))):
