@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.conftest import jpeg_bytes
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 from tests.test_verify_data_set import FAULTS, edit, flip, whole
-from tests.test_verify_files import example, write
+from tests.test_verify_files import example, printed_by, verified, write
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"
@@ -81,16 +82,15 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def here(
-    capsys: pytest.CaptureFixture[str], *paths: Path, **config: object
-) -> tuple[bool, list[str]]:
-    found = verify(VerifyConfig(tuple(map(str, paths)), **config))
-    return found, without_time(capsys.readouterr().out.splitlines())
+def here(*paths: Path, **config: Any) -> tuple[bool, list[str]]:
+    found, lines = verified(*paths, **config)
+    return found, without_time(lines)
 
 
-def elsewhere(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[bool, list[str]]:
-    found = verify_elsewhere(["--runner", "FnApiRunner", *map(str, arguments)])
-    return found, without_time(capsys.readouterr().out.splitlines())
+def elsewhere(*arguments: object) -> tuple[bool, list[str]]:
+    given = ["--runner", "FnApiRunner", *map(str, arguments)]
+    found, lines = printed_by(verify_elsewhere, given)
+    return found, without_time(lines)
 
 
 def without_time(lines: list[str]) -> list[str]:
@@ -114,29 +114,24 @@ PLANTED: Mapping[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_planted_faults_are_found_as_in_process(
-    plant: Callable[[Path], object],
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    plant: Callable[[Path], object], folder: Path, tmp_path: Path
 ) -> None:
     plant(folder / "out")
     flags = ("--job_name", "x=y", "--temp_location", tmp_path)  # values, not paths to verify
-    found, printed = elsewhere(capsys, *flags, folder / "out", "--deep")
-    assert (found, printed) == here(capsys, folder / "out", deep=True)
+    found, printed = elsewhere(*flags, folder / "out", "--deep")
+    assert (found, printed) == here(folder / "out", deep=True)
     assert found is (plant is not PLANTED["nothing"])
 
 
-def test_sources_and_several_paths_in_one_job(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sources_and_several_paths_in_one_job(folder: Path, tmp_path: Path) -> None:
     out, images = folder / "out", folder / "images"
     flip(images / "a001.jpg", 100)
     write(tmp_path / "a.tfrecord", [example(image=[jpeg_bytes(8, 8)[:-20]]), example(image=[b""])])
     write(tmp_path / "b.tfrecord", [example(image=[jpeg_bytes(8, 8)], x=[1]), b"no Example"])
     write(tmp_path / "c.tfrecord.gz", [example(x=[1.5])], "GZIP")
     several = (out, tmp_path / "b.tfrecord", tmp_path)
-    found, printed = elsewhere(capsys, *several, "--sources", images)
-    assert (found, printed) == here(capsys, *several, sources={"": (str(images),)})
+    found, printed = elsewhere(*several, "--sources", images)
+    assert (found, printed) == here(*several, sources={"": (str(images),)})
     codes = {line.split()[0] for line in printed if line.startswith("E-")}
     assert codes == {"E-VER-SOURCE", "E-VER-IMAGE", "E-VER-EXAMPLE"}
     assert "10 source files compared with the index" in printed
@@ -203,20 +198,15 @@ def store(sources: Sources) -> MemoryStore:
     return found
 
 
-def verified(
-    process: Process, capsys: pytest.CaptureFixture[str], *, deep: bool = False
-) -> list[str]:
+def printed(process: Process, *, deep: bool = False) -> list[str]:
     root = f"{process.uri}/out"
-    verify(VerifyConfig((root,), deep=deep, workers=2))
-    return [line.replace(root, "OUT") for line in capsys.readouterr().out.splitlines()]
+    return [line.replace(root, "OUT") for line in verified(root, deep=deep, workers=2)[1]]
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_only_deep_reads_shards(
-    deep: bool, store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_deep_reads_shards(deep: bool, store: MemoryStore) -> None:
     process = store.start()
-    *notes, last = verified(process, capsys, deep=deep)
+    *notes, last = printed(process, deep=deep)
     note = "sizes and checksums from the store's listing were compared: --deep reads all bytes"
     assert notes == ([] if deep else [note])
     assert last.startswith(f"4 files, 9 records, {'' if deep else '0 B read in '}")
@@ -226,14 +216,14 @@ def test_only_deep_reads_shards(
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_changed_shard_is_found_by_its_checksum_and_nothing_is_written(
-    deep: bool, store: MemoryStore, capsys: pytest.CaptureFixture[str]
+    deep: bool, store: MemoryStore
 ) -> None:
     (name,) = (name for name in store.files("out/") if name.startswith("train-00002"))
     data = bytearray(store.files("out/")[name])
     data[20] ^= 1
     store.put(f"out/{name}", bytes(data))
     before, process = store.files(), store.start()
-    found = verified(process, capsys, deep=deep)
+    found = printed(process, deep=deep)
     assert found[0].startswith(f"E-VER-CRC OUT/{name}: its store lists CRC-32C ")
     of_record = [line for line in found if line.startswith(f"E-VER-CRC {name} record 0 (key ")]
     assert len(of_record) == deep

@@ -1,9 +1,12 @@
 """`verify` of files by TensorFlow's own writer: structure, schema, images, false lengths."""
 
+import contextlib
 import gzip
+import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -35,11 +38,24 @@ def write(path: Path, records: Sequence[bytes], compression: str = "") -> Path:
     return path
 
 
-def printed(capsys: pytest.CaptureFixture[str], *paths: Path, deep: bool = False) -> list[str]:
-    """Return what verify prints except its last line, without the first path's folder."""
-    found = verify(VerifyConfig(tuple(map(str, paths)), deep=deep))
-    lines = capsys.readouterr().out.splitlines()
+def printed_by(verify: Callable[..., bool], *arguments: object) -> tuple[bool, list[str]]:
+    """Return whether there are findings, and what is printed; the last line must agree."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        found = verify(*arguments)
+    lines = out.getvalue().splitlines()
     assert lines[-1].endswith("all is well") is not found
+    return found, lines
+
+
+def verified(*paths: object, **config: Any) -> tuple[bool, list[str]]:
+    """Verify in this process."""
+    return printed_by(verify, VerifyConfig(tuple(map(str, paths)), **config))
+
+
+def printed(*paths: Path, deep: bool = False) -> list[str]:
+    """Return what verify prints except its last line, without the first path's folder."""
+    _, lines = verified(*paths, deep=deep)
     folder = paths[0] if paths[0].is_dir() else paths[0].parent
     return [line.replace(f"{folder}/", "") for line in lines[:-1]]
 
@@ -98,18 +114,14 @@ HELD: Mapping[str, tuple[Sequence[bytes], list[str]]] = {
 
 
 @pytest.mark.parametrize(("records", "lines"), HELD.values(), ids=HELD)
-def test_contents_of_records(
-    records: Sequence[bytes], lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert printed(capsys, write(tmp_path / "a.tfrecord", records)) == lines
+def test_contents_of_records(records: Sequence[bytes], lines: list[str], tmp_path: Path) -> None:
+    assert printed(write(tmp_path / "a.tfrecord", records)) == lines
 
 
-def test_a_schema_over_all_records_of_all_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schema_over_all_records_of_all_files(tmp_path: Path) -> None:
     one = write(tmp_path / "a.tfrecord", [example(image=[JPEG], label=[3], box=[0.5, 1.0])])
     others = [example(image=[JPEG], box=[0.25]), example(image=[b""])]
-    assert printed(capsys, one, write(tmp_path / "b.tfrecord", others)) == [
+    assert printed(one, write(tmp_path / "b.tfrecord", others)) == [
         "features of 3 Examples:",
         "  box    float  in 2 of 3  1 to 2 values",
         "  image  bytes  in 3 of 3  1 value        2 jpeg",
@@ -118,37 +130,35 @@ def test_a_schema_over_all_records_of_all_files(
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_compressed_files(
-    compression: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compressed_files(compression: str, tmp_path: Path) -> None:
     records = [example(x=[n]) for n in range(9)]
     path = write(tmp_path / "a.tfrecord", records, compression)
     whole = ["features of 9 Examples:", "  x  int64  in 9 of 9  1 value"]
-    assert printed(capsys, path) == whole
+    assert printed(path) == whole
     path.write_bytes(path.read_bytes()[:-1])
-    assert printed(capsys, path)[0].startswith("E-VER-FRAME a.tfrecord record 9 at byte 270: the ")
+    assert printed(path)[0].startswith("E-VER-FRAME a.tfrecord record 9 at byte 270: the ")
     content = write(tmp_path / "b.tfrecord", records).read_bytes()
     pack = gzip.compress if compression == "GZIP" else zlib.compress
     path.write_bytes(pack(content[:-1]))
-    assert printed(capsys, path)[0].startswith("E-VER-FRAME a.tfrecord record 8 at byte ")
+    assert printed(path)[0].startswith("E-VER-FRAME a.tfrecord record 8 at byte ")
     if compression == "GZIP":  # a file may have several members
         path.write_bytes(pack(content[:50]) + pack(content[50:]))
-        assert printed(capsys, path) == whole
+        assert printed(path) == whole
 
 
-def test_deep_decodes_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_decodes_pixels(tmp_path: Path) -> None:
     few_pixels = png(ihdr(8, 8), chunk(b"IDAT", zlib.compress(b"\0" * 10)))
     path = write(tmp_path / "a.tfrecord", [example(image=[few_pixels])])
-    assert not printed(capsys, path)[0].startswith("E-VER-IMAGE")
-    assert printed(capsys, path, deep=True)[0].startswith("E-VER-IMAGE a.tfrecord record 0 at byte")
+    assert not printed(path)[0].startswith("E-VER-IMAGE")
+    assert printed(path, deep=True)[0].startswith("E-VER-IMAGE a.tfrecord record 0 at byte")
 
 
-def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     """Only the first thousand features are listed."""
     record = example(**{"\x1b[2J": [1]}, **{f"x{n:05}": [n] for n in range(1000)})
     path = write(tmp_path / "a\u202e.tfrecord", [record])
     path.write_bytes(path.read_bytes() + b"\0")
-    lines = printed(capsys, path)
+    lines = printed(path)
     assert lines[-1] == "  more than 1000 features: the others are not listed"
     text = "\n".join(lines)
     assert text.isascii() and "\x1b" not in text
