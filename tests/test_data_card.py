@@ -1,6 +1,5 @@
 """The data card: its content, that texts of the data are never markup, that its code runs."""
 
-import importlib.util
 import itertools
 import json
 import re
@@ -27,8 +26,6 @@ from beam_tfrec.schemas.manifest import (
 )
 from tests.coco_command import (
     MakeCoco,
-    Run,
-    Sources,
     command,
     committed,
     committed_by,
@@ -93,13 +90,6 @@ The sources name no licenses.
 
 ## How it was made
 """
-
-
-def convert(sources: Sources, out: Path, *flags: object) -> Run:
-    """Run the command, which must succeed; shards may have any names."""
-    run = run_coco(*command(sources, out, *flags))
-    assert run.code == 0, run.err
-    return run
 
 
 def card_of(out: Path) -> str:
@@ -207,10 +197,11 @@ def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 def test_code_of_the_card_reads_every_record(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without PyTorch, which is large, only the lines that do not need it are run."""
+    """But for PyTorch, which is large: only the lines that do not need it are run."""
     out = tmp_path / "out"
     names = "a b%{split}#{index}.tfrec"
-    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
+    flags = ("--num_shards", 2, "--shard_names", names)
+    assert run_coco(*command(make_coco(7), out, *flags)).code == 0
     card, wanted = card_of(out), examples(out)
     code = code_of(card, "tf.data, without this package")
     plain = run_code(code, out, monkeypatch)["dataset"].as_numpy_iterator()
@@ -220,12 +211,8 @@ def test_code_of_the_card_reads_every_record(
             assert np.atleast_1d(got).tolist() == value(example, key)
     dataset = run_code(code_of(card, "tf.data"), out, monkeypatch)["dataset"]
     code = code_of(card, "PyTorch, Grain and others")
-    if importlib.util.find_spec("torch") is None:
-        ours = [
-            ln for ln in code.splitlines() if re.match("import beam_tfrec|(root|records) =", ln)
-        ]
-        code = "\n".join(ours)
-    records = run_code(code, out, monkeypatch)["records"]
+    ours = [ln for ln in code.splitlines() if re.match("import beam_tfrec|(root|records) =", ln)]
+    records = run_code("\n".join(ours), out, monkeypatch)["records"]
     ids = sorted(value(example, "image/source_id")[0] for example in wanted)
     for read in (dataset.as_numpy_iterator(), records):
         assert sorted(record["image/source_id"] for record in read) == ids
@@ -246,7 +233,8 @@ def test_tfds_reads_every_value_and_a_part_of_a_split(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     out = tmp_path / "out"
-    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", scheme)
+    flags = ("--num_shards", 2, "--shard_names", scheme)
+    assert run_coco(*command(make_coco(7), out, *flags)).code == 0
     manifest = manifest_of(out)
     names = run_code(code_of(card_of(out), "TFDS"), out, monkeypatch)
     assert len(names["dataset"]) == len(list(names["dataset"])) == 4  # half of 7, rounded
@@ -292,7 +280,7 @@ def test_files_of_the_user_are_kept(make_coco: MakeCoco, tmp_path: Path) -> None
     out.mkdir()
     for name in ("README.md", "report.html"):
         (out / name).write_text("mine")
-    run = convert(make_coco(3), out)
+    run = run_coco(*command(make_coco(3), out))
     assert f"{out}/README.md exists with other content: keeping it" in run.err
     assert f"{out}/report.html exists already, and is not changed" in run.err
     assert "report:" not in run.out
