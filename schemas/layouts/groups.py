@@ -163,31 +163,26 @@ def _mask_values(picture: Picture) -> Values:
 
 def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) -> bytes:
     # Imported here and below: the module imports numpy, which takes a tenth of a second.
-    from beam_tfrec.schemas.geometry.masks import (
-        encode_gray_png,
-        mask_of,
-        sampled_mask_of,
-        scaled_mask_of,
-    )
+    from beam_tfrec.schemas.geometry import masks
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
     annotated_size_px = picture.fields.width_px, picture.fields.height_px
     if segmentation.rle_counts and annotated_size_px != frame_size_px:  # only with `trust_image`
-        sizes = (f"{width} x {height} px" for width, height in (annotated_size_px, frame_size_px))
-        what = "run lengths are of {}, the image has {}".format(*sizes)
+        what = "run lengths are of {} x {} px, the image has {} x {} px"
+        what = what.format(*annotated_size_px, *frame_size_px)
         raise Unfit("E-IMG-SIZE", f"{what}; give --on_size_mismatch trust_json or auto")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
     if is_same and pixels is None:
-        return encode_gray_png(mask_of(segmentation, *size_px))
+        return masks.encode_gray_png(masks.mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
     if pixels is None:
-        mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+        mask = masks.scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
     else:
-        mask = sampled_mask_of(pixels, size_px, crop_of_frame)
-    return encode_gray_png(turn_array(mask, inverse))
+        mask = masks.sampled_mask_of(pixels, size_px, crop_of_frame)
+    return masks.encode_gray_png(turn_array(mask, inverse))
 
 
 def _polygon_values(picture: Picture) -> Values:
