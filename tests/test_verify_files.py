@@ -32,14 +32,11 @@ JPEG = jpeg_bytes(8, 6)
 MEND = "write the record again from its image, or leave it out"
 
 
-def valued(values: Sequence) -> tuple[Kind, Sequence]:
-    """Return values with their kind."""
-    kinds = {bytes: Kind.BYTES, float: Kind.FLOAT}
-    return kinds.get(type(values[0]) if values else int, Kind.INT64), values
-
-
 def example(**values: Sequence) -> bytes:
-    return encode_example({key: valued(found) for key, found in values.items()})
+    """Return an Example of features whose kinds follow from the values."""
+    kinds = {bytes: Kind.BYTES, float: Kind.FLOAT}
+    first = {key: type(found[0]) if found else int for key, found in values.items()}
+    return encode_example({k: (kinds.get(first[k], Kind.INT64), values[k]) for k in values})
 
 
 def write(path: Path, records: Sequence[bytes], compression: str = "") -> Path:

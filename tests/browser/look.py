@@ -7,7 +7,6 @@ nothing of the project, since it runs in Playwright's environment.
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,17 +195,6 @@ def known_box(looker: Looker) -> None:
         looker.expect(f"{size[0]} {where}", (width > 100, off < 0.1), (True, True))
 
 
-LOOKS: tuple[Callable[[Looker], None], ...] = (
-    filters,
-    drawn,
-    lightbox,
-    sizes,
-    axe,
-    without_script,
-    known_box,
-)
-
-
 def shoot(browser: Browser, report: str, name: str) -> None:
     """Take a screenshot of a report in light, and one in dark."""
     schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -227,7 +215,8 @@ def main(chromium: str, path: str, name: str = "") -> None:
         )
         if name:
             shoot(browser, path, name)
-        for look in () if name else LOOKS:
+        looks = (filters, drawn, lightbox, sizes, axe, without_script, known_box)
+        for look in () if name else looks:
             looker = Looker(browser, Path(path))
             look(looker)
             problems[look.__name__] = looker.problems
