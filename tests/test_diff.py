@@ -19,14 +19,11 @@ from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run
 from tests.test_verify_data_set import edit, flip
 
+Change = Callable[[dict, Path], object]
 
-def build(
-    folder: Path,
-    change: Callable[[dict, Path], object] | None = None,
-    num_shards: int = 2,
-    seed: int = 0,
-) -> Path:
-    """Build a data set of two splits, with image ids 1 to 6 and 11 to 13."""
+
+def build(folder: Path, change: Change | None = None, num_shards: int = 2, seed: int = 0) -> None:
+    """Build a data set of two splits, with image ids 1 to 6 and 11 to 13, in `folder/out`."""
     roots, files = {}, {}
     specs = {"train": coco_dict(6, width=16, height=16), "val": coco_dict(3, width=16, height=16)}
     for image in (*specs["val"]["images"], *specs["val"]["annotations"]):
@@ -43,7 +40,6 @@ def build(
     for split, spec in specs.items():
         files[split].write_text(json.dumps(spec))
     build_run(plan_run(roots, files, folder / "out", num_shards, seed=seed))
-    return folder / "out"
 
 
 def change_all(specs: dict, folder: Path) -> None:

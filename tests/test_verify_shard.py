@@ -140,28 +140,18 @@ def test_images_are_compared_with_their_sources(shard: Shard) -> None:
 # --- rules from the manifest ---
 
 
-FEATURES = [
-    Feature("a/image", Kind.BYTES, False, "d", Content.IMAGE),
-    Feature("b/texts", Kind.BYTES, True, "d", Content.TEXT),
-    Feature("c/float", Kind.FLOAT, False, "d", Content.PLAIN),
-    Feature("d/floats", Kind.FLOAT, True, "d", Content.PLAIN),
-    Feature("e/int", Kind.INT64, False, "d", Content.PLAIN),
-    Feature("f/ints", Kind.INT64, True, "d", Content.PLAIN),
-    Feature("g/labels", Kind.INT64, True, "d", Content.CLASS_LABEL),
-    Feature("h/optional", Kind.INT64, False, "d", Content.PLAIN, optional=True),
-]
+FEATURES: dict[Feature, list[Any]] = {
+    Feature("a/image", Kind.BYTES, False, "d", Content.IMAGE): [b"x" * 300],
+    Feature("b/texts", Kind.BYTES, True, "d", Content.TEXT): [b"", b"y" * 200],
+    Feature("d/floats", Kind.FLOAT, True, "d"): [0.5] * 40,
+    Feature("e/int", Kind.INT64, False, "d"): [640],
+    Feature("f/ints", Kind.INT64, True, "d"): [1, -2, 2**62],
+    Feature("g/labels", Kind.INT64, True, "d", Content.CLASS_LABEL): [1, 90],
+    Feature("h/optional", Kind.INT64, False, "d", optional=True): [0],
+}
 LABELS = frozenset({1, 90})
 RULES = ExampleRules(FeatureSpec("table", tuple(FEATURES)), LABELS)
-VALUES: dict[str, tuple[Kind, list[Any]]] = {
-    "a/image": (Kind.BYTES, [b"x" * 300]),
-    "b/texts": (Kind.BYTES, [b"", b"y" * 200]),
-    "c/float": (Kind.FLOAT, [0.5]),
-    "d/floats": (Kind.FLOAT, [0.5] * 40),
-    "e/int": (Kind.INT64, [640]),
-    "f/ints": (Kind.INT64, [1, -2, 2**62]),
-    "g/labels": (Kind.INT64, [1, 90]),
-    "h/optional": (Kind.INT64, [0]),
-}
+VALUES = {feature.key: (feature.kind, values) for feature, values in FEATURES.items()}
 BYTES, INT, NOT_INT = Kind.BYTES, Kind.INT64, "'f/ints' is of bytes, not of int64"
 # Changed values, or None for a missing key; labels of the index; what is wrong.
 CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
