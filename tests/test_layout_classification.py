@@ -28,7 +28,6 @@ JPEG = jpeg_bytes(64, 48, color=5)
 NAME = "n01440764/deep/n01440764_10026.JPEG"
 TENCH = Label(1, "n01440764", text="tench, Tinca tinca")
 RGB = ImageInfo("jpeg", 64, 48)
-PIXELS = np.arange(48 * 64 * 3, dtype=np.float32).reshape(48, 64, 3) / np.float32(48 * 64 * 3)
 
 SHA256 = hashlib.sha256(JPEG).hexdigest()
 BLOBS = (Blob("train", NAME, len(JPEG), "5"),)
@@ -92,12 +91,6 @@ def test_layouts_that_store_files(
     assert isinstance(built, Built)
     framed = len(encode_example(built.features)) + 16
     assert abs(layout.record_bytes(SAMPLE) - framed) <= 30
-
-
-def test_layout_tensor() -> None:
-    read = read_back(TensorLayout(), pixels=PIXELS)
-    assert read["class_name"] == b"n01440764"
-    np.testing.assert_array_equal(tf.io.parse_tensor(read["image"], "float32").numpy(), PIXELS)
 
 
 @pytest.mark.parametrize(

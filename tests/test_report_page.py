@@ -84,10 +84,8 @@ ON_NOTHING = RECTANGLE.convert("RGBA")
 ON_NOTHING.putalpha(Image.fromarray((is_red(rectangle()) * 255).astype(np.uint8)))
 COLORED = {
     "jpeg": jpeg_of(rectangle(), quality=95, subsampling=0),
-    "png": png_of(rectangle()),
     "palette": saved(RECTANGLE.quantize(4), "PNG"),
     "gif": saved(RECTANGLE.quantize(4), "GIF"),
-    "bmp": saved(RECTANGLE, "BMP"),
     "alpha": saved(ON_NOTHING, "PNG"),
     "webp": saved(RECTANGLE, "WEBP", lossless=True),
     "cmyk": saved(RECTANGLE.convert("CMYK"), "JPEG", quality=95, subsampling=0),
@@ -243,7 +241,7 @@ NO_PICTURES = {
     "a page": (b"<html>Not Found</html>", "HTML"),
     "seven channels": (encode_tensor(np.zeros((2, 2, 7), np.uint8)), "a tensor of uint8 [2, 2, 7]"),
     "no rows": (encode_tensor(np.zeros((0, 2), np.uint8)), "which is not a picture"),
-    "damaged pixels": (COLORED["png"][:60] + bytes(4) + COLORED["png"][64:], ""),
+    "damaged pixels": (COLORED["palette"][:-30] + bytes(4) + COLORED["palette"][-26:], ""),
 }
 
 
