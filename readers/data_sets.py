@@ -135,13 +135,6 @@ class DataSets:
             found.setdefault(bucket_size_px(name), []).append(name)
         return [*map(tuple, found.values())]
 
-    def records_by_data_set(self, split: Splits) -> list[list[int]]:
-        """Return the number of records in each shard of splits, by data set."""
-        counts: list[list[int]] = [[] for _ in self.roots]
-        for shard in self.shards(split):
-            counts[shard.data_set].append(shard.entry.records)
-        return counts
-
     def folds(self, k: int) -> list[tuple[list[str], str]]:
         """Return the training splits and the validation split of each fold, see `readers.folds`."""
         names = fold_names(k)
