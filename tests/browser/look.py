@@ -206,22 +206,27 @@ def shoot(browser: Browser, report: str, name: str) -> None:
         page.screenshot(path=f"{name}-{scheme}.jpg", type="jpeg", quality=72)
 
 
-def main(chromium: str, path: str, name: str = "") -> None:
-    """Take all looks and print the problems, or take screenshots if there is a name."""
+def problems_of(browser: Browser, folder: Path) -> dict[str, list[str]]:
+    """Take all looks, and return the problems of each."""
     problems: dict[str, list[str]] = {}
+    for look in (filters, drawn, lightbox, sizes, axe, without_script, known_box):
+        looker = Looker(browser, folder)
+        look(looker)
+        problems[look.__name__] = looker.problems
+    return problems
+
+
+def main(chromium: str, path: str, name: str = "") -> None:
+    """Print the problems of the pages in a folder, or take screenshots if there is a name."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, headless=True, args=CHROMIUM_FLAGS
         )
         if name:
             shoot(browser, path, name)
-        looks = (filters, drawn, lightbox, sizes, axe, without_script, known_box)
-        for look in () if name else looks:
-            looker = Looker(browser, Path(path))
-            look(looker)
-            problems[look.__name__] = looker.problems
+        else:
+            json.dump(problems_of(browser, Path(path)), sys.stdout)
         browser.close()
-    json.dump(problems, sys.stdout)
 
 
 if __name__ == "__main__":
