@@ -9,6 +9,7 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 
 import array
 import functools
+import itertools
 import operator
 import struct
 from collections.abc import Mapping, Sequence
@@ -73,14 +74,11 @@ def encode_example_parts(
             content = [piece for values in steps for piece in _feature(None, kind, values)]
             entries += _field(b"\x0a", [_key_field(key), *_field(b"\x12", content)])
         pieces += _field(b"\x12", entries)
-    if max(map(len, pieces)) < _UNCOPIED_BYTES:
-        return [b"".join(pieces)]
     parts: list[bytes] = []
-    begin = 0
-    for place in [place for place, piece in enumerate(pieces) if len(piece) >= _UNCOPIED_BYTES]:
-        parts += (b"".join(pieces[begin:place]), pieces[place])
-        begin = place + 1
-    return [*parts, b"".join(pieces[begin:])]
+    for is_large, group in itertools.groupby(pieces, lambda one: len(one) >= _UNCOPIED_BYTES):
+        alike = [*group]
+        parts += alike if is_large else [b"".join(alike)]
+    return parts
 
 
 def encode_column(key: str, kind: Kind, values: Sequence) -> list[bytes]:

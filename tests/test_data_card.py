@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
-from markdown_it import MarkdownIt
 
 from beam_tfrec.pipelines import table
 from beam_tfrec.schemas.documents.data_card import data_card, is_sealed
@@ -37,9 +36,8 @@ from tests.coco_command import (
     value,
 )
 from tests.test_manifest import MANIFEST
-from tests.test_markdown import HOSTILE
+from tests.test_markdown import HOSTILE, PARSER
 
-PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 BY = "http://creativecommons.org/licenses/by/2.0/"
 
 GOLDEN = """\
