@@ -69,7 +69,6 @@ def test_invalid_feature_specs_are_refused(name, keys, message):
 BOX_KEYS = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 EDGES = ObjectRoles(BoxForm.EDGES, BOX_KEYS, "image/object/class/label", "image/object/class/text")
 SIZE = {"width": "image/width", "height": "image/height"}
-PLAIN_SIZE = {"width": "width", "height": "height"}
 KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",), "category_id"),))
 
 
@@ -117,7 +116,7 @@ KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",)
         (TableLayout(columns={"label": ColumnType(Kind.INT64)}), Roles()),
         (
             ArraysLayout(encoding=Encoding.RAW, dtype="uint8", label=Kind.INT64),
-            Roles(pixels=("raw_image",), **PLAIN_SIZE, class_label="label"),
+            Roles((), ("raw_image",), "width", "height", class_label="label"),
         ),
     ],
 )

@@ -263,9 +263,6 @@ def test_a_panoptic_image_of_another_form_is_rejected(
     assert f"{raised.value.code} {raised.value.detail}".startswith(f"E-IMG-{unfit}")
 
 
-# --- compared with TFDS itself ---
-
-
 @pytest.mark.parametrize(
     ("config", "found", "key", "classes"),
     [

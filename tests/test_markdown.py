@@ -84,16 +84,14 @@ def test_github_does_not_link_addresses(text: str) -> None:
     assert "".join(map(text_of, token.children or [])) == text
 
 
-TEXT = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
-
-
 def test_a_seal_covers_the_whole_text() -> None:
-    data = sealed(TEXT).encode()
+    text = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
+    data = sealed(text).encode()
     assert is_sealed(data)
     assert not any(is_sealed(data[:place] + data[place + 1 :]) for place in range(len(data)))
-    for other in (data + b" ", b"", b"# My data", TEXT.encode(), b"\xff\x00" * 9):
+    for other in (data + b" ", b"", b"# My data", text.encode(), b"\xff\x00" * 9):
         assert not is_sealed(other)
-    two = sealed(TEXT + BLANK_SEAL)  # only the first is filled in
+    two = sealed(text + BLANK_SEAL)  # only the first is filled in
     assert two.endswith(BLANK_SEAL) and is_sealed(two.encode())
 
 
