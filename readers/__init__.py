@@ -177,8 +177,10 @@ def steps_per_epoch(
 
     found, weights = find_mixture(data_sets, stopping_strategy, access)
     drops = drops_remainder(hosts, drop_remainder)
-    buckets = found.buckets(split) or [split_names(split)]
-    groups = found.records_by_data_set(split) if weights else [*map(found.records, buckets)]
+    groups = [*map(found.records, found.buckets(split) or [split_names(split)])]
+    if weights:  # each data set by itself
+        all_of = found.shards(split)
+        groups = [[s.entry.records for s in all_of if s.data_set == n] for n in range(len(weights))]
     dealt = [deal(records, host, hosts, drop_remainder=drops) for records in groups]
     if global_batch < 1 or global_batch % hosts:
         raise ValueError(f"global_batch must be a multiple of hosts={hosts}, got {global_batch}")

@@ -96,9 +96,8 @@ class DataSets:
         there = {shard.entry.split for shard in found}
         for missing in sorted({*split_names(split)} - there - {*map(split_without_bucket, there)}):
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
-            if not names:
-                raise ValueError(f"{', '.join(self.roots)}: no records: give another data set")
-            raise ValueError(f"split must be one of {', '.join(names)}, got {missing!r}")
+            known = ", ".join(names) or "none, as there are no records"
+            raise ValueError(f"split must be one of {known}, got {missing!r}")
         return found
 
     def expanded(self, split: Splits) -> tuple[str, ...]:
@@ -136,13 +135,6 @@ class DataSets:
             found.setdefault(bucket_size_px(name), []).append(name)
         return [*map(tuple, found.values())]
 
-    def records_by_data_set(self, split: Splits) -> list[list[int]]:
-        """Return the number of records in each shard of splits, by data set."""
-        counts: list[list[int]] = [[] for _ in self.roots]
-        for shard in self.shards(split):
-            counts[shard.data_set].append(shard.entry.records)
-        return counts
-
     def folds(self, k: int) -> list[tuple[list[str], str]]:
         """Return the training splits and the validation split of each fold, see `readers.folds`."""
         names = fold_names(k)
@@ -150,10 +142,8 @@ class DataSets:
         folds = sorted(split for split in there if re.fullmatch(r"fold[0-9]+", split))
         if folds != sorted(names):
             has = ", ".join(folds) or "none"
-            raise ValueError(
-                f"k must be the number of folds, got {k}, and folds {has} in"
-                f" {', '.join(self.roots)}: write the data set with --splits fold*{k}"
-            )
+            what = f"k must be the number of folds, got {k} for folds {has}"
+            raise ValueError(f"{what}: write the data set with --splits fold*{k}")
         return [([other for other in names if other != fold], fold) for fold in names]
 
     def is_in_input_order(self, split: Splits) -> bool:
@@ -239,10 +229,9 @@ def _refuse_different(data_sets: DataSets) -> None:
             raise ValueError(f"data_sets must be alike, {root!r} differs in {keys}: read it alone")
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
-                raise ValueError(
-                    f"data_sets must have one label map, label {label.id} is {names[label.id]!r}"
-                    f" and, in {root!r}, {label.name!r}: write the later one with --since"
-                )
+                what = f"{names[label.id]!r} and, in {root!r}, {label.name!r} for {label.id}"
+                remedy = "write the later one with --since"
+                raise ValueError(f"data_sets must have one label map, got {what}: {remedy}")
 
 
 def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:

@@ -15,6 +15,7 @@ A record is a dict of NumPy values by key, equal to the values that TensorFlow p
 | repeated, per step | `list` of lists | `list` of arrays | `list` of arrays |
 """
 
+import contextlib
 import functools
 import io
 import operator
@@ -25,11 +26,11 @@ import numpy as np
 
 from beam_tfrec.readers.data_sets import REMEDY
 from beam_tfrec.readers.shard_reader import Member, ShardReader, Span
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import at_record, fault_line
 from beam_tfrec.schemas.features import OPAQUE_KEY, Feature, FeatureSpec, Kind, roles_of_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Message, kind_of, read_sequence
-from beam_tfrec.schemas.tfrecord import FrameError, is_array_record, read_frame
+from beam_tfrec.schemas.tfrecord import FrameError, read_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -164,14 +165,11 @@ class Records(Sequence[Record]):
     def damage(self, code: str, member: Member, what: str, remedy: str = REMEDY) -> RuntimeError:
         """Return the fault of a damaged record, with its shard, number, key and byte offset."""
         offset = self.reader.offsets(member.shard)[member.number]
-        try:
-            key = f" (key {next(self.reader.keys([member.shard]))[member.number]})"
-        except RuntimeError:  # the record is the fault to report, not its unreadable index
-            key = ""
-        uri = self.reader.shards[member.shard].uri
-        at = "" if is_array_record(uri) else f" at byte {offset}"
-        where = f"record {member.number}{key}{at}"
-        return RuntimeError(fault_line(code, uri, f"{where}: {what}", remedy))
+        key = None
+        with contextlib.suppress(RuntimeError):  # of an unreadable index
+            key = next(self.reader.keys([member.shard]))[member.number]
+        where = at_record(self.reader.shards[member.shard].uri, member.number, offset, key)
+        return RuntimeError(fault_line(code, where, what, remedy))
 
     def __repr__(self) -> str:
         """Return split, roots and range; equal in all processes, since Grain compares the text."""

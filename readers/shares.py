@@ -93,8 +93,7 @@ def mixed_records(
     if stopping_strategy is None:
         raise ValueError("stopping_strategy must be given with weights: their mixture has no end")
     if 0 in records:
-        numbers = ", ".join(map(str, records))
-        raise ValueError(f"each data set must have records for the host, got {numbers}: omit it")
+        raise ValueError(f"each data set must have records for the host, got {[*records]}: omit it")
     ratios = [count / weight for count, weight in zip(records, weights, strict=True)]
     ratio = STOPPING_STRATEGIES[stopping_strategy](ratios)
     taken = [round(ratio * weight) for weight in weights]

@@ -94,7 +94,7 @@ class Reading:
             raise ValueError(f"image_size needs decode_images, got {self.image_size}: leave it out")
         if self.image_size is not None and not _is_size(self.image_size):
             raise ValueError(
-                f"image_size must be (height, width) in px, got {self.image_size}: give both"
+                f"image_size must be (height, width), got {self.image_size}: give both"
             )
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
@@ -289,9 +289,8 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
         and feature.key not in _OF_ANY_LENGTH
     }
     if not found:
-        raise ValueError(
-            f"max_objects needs objects, {data_sets.spec.name!r} has none: leave it out"
-        )
+        name = data_sets.spec.name
+        raise ValueError(f"max_objects needs objects, layout {name!r} has none: leave it out")
     if _KEYPOINTS & found.keys():
         found |= dict.fromkeys(_KEYPOINTS & found.keys(), _keypoints_per_object(data_sets))
     return found
@@ -344,9 +343,8 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     }
     if len(found) > 1 or 0 in found:
         counts = " and ".join(map(str, sorted(found)))
-        raise ValueError(
-            f"max_objects needs one number of keypoints, got {counts}: load each data set alone"
-        )
+        what = f"max_objects needs one number of keypoints, got {counts}"
+        raise ValueError(f"{what}: load each data set alone")
     return found.pop()
 
 

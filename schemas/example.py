@@ -9,9 +9,9 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 
 import array
 import functools
+import itertools
 import operator
 import struct
-import sys
 from collections.abc import Mapping, Sequence
 
 from beam_tfrec.schemas.features import Kind
@@ -25,7 +25,7 @@ FeatureValues = Mapping[str, tuple[Kind, Sequence]]
 FeatureListValues = Mapping[str, tuple[Kind, Sequence[Sequence]]]
 """Kind and values of each feature list, by key: one list of values per step."""
 
-UNCOPIED_BYTES = 4096  # copying a smaller value costs less than handing on one more part
+_UNCOPIED_BYTES = 4096  # copying a smaller value costs less than handing on one more part
 
 _BYTES, _FLOATS, _INT64S = b"\x0a", b"\x12", b"\x1a"  # tags of the lists of a Feature
 _FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # looking up an Enum's member is slow
@@ -74,14 +74,11 @@ def encode_example_parts(
             content = [piece for values in steps for piece in _feature(None, kind, values)]
             entries += _field(b"\x0a", [_key_field(key), *_field(b"\x12", content)])
         pieces += _field(b"\x12", entries)
-    if max(map(len, pieces)) < UNCOPIED_BYTES:
-        return [b"".join(pieces)]
     parts: list[bytes] = []
-    begin = 0
-    for place in [place for place, piece in enumerate(pieces) if len(piece) >= UNCOPIED_BYTES]:
-        parts += (b"".join(pieces[begin:place]), pieces[place])
-        begin = place + 1
-    return [*parts, b"".join(pieces[begin:])]
+    for is_large, group in itertools.groupby(pieces, lambda one: len(one) >= _UNCOPIED_BYTES):
+        alike = [*group]
+        parts += alike if is_large else [b"".join(alike)]
+    return parts
 
 
 def encode_column(key: str, kind: Kind, values: Sequence) -> list[bytes]:
@@ -92,7 +89,7 @@ def encode_column(key: str, kind: Kind, values: Sequence) -> list[bytes]:
     """
     tag = _BYTES
     if kind is _FLOAT:
-        tag, packed = _FLOATS, _floats_struct(len(values)).pack(*values)
+        tag, packed = _FLOATS, struct.pack(f"<{len(values)}f", *values)
         values = [packed[at : at + 4] for at in range(0, len(packed), 4)]
     elif kind is _INT64:
         tag, values = _INT64S, [*map(_int64_varint, values)]
@@ -119,7 +116,7 @@ def _feature(key: str | None, kind: Kind, values: Sequence) -> Sequence[bytes]:
     if kind is _FLOAT:
         tag, value = _FLOATS, _packed_floats(values)
     elif kind is _INT64:
-        tag, value = _INT64S, _packed_int64s(values)
+        tag, value = _INT64S, b"".join(map(_int64_varint, values))
     elif len(values) == 1 and type(values[0]) is bytes:
         tag, value = _BYTES, values[0]
     else:
@@ -157,33 +154,16 @@ def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
     for value in values:
         if not isinstance(value, bytes):
             raise TypeError(f"bytes features take bytes, got {type(value).__name__}")
-    parts = [b""] * (2 * len(values))
-    parts[::2] = [b"\x0a" + varint(len(value)) for value in values]
-    parts[1::2] = values
-    return parts
+    heads = (b"\x0a" + varint(len(value)) for value in values)
+    return [part for pair in zip(heads, values, strict=True) for part in pair]
 
 
 def _packed_floats(values: Sequence[float]) -> bytes:
     """Return values as float32, little endian; values beyond its range become infinite."""
     try:
-        return _floats_struct(len(values)).pack(*values)
-    except (OverflowError, struct.error):
-        packed = array.array("f", iter(values))  # without `iter`, bytes would be read as floats
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-@functools.lru_cache(maxsize=256)
-def _floats_struct(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}f")
-
-
-def _packed_int64s(values: Sequence[int]) -> bytes:
-    """Return values as varints."""
-    if len(values) == 1:
-        return _int64_varint(values[0])
-    return b"".join(map(_int64_varint, values))
+        return struct.pack(f"<{len(values)}f", *values)
+    except (OverflowError, struct.error):  # without `iter`, bytes would be read as floats
+        return array.array("f", iter(values)).tobytes()
 
 
 def _int64_varint(value: int) -> bytes:

@@ -85,18 +85,13 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not all(self.key.split("/")):
-            raise ValueError(
-                f"key must be names joined by single slashes, got {self.key!r}: "
-                "remove the empty part, as in 'image/height'"
-            )
+            raise ValueError(f"key must be like a or a/b, got {self.key!r}: remove the empty part")
         if self.doc.splitlines() != [self.doc]:
             raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
         wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
         if self.kind is not wanted:
-            raise ValueError(
-                f"content {self.content.value} of {self.key} needs kind {wanted.value}, "
-                f"got {self.kind.value}: change one of them"
-            )
+            what = f"content {self.content.value} of {self.key} needs kind {wanted.value}"
+            raise ValueError(f"{what}, got {self.kind.value}: change one of them")
 
     @property
     def num_values(self) -> str:

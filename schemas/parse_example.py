@@ -14,18 +14,39 @@ Source of the format: tensorflow/core/example/{example,feature}.proto.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from beam_tfrec.schemas.features import Kind
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_REPEATED = _FIELD.LABEL_REPEATED
-_LISTS = {
-    "BytesList": _FIELD.TYPE_BYTES,
-    "FloatList": _FIELD.TYPE_FLOAT,
-    "Int64List": _FIELD.TYPE_INT64,
-}
+_PROTO = """
+name: "beam_tfrec/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 type_name: "FeatureEntry" label: LABEL_REPEATED }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: "Feature" } } }
+message_type { name: "FeatureList"
+  field { name: "feature" number: 1 type_name: "Feature" label: LABEL_REPEATED } }
+message_type { name: "FeatureLists"
+  field { name: "feature_list" number: 1 type_name: "FeatureListEntry" label: LABEL_REPEATED }
+  nested_type { name: "FeatureListEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: "FeatureList" } } }
+message_type { name: "SequenceExample"
+  field { name: "context" number: 1 type_name: "Features" }
+  field { name: "feature_lists" number: 2 type_name: "FeatureLists" } }
+"""
 _KINDS = {"bytes_list": Kind.BYTES, "float_list": Kind.FLOAT, "int64_list": Kind.INT64}
 
 Message = Any
@@ -105,36 +126,8 @@ def _values_of(feature: Message) -> Values:
 
 
 def _sequence_example_class() -> Message:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="beam_tfrec/example.proto", package="tensorflow", syntax="proto3"
-    )
-
-    def message(name: str, *fields: Mapping[str, Any]) -> Message:
-        return file.message_type.add(
-            name=name,
-            field=[{"number": number, **field} for number, field in enumerate(fields, 1)],
-        )
-
-    def message_with_map(name: str, field: str, value: str) -> None:
-        entry = f"{field.title().replace('_', '')}Entry"
-        found = message(name, {"name": field, "type_name": entry, "label": _REPEATED})
-        key = {"name": "key", "number": 1, "type": _FIELD.TYPE_STRING}
-        values = {"name": "value", "number": 2, "type_name": value}
-        found.nested_type.add(name=entry, field=[key, values], options={"map_entry": True})
-
-    for name, kind in _LISTS.items():
-        message(name, {"name": "value", "type": kind, "label": _REPEATED})
-    lists = zip(_KINDS, _LISTS, strict=True)
-    feature = message("Feature", *({"name": n, "type_name": t, "oneof_index": 0} for n, t in lists))
-    feature.oneof_decl.add(name="kind")
-    message_with_map("Features", "feature", "Feature")
-    message("FeatureList", {"name": "feature", "type_name": "Feature", "label": _REPEATED})
-    message_with_map("FeatureLists", "feature_list", "FeatureList")
-    context = {"name": "context", "type_name": "Features"}
-    feature_lists = {"name": "feature_lists", "type_name": "FeatureLists"}
-    message("SequenceExample", context, feature_lists)
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
+    pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
     found = pool.FindMessageTypeByName("tensorflow.SequenceExample")
     return message_factory.GetMessageClass(found)
 

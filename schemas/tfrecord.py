@@ -56,17 +56,6 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
 
 
-def frame_one(record: bytes) -> tuple[bytes, int]:
-    """Return the frame of a small record, which is copied, and the record's CRC-32C.
-
-    >>> frame_one(b"12345")[0] == b"".join(frame_record([b"12345"]))
-    True
-    """
-    size, crc = len(record), google_crc32c.value(record)
-    head = _HEADER.pack(size, length_crc(size))
-    return b"".join((head, record, _CRC.pack(masked_crc(crc)))), crc
-
-
 def stored_crc(frame_end: bytes) -> int:
     """Return a record's CRC-32C from the last four bytes of its frame.
 

@@ -35,7 +35,7 @@ if settings.get_current_profile_name() == "default":  # CI chooses its own
 
 # These run in other environments, with packages that are not installed here.
 collect_ignore = [
-    *("browser/look.py", "browser/shoot.py", "mlcroissant/load.py", "tfdv/validate.py"),
+    *("browser/look.py", "mlcroissant/load.py", "tfdv/validate.py"),
     "formats/write.py",
     "model_garden/configure.py",
     "torch_reader/read.py",

@@ -104,9 +104,11 @@ def write_rows(
     return ShardEntry(name, split, count, count, size_bytes, "", "", index_stem=stem)
 
 
-def older_index(data: bytes, *, is_sealed: bool = True) -> bytes:
-    """Return an index without the column of format version 4, and without the seal if asked."""
-    table, out = pq.read_table(pa.BufferReader(data)).drop_columns(["crc32c"]), io.BytesIO()
+def older_index(data: bytes, version: int = 3) -> bytes:
+    """Return an index without the columns of later format versions, and of version 3 the seal."""
+    later = ["crc32c", *(["image_height", "image_width", "objects"] if version < 3 else [])]
+    table, out, is_sealed = pq.read_table(pa.BufferReader(data)), io.BytesIO(), version == 3
+    table = table.drop_columns(later)
     pq.write_table(table if is_sealed else table.replace_schema_metadata(), out)
     head, seal, tail = out.getvalue().rpartition(b"beam-tfrec-crc32c:")
     blank = head + seal + b"0" * 8 + tail[8:]

@@ -46,7 +46,7 @@ ELSEWHERE = {
     ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py the_example_layout_runs",
     ("docs/readers.md", "DataLoader"): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "mix("): WITHOUT_TENSORFLOW,
-    ("docs/readers.md", "make(context)"): "test_load_distributed.py a_mirrored_strategy_reads_it",
+    ("docs/readers.md", "make(context)"): "test_reader_values.py a_mirrored_strategy_reads_it",
     ("docs/scheduled-runs.md", "json.load"): "test_daily_runs.py the_script_names_the_next_step",
     ("docs/splits.md", "beam_tfrec.folds"): "test_data_sets.py each_fold_validates_the_others",
     ("docs/start-jax.md", "import grain"): WITHOUT_TENSORFLOW,

@@ -16,7 +16,6 @@ from beam_tfrec.schemas.features import (
     Roles,
     corners_of,
     parse_spec,
-    roles_of_keys,
     roles_of_spec,
 )
 from beam_tfrec.schemas.layouts.arrays import ArraysLayout, Encoding
@@ -24,7 +23,6 @@ from beam_tfrec.schemas.layouts.classification import (
     ClassificationLayout,
     PairsLayout,
     TensorLayout,
-    TutorialLayout,
 )
 from beam_tfrec.schemas.layouts.detection import DetectionLayout
 from beam_tfrec.schemas.layouts.table import TableLayout
@@ -39,17 +37,11 @@ def test_lists_are_sparse_unless_ragged_ones_are_asked_for() -> None:
     assert parse_spec(spec) == {"a": tf.io.VarLenFeature(tf.float32)}
 
 
-def test_features_are_sorted_by_the_bytes_of_their_keys() -> None:
-    keys = ["b", "a/b", "é", "a", "Z", "a-b", "\U0001f600", "\uffff"]
-    spec = FeatureSpec("x", tuple(Feature(key, Kind.BYTES, False, "any") for key in keys))
-    assert [feature.key for feature in spec.sorted_features] == sorted(keys, key=str.encode)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"key": ""}, "key must be names joined by single slashes, got '': remove"),
-        ({"key": "a//b"}, "key must be names joined by single slashes, got 'a//b': remove"),
+        ({"key": ""}, "key must be like a or a/b, got '': remove the empty part"),
+        ({"key": "a//b"}, "key must be like a or a/b, got 'a//b': remove"),
         ({"doc": ""}, "doc of a must be one line, got '': "),
         ({"content": Content.CLASS_LABEL}, "content class_label of a needs kind int64, got bytes"),
     ],
@@ -77,9 +69,7 @@ def test_invalid_feature_specs_are_refused(name, keys, message):
 BOX_KEYS = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 EDGES = ObjectRoles(BoxForm.EDGES, BOX_KEYS, "image/object/class/label", "image/object/class/text")
 SIZE = {"width": "image/width", "height": "image/height"}
-PLAIN_SIZE = {"width": "width", "height": "height"}
 KERAS = Roles(images=("image",), objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",), "category_id"),))
-B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
 
 
 @pytest.mark.parametrize(
@@ -91,11 +81,7 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
                 images=("image/encoded",),
                 **SIZE,
                 objects=(EDGES,),
-                keypoints=(
-                    "image/object/keypoint/x",
-                    "image/object/keypoint/y",
-                    "image/object/keypoint/visibility",
-                ),
+                keypoints=tuple(f"image/object/keypoint/{key}" for key in ("x", "y", "visibility")),
                 masks="image/object/mask",
                 segmentations=(
                     "image/segmentation/class/encoded",
@@ -125,16 +111,13 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
                 class_text="image/class/text",
             ),
         ),
-        (TutorialLayout(), Roles(images=("image_raw",), **PLAIN_SIZE, class_label="label")),
         (TensorLayout(), Roles(pixels=("image",), class_text="class_name")),
-        (PairsLayout(), Roles(images=("lr", "hr"))),
         (PairsLayout(tensors=True), Roles(pixels=("lr", "hr"))),
         (TableLayout(columns={"label": ColumnType(Kind.INT64)}), Roles()),
         (
             ArraysLayout(encoding=Encoding.RAW, dtype="uint8", label=Kind.INT64),
-            Roles(pixels=("raw_image",), **PLAIN_SIZE, class_label="label"),
+            Roles((), ("raw_image",), "width", "height", class_label="label"),
         ),
-        (ArraysLayout(dtype="uint8", pictures=False), Roles(pixels=("raw_image",))),
     ],
 )
 def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
@@ -142,56 +125,13 @@ def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "images", "roles"),
-    [
-        (  # Model Garden's create_coco_tf_record.py, with --include_masks
-            {
-                **dict.fromkeys(("image/height", "image/width"), I),
-                **dict.fromkeys(("image/encoded", "image/source_id", "image/object/mask"), B),
-                **dict.fromkeys(BOX_KEYS, F),
-                "image/object/class/text": B,
-                "image/object/class/label": I,
-            },
-            ["image/encoded", "image/object/mask"],
-            Roles(images=("image/encoded",), **SIZE, objects=(EDGES,), masks="image/object/mask"),
-        ),
-        (  # the Keras recipe
-            {"image": B, "path": B, "area": F, "bbox": F, "category_id": I, "id": I, "image_id": I},
-            ["image"],
-            KERAS,
-        ),
-        (  # TFDS's coco and voc
-            {"image": B, "image/filename": B, "objects/bbox": F, "objects/label": I},
-            ["image"],
-            Roles(
-                images=("image",),
-                objects=(ObjectRoles(BoxForm.YXYX, ("objects/bbox",), "objects/label"),),
-            ),
-        ),
-        # Kaggle's flowers and melanoma
-        ({"image": B, "class": I}, ["image"], Roles(images=("image",), class_label="class")),
-        ({"image": B, "target": F}, ["image"], Roles(images=("image",))),
-        # PyImageSearch's
-        ({"image": B, "class_name": B}, [], Roles(pixels=("image",), class_text="class_name")),
-        (dict.fromkeys(BOX_KEYS[:3], F), [], Roles()),
-    ],
-)
-def test_roles_in_data_sets_of_other_programs(
-    kinds: dict[str, Kind], images: list[str], roles: Roles
-) -> None:
-    assert roles_of_keys(kinds, images) == roles
-
-
-@pytest.mark.parametrize(
     ("form", "lists", "corners"),
     [
         (BoxForm.EDGES, [[0.1], [0.2], [0.3], [0.4]], [(0.1, 0.2, 0.3, 0.4)]),
-        (BoxForm.EDGES, [[], [], [], []], []),
         (BoxForm.EDGES, [[1], [1], [1], []], "boxes have more values of some edges than of others"),
         (BoxForm.YXYX, [[0.2, 0.1, 0.4, 0.3]], [(0.1, 0.2, 0.3, 0.4)]),
         (BoxForm.YXYX, [[1, 2, 3]], "boxes have four numbers each, got 3"),
         (BoxForm.XYWH_PX, [[10, 10, 20, 5]], [(0.1, 0.2, 0.3, 0.3)]),
-        (BoxForm.XYWH_PX, [[]], []),
     ],
 )
 def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners: Any) -> None:

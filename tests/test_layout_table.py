@@ -34,12 +34,6 @@ def built(layout: TableLayout, cells: dict[str, Any]) -> dict[str, list]:
     return {key: [*values] for key, (_, values) in found.features.items()}
 
 
-def unfit(layout: TableLayout, cells: dict[str, Any]) -> tuple[str, str]:
-    with pytest.raises(Unfit) as unfit:
-        layout.build(sample(cells), (), LABELS)
-    return unfit.value.code, unfit.value.detail
-
-
 def test_every_column_is_a_feature_under_its_name() -> None:
     layout = TableLayout().resolved(["bytes home town", "float? weight", "int64[] ids"])
     features = [(f.key, f.kind, f.repeated, f.optional, f.doc) for f in layout.spec.features]
@@ -70,7 +64,9 @@ def test_a_single_label() -> None:
     values = {"image/class/label": [1], "image/class/text": [b"a dog"], "a": [1]}
     assert [(f.key, f.repeated) for f in layout.spec.features] == [(key, False) for key in values]
     assert built(layout, {"l": "n01", "a": 1}) == values
-    assert unfit(layout, {"a": 1}) == ("E-SRC-LABEL", "column 'l' names no class")
+    with pytest.raises(Unfit) as unfit:
+        built(layout, {"a": 1})
+    assert unfit.value == Unfit("E-SRC-LABEL", "column 'l' names no class")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +155,7 @@ REFUSED = [
     (TableLayout(types(b="int64")), ("int64 a",), f"{COLUMNS} got 'b': give one of a"),
     (TableLayout(label_columns=("l",)), ("int64 a",), f"{COLUMNS} got 'l': give one of a"),
     (TableLayout(with_image=True), ("int64 image/height",), "column names must be like"),
-    (TableLayout(), ("int64 a//b",), "column names must be like a or a/b, and differ from"),
+    (TableLayout(), ("int64 a//b",), "column names must be like a or a/b, and no keys of"),
     (TableLayout(sequence_columns=("c",)), ("int64[] b",), f"{COLUMNS} got 'c': give one of b"),
     (TableLayout(sequence_columns=("c",)), ("float c",), "sequence must name columns of lists, go"),
 ]

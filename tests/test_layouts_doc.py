@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,41 +11,30 @@ import pytest
 from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.schemas.layouts import groups
-from beam_tfrec.schemas.layouts.pictures import PictureLayout
-from tests.coco_command import MakeCoco, Sources, check_committed, examples, value
+from tests.coco_command import MakeCoco, check_committed, examples, value
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "layouts.md").read_text()
-MakePipeline = Callable[[], beam.Pipeline]
 (EXAMPLE,) = re.findall(r"```python\n(from .*?)```", DOC, re.DOTALL)
 
 
-@pytest.fixture
-def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PictureLayout:
-    """The document's layout, in its own module."""
-    (tmp_path / "my_layouts.py").write_text(EXAMPLE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_layouts", raising=False)
-    return importlib.import_module("my_layouts").PeopleLayout()
-
-
-def config_of(sources: Sources, out: Path, layout: PictureLayout) -> coco.CocoConfig:
-    images, annotations = sources
-    out.mkdir()
-    return coco.CocoConfig(
-        {"train": str(images)}, {"train": [str(annotations)]}, output=str(out), layout=layout
-    )
-
-
 def test_the_example_layout_runs(
-    people: PictureLayout, make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    test_pipeline: Callable[[], beam.Pipeline],
 ) -> None:
     """Each picture has two objects; the first is a person."""
-    sources, out = make_coco(3), tmp_path / "out"
+    (tmp_path / "my_layouts.py").write_text(EXAMPLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    people = importlib.import_module("my_layouts").PeopleLayout()
+    (images, annotations), out = make_coco(3), tmp_path / "out"
+    out.mkdir()
+    roots, files = {"train": str(images)}, {"train": [str(annotations)]}
     with test_pipeline() as root:
-        build(root, config_of(sources, out, people))
+        build(root, coco.CocoConfig(roots, files, output=str(out), layout=people))
     manifest = check_committed(out)
     assert (manifest["layout"], manifest["splits"]["train"]["records"]) == ("people", 3)
-    photos = {path.read_bytes() for path in sources[0].iterdir()}
+    photos = {path.read_bytes() for path in images.iterdir()}
     for example in examples(out):
         assert value(example, "people/bbox") == [1.5, 2.0, 10.0, 12.25]
         assert value(example, "photo")[0] in photos

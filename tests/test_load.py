@@ -1,6 +1,5 @@
 """`beam_tfrec.load`: tensors, order, shares of hosts, and refused arguments."""
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from beam_tfrec.schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_values
 from tests.test_docs import block_of
+from tests.turned_images import saved
 
 NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
 OBJECTS = FeatureSpec(
@@ -30,7 +30,6 @@ OBJECTS = FeatureSpec(
         Feature("caption", Kind.BYTES, True, "captions", Content.TEXT),
     ),
 )
-PNG_4_BY_3 = {"L": 90, "RGB": (200, 100, 50), "RGBA": (200, 100, 50, 128), "LA": (90, 128)}
 
 
 def numbered(*counts: int) -> list[list[dict[str, list[int]]]]:
@@ -127,26 +126,14 @@ def test_images_are_pixels_or_bytes(photos: str) -> None:
         assert np.abs(small - wanted).max() <= 0.51
 
 
-def picture(mode: str, form: str, **save: Any) -> bytes:
-    out = io.BytesIO()
-    Image.new(mode, (4, 3), PNG_4_BY_3.get(mode, 0)).save(out, form, **save)
-    return out.getvalue()
-
-
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path) -> None:
-    sixteen = io.BytesIO()
-    Image.fromarray(np.full((3, 4), 0x9C40, np.uint16)).save(sixteen, "PNG")
-    animation = {"save_all": True, "append_images": [Image.new("L", (4, 3), 7)]}
+    gray, blue = Image.new("L", (4, 3), 90), Image.new("RGBA", (4, 3), (20, 10, 200, 128))
+    sixteen_bits = Image.fromarray(np.full((3, 4), 0x9C40, np.uint16))
     pixels = [
-        (picture("RGB", "PNG"), [200, 100, 50]),
-        (picture("L", "PNG"), [90] * 3),
-        (picture("LA", "PNG"), [90] * 3),
-        (picture("RGBA", "PNG"), [200, 100, 50]),  # not blended
-        (sixteen.getvalue(), [0x9C] * 3),  # the upper eight bits
-        (picture("L", "JPEG"), [90] * 3),
-        (picture("RGB", "BMP"), [200, 100, 50]),
-        (picture("L", "GIF"), [90] * 3),
-        (picture("L", "GIF", **animation), [90] * 3),  # the first picture
+        (saved(gray, "PNG"), [90] * 3),
+        (saved(blue, "PNG"), [20, 10, 200]),  # not blended
+        (saved(sixteen_bits, "PNG"), [0x9C] * 3),  # the upper eight bits
+        (saved(gray, "GIF", save_all=True, append_images=[Image.new("L", (4, 3), 7)]), [90] * 3),
     ]
     spec = FeatureSpec("one", OBJECTS.features[:1])
     write_values(tmp_path, spec, {"train": [[{"image": [data]} for data, _ in pixels]]})
@@ -382,8 +369,8 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
     root = str(write_values(tmp_path, FeatureSpec("one", OBJECTS.features[:1]), {"train": shards}))
     found = list(beam_tfrec.find_damaged_images(root, "train"))
     assert [line.partition(" at byte")[0] for line in found] == [
-        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec: record 1 (key 0 1)",
-        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec: record 0 (key 2 0)",
+        f"E-VER-IMAGE {root}/train-00000-of-00003-2.tfrec record 1 (key '0 1')",
+        f"E-VER-IMAGE {root}/train-00002-of-00003-1.tfrec record 0 (key '2 0')",
     ]
     assert found[0].endswith("TensorFlow cannot decode image; write it again with --check decode")
     named = "{{node E-VER-IMAGE.see.beam_tfrec.find_damaged_images/"
@@ -398,8 +385,8 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
-        ({"image_size": 224}, "image_size must be (height, width) in px, got 224: give"),
-        ({"image_size": (0, 5)}, "image_size must be (height, width) in px, got (0, 5)"),
+        ({"image_size": 224}, "image_size must be (height, width), got 224: give both"),
+        ({"image_size": (0, 5)}, "image_size must be (height, width), got (0, 5)"),
         ({"image_size": (5, 5)}, "image_size needs images, layout 'numbers' has none"),
         (
             {"image_size": (5, 5), "decode_images": False},
@@ -407,7 +394,7 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
         ),
         ({"seed": 3}, "seed must come with shuffle, got only seed=3: add shuffle"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: give a larger"),
-        ({"max_objects": 3}, "max_objects needs objects, 'numbers' has none"),
+        ({"max_objects": 3}, "max_objects needs objects, layout 'numbers' has none"),
         ({"host": 2, "hosts": 2}, "host must be at least 0 and below hosts, got host=2, hosts=2"),
         (
             {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},

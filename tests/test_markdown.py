@@ -1,14 +1,20 @@
-"""Untrusted text in Markdown, read by a parser that we did not write."""
+"""Untrusted text in Markdown and text protos, read by parsers that we did not write."""
 
 import re
+import string
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, escaped, is_sealed, sealed, seen
+from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
+from beam_tfrec.schemas.layouts.detection import DETECTION
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = [
@@ -78,14 +84,57 @@ def test_github_does_not_link_addresses(text: str) -> None:
     assert "".join(map(text_of, token.children or [])) == text
 
 
-TEXT = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
-
-
 def test_a_seal_covers_the_whole_text() -> None:
-    data = sealed(TEXT).encode()
+    text = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
+    data = sealed(text).encode()
     assert is_sealed(data)
     assert not any(is_sealed(data[:place] + data[place + 1 :]) for place in range(len(data)))
-    for other in (data + b" ", b"", b"# My data", TEXT.encode(), b"\xff\x00" * 9):
+    for other in (data + b" ", b"", b"# My data", text.encode(), b"\xff\x00" * 9):
         assert not is_sealed(other)
-    two = sealed(TEXT + BLANK_SEAL)  # only the first is filled in
+    two = sealed(text + BLANK_SEAL)  # only the first is filled in
     assert two.endswith(BLANK_SEAL) and is_sealed(two.encode())
+
+
+# --- schema.pbtxt and label_map.pbtxt ---
+
+
+# object_detection/protos/string_int_label_map.proto
+LABEL_MAP = """
+name: "label_map.proto" package: "od"
+message_type {
+  name: "Item"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "id" number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Map"
+  field { name: "item" number: 1 type: TYPE_MESSAGE type_name: ".od.Item" label: LABEL_REPEATED }
+}
+"""
+POOL = descriptor_pool.DescriptorPool()
+POOL.Add(text_format.Parse(LABEL_MAP, descriptor_pb2.FileDescriptorProto()))
+LabelMap = message_factory.GetMessageClass(POOL.FindMessageTypeByName("od.Map"))
+
+
+def test_schema_pbtxt_equals_what_tensorflow_metadata_prints():
+    quoted = 'the "file\'s" \\ é\t'
+    labels = Feature("image/label", Kind.INT64, True, quoted, Content.CLASS_LABEL)
+    text = schema_pbtxt(FeatureSpec("every case", (*DETECTION.features, labels)))
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    assert text_format.MessageToString(schema, as_utf8=True) == text
+
+
+@given(
+    st.dictionaries(
+        st.integers(-(2**31), 2**31 - 1),
+        st.text(st.characters(exclude_categories=["Cs"]))
+        | st.text(string.digits + "xn\\'\"\n\r\t\0\x7f\x85\u2028é"),
+    )
+)
+def test_label_map_pbtxt_is_read_back_by_protobuf(names_by_id):
+    text = label_map_pbtxt(list(names_by_id.items()))
+    for source in (text, text.encode()):
+        label_map = text_format.Parse(source, LabelMap())
+        assert [(item.id, item.name) for item in label_map.item] == sorted(names_by_id.items())
+    # No line break of any kind within a name: readers may go by lines, or translate \r.
+    assert len(text.splitlines()) == 4 * len(names_by_id)

@@ -206,10 +206,12 @@ def test_a_damaged_record_is_named_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         opened[1]
     assert str(caught.value).startswith(
-        f"E-VER-EXAMPLE {output}/train-00000-of-00001-3.tfrec: record 1 (key b) at byte {at}:"
+        f"E-VER-EXAMPLE {output}/train-00000-of-00001-3.tfrec record 1 (key 'b') at byte {at}:"
         " protobuf cannot parse its 2 bytes; "
     )
-    with pytest.raises(RuntimeError, match=r"record 2 \(key c\) at byte .*: image/encoded has 0 v"):
+    with pytest.raises(
+        RuntimeError, match=r"record 2 \(key 'c'\) at byte .*: image/encoded has 0 v"
+    ):
         opened[2]
     assert int(opened[0]["id"]) == 0
 

@@ -320,11 +320,11 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
     "keys": (lambda old, new: with_keys(old, new, b"\xff"), "invalid start byte; save it as UTF-8"),
     "kinds": (
         lambda _, new: mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])})),
-        "feature 'id' must be of one kind, got float in some records and int64 in others",
+        "feature 'id' must be of one kind in all records, got float and int64; convert",
     ),
     "steps": (
         lambda _, new: mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])})),
-        "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
+        "feature 'id' must be of one kind in all records, got int64 a step and int64; convert",
     ),
     **{
         f"{option} of bytes": (

@@ -294,8 +294,8 @@ REFUSED = [
     ("a.csv --sequence a --label_column a", f"{ONCE}, got 'a': remove one mention"),
     (
         "a.csv --sequence a --types b=int64[][]",
-        "types may be lists of lists only for columns of --sequence, got int64[][] of 'b':"
-        " give b=int64[], or add it to --sequence",
+        "types may be lists of lists only for --sequence, got int64[][] of 'b': add it there, or"
+        " give b=int64[]",
     ),
 ]
 

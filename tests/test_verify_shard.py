@@ -1,10 +1,14 @@
 """A flipped bit of every byte and every cut of a shard is found, named by record, key and byte."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
 
+from beam_tfrec.schemas.example import encode_example
+from beam_tfrec.schemas.example_rules import ExampleRules
+from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import Manifest, from_json
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import IndexRow, index_from_parquet
@@ -28,9 +32,13 @@ class Shard:
         found = self.rows if rows is None else rows
         return verify_bytes(self.manifest.shards[0], found, rules, [data], len(data))
 
-    def record_of(self, at: int) -> tuple[int, IndexRow]:
-        """Return number and row of the record with this byte in its frame."""
-        return next((n, r) for n, r in enumerate(self.rows) if at < r.offset + r.size)
+    def number_of(self, at: int) -> int:
+        """Return the number of the record with this byte in its frame."""
+        return next(n for n, row in enumerate(self.rows) if at < row.offset + row.size)
+
+    def place(self, number: int) -> str:
+        file, row = self.manifest.shards[0].file, self.rows[number]
+        return f"{file} record {number} (key {row.key!r}) at byte {row.offset}"
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +58,18 @@ def test_a_flipped_bit_of_every_byte_is_found_and_named(shard: Shard) -> None:
         data[at] ^= 1 << at % 8
         report = shard.verify(bytes(data))
         ((code, (line,)),) = report.kept.items()
-        number, row = shard.record_of(at)
-        in_header = at - row.offset < 12
+        number = shard.number_of(at)
+        in_header = at - shard.rows[number].offset < 12
         assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), at
-        file = shard.manifest.shards[0].file
-        place = f"{file} record {number} (key {row.key!r}) at byte {row.offset}"
-        assert line.startswith(f"{code} {place}: ")
+        assert line.startswith(f"{code} {shard.place(number)}: ")
         assert report.records == 2, at  # the others are read
 
 
 def test_every_cut_is_found_and_named(shard: Shard) -> None:
-    file = shard.manifest.shards[0].file
     for size in range(len(shard.data)):
-        report = shard.verify(shard.data[:size])
-        number, row = shard.record_of(size)
-        ((code, (line,)),) = report.kept.items()
-        place = f"{file} record {number} (key {row.key!r}) at byte {row.offset}"
-        assert code == "E-VER-FRAME" and line.startswith(f"{code} {place}: "), size
+        report, number = shard.verify(shard.data[:size]), shard.number_of(size)
+        (line,) = report.lines()
+        assert line.startswith(f"E-VER-FRAME {shard.place(number)}: "), size
         assert report.records == number
 
 
@@ -74,10 +77,7 @@ def test_removed_and_added_records_are_found(shard: Shard) -> None:
     first, second, third = shard.rows
     assert first.size != second.size
     file, data, end = shard.manifest.shards[0].file, shard.data, len(shard.data)
-    places = [
-        f"{file} record {n} (key {row.key!r}) at byte {row.offset}"
-        for n, row in enumerate(shard.rows)
-    ]
+    places = [*map(shard.place, range(3))]
     none_begins = "no record begins where the index says"
     table = {
         data[second.offset :]: [
@@ -106,8 +106,8 @@ def test_a_rewritten_record_is_found(shard: Shard) -> None:
     anew[anew.rindex(b"jpeg")] ^= 1  # in image/format, where any value is valid
     data = b"".join(frame_record([bytes(anew)])) + shard.data[first:]
     (line,) = shard.verify(data).lines()
-    place, crc32c = f"record 0 (key {shard.rows[0].key!r}) at byte 0", shard.rows[0].crc32c
-    assert f"{place}: the index says CRC-32C {crc32c:08x}, the record has " in line
+    crc32c = shard.rows[0].crc32c
+    assert f"{shard.place(0)}: the index says CRC-32C {crc32c:08x}, the record has " in line
     older = [msgspec.structs.replace(row, crc32c=None) for row in shard.rows]
     said = ["the file's CRC-32C", "the file's SHA-256"]
     for deep, wanted in ((False, said[:1]), (True, said)):
@@ -121,11 +121,10 @@ def test_records_are_compared_with_features_and_labels_of_the_manifest(shard: Sh
     changed = msgspec.structs.replace(manifest, plan=plan, features=manifest.features[1:])
     other = dataclasses.replace(shard, manifest=changed)
     found = other.verify(shard.data).kept["E-VER-EXAMPLE"]
-    where = f"record 0 (key {shard.rows[0].key!r}) at byte 0: feature"
     unknown = "'image/object/class/label' has the label 2, which is not in the label map"
     said = (unknown, f"{manifest.features[0].key!r} is not in the manifest")
     for line, what in zip(found, said, strict=False):
-        assert f"{where} {what}; " in line
+        assert line.startswith(f"E-VER-EXAMPLE {shard.place(0)}: feature {what}; ")
 
 
 def test_images_are_compared_with_their_sources(shard: Shard) -> None:
@@ -136,3 +135,75 @@ def test_images_are_compared_with_their_sources(shard: Shard) -> None:
     what = f"'image/encoded' has the SHA-256 {digest}, and no source in the index has it"
     assert what in line
     assert not shard.verify(shard.data, rows, deep=False).counts
+
+
+# --- rules from the manifest ---
+
+
+FEATURES: dict[Feature, list[Any]] = {
+    Feature("a/image", Kind.BYTES, False, "d", Content.IMAGE): [b"x" * 300],
+    Feature("b/texts", Kind.BYTES, True, "d", Content.TEXT): [b"", b"y" * 200],
+    Feature("d/floats", Kind.FLOAT, True, "d"): [0.5] * 40,
+    Feature("e/int", Kind.INT64, False, "d"): [640],
+    Feature("f/ints", Kind.INT64, True, "d"): [1, -2, 2**62],
+    Feature("g/labels", Kind.INT64, True, "d", Content.CLASS_LABEL): [1, 90],
+    Feature("h/optional", Kind.INT64, False, "d", optional=True): [0],
+}
+LABELS = frozenset({1, 90})
+RULES = ExampleRules(FeatureSpec("table", tuple(FEATURES)), LABELS)
+VALUES = {feature.key: (feature.kind, values) for feature, values in FEATURES.items()}
+BYTES, INT, NOT_INT = Kind.BYTES, Kind.INT64, "'f/ints' is of bytes, not of int64"
+# Changed values, or None for a missing key; labels of the index; what is wrong.
+CASES: dict[str, tuple[dict[str, Any], list[int] | None, list[str]]] = {
+    "all is right": ({}, [1, 90], []),
+    "a record that the index lacks": ({}, None, []),
+    "empty lists": ({"b/texts": (BYTES, []), "f/ints": (INT, [])}, [1, 90], []),
+    "an optional feature": ({"h/optional": None}, [1, 90], []),
+    "a missing feature": ({"e/int": None}, None, ["'e/int' is missing"]),
+    "one more key": ({"z": (INT, [1])}, None, ["'z' is not in the manifest"]),
+    "a missing integer": ({"e/int": (INT, [])}, None, ["'e/int' has 0 values, not one"]),
+    "another kind": ({"e/int": (Kind.FLOAT, [1])}, None, ["'e/int' is of float, not of int64"]),
+    "an empty list of another kind": ({"f/ints": (BYTES, [])}, None, [NOT_INT]),
+    "an unknown label": (
+        {"g/labels": (INT, [90, -1])},
+        *(None, ["'g/labels' has the label -1, which is not in the label map"]),
+    ),
+    "other labels than the index": (
+        {},
+        *([90, 1], ["'g/labels' has the labels [1 90], the index says [90 1]"]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "row_labels", "wrong"), CASES.values(), ids=CASES)
+def test_wrong_features_are_reported(
+    changes: dict[str, Any], row_labels: list[int] | None, wrong: list[str]
+) -> None:
+    values = {key: values for key, values in (VALUES | changes).items() if values is not None}
+    found = RULES.find_wrong(encode_example(values), row_labels=row_labels)
+    assert found == [f"feature {what}" for what in wrong]
+
+
+def test_damaged_examples_are_reported() -> None:
+    data = encode_example(VALUES)
+    for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
+        what = f"not an Example: protobuf cannot parse its {len(changed)} bytes"
+        assert RULES.find_wrong(changed) == [what]
+
+
+def test_steps_of_a_sequence_example_are_checked() -> None:
+    features = (
+        Feature("id", Kind.INT64, False, "d"),
+        Feature("one", Kind.FLOAT, False, "d", per_step=True),
+        Feature("some", Kind.INT64, True, "d", Content.CLASS_LABEL, per_step=True),
+    )
+    rules = ExampleRules(FeatureSpec("mine", features), LABELS)
+    context = {"id": (Kind.INT64, [1])}
+    right = {"one": (Kind.FLOAT, [[0.5], [1.0]]), "some": (Kind.INT64, [[], [1, 90]])}
+    wrong = {"one": (Kind.FLOAT, [[0.5], [1.0, 2.0]]), "more": (Kind.INT64, [[7]])}
+    assert rules.find_wrong(encode_example(context, right)) == []
+    assert rules.find_wrong(encode_example(context, wrong)) == [
+        "feature 'one' has 2 values, not one",
+        "feature 'some' is missing",
+        "feature 'more' is not in the manifest",
+    ]

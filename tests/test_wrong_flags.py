@@ -14,7 +14,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     "coco": [
         (f"{PHOTOS} --features boxes,mask", "features must be boxes, "),
         (f"{PHOTOS} --features ''", "argument --features: must not be empty"),
-        (f"{PHOTOS} --features masks", "features masks describe objects and need boxes"),
+        (f"{PHOTOS} --features masks", "features masks must come with boxes"),
         (f"{PHOTOS} --layout keras --features boxes,masks", "features must be boxes"),
         (f"{PHOTOS} --layout tfds --category_ids original", "category_ids of layout tfds must be"),
         (f"{PHOTOS} --layout keras --string_ids", "string_ids needs layout detection, got keras"),
@@ -40,7 +40,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     ],
     "sidecar": [
         ("--images a=x --annotations b=x", "images and annotations must name the same "),
-        (f"{PHOTOS} --features masks", "features masks describe objects and need boxes, got"),
+        (f"{PHOTOS} --features masks", "features masks must come with boxes, got"),
         (f"{FIELD} --max_dropped 4", "max_dropped must come without field"),
         (f"{FIELD} --on_size_mismatch reject", "on_size_mismatch must come without fields, got re"),
     ],

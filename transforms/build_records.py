@@ -10,7 +10,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import msgspec
 from msgspec import structs
 
-from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, UNCOPIED_BYTES, encode_example_parts
+from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
 from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
 from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
@@ -22,7 +22,6 @@ from beam_tfrec.schemas.tensors import read_tensor
 from beam_tfrec.schemas.tfrecord import (
     FRAME_BYTES,
     FrameError,
-    frame_one,
     frame_record,
     read_frame,
     stored_crc,
@@ -187,11 +186,16 @@ def make_rows(
     loaded = [*map(job.spool.load_payload, samples)] if job.spool is not None else samples
     with contextlib.suppress(ValueError, OverflowError):  # some row becomes a reject
         if (examples := layout.examples(loaded)) is not None:
-            return [
-                Record([frame], len(frame), NOT_BUILT, (), crc32c, ReadyRow(crc32c, [], []))
-                for frame, crc32c in map(frame_one, examples)
-            ]
+            return [*map(_row_record, examples)]
     return [*map(make_record, samples)]
+
+
+def _row_record(example: bytes) -> Record:
+    """Return the record of a row without images."""
+    framed = frame_record([example])
+    crc32c = stored_crc(framed[-1])
+    row = ReadyRow(crc32c, [], [])
+    return Record(framed, len(example) + FRAME_BYTES, NOT_BUILT, (), crc32c, row)
 
 
 def copy_group(group: Sequence[Sample], storages: Mapping[str, Storage]) -> list[Record | Unfit]:
@@ -338,9 +342,6 @@ def _build(
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
         raise Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
-    if size < UNCOPIED_BYTES:
-        frame, crc32c = frame_one(b"".join(parts))
-        return Record([frame], len(frame), built, images, crc32c)
     framed = frame_record(parts)
     return Record(framed, size + FRAME_BYTES, built, images, stored_crc(framed[-1]))
 

@@ -301,7 +301,7 @@ class GrowingShard:
             self._unwritten += parts
         else:
             offset, size = len(self.rows), size - FRAME_BYTES
-            is_one = len(parts) == 1  # a small record is framed as a whole
+            is_one = len(parts) == 1  # a copied record has its frame
             data = parts[0][HEADER_BYTES:-CRC_BYTES] if is_one else b"".join(parts[1:-1])
             self._array_record.write(data)
         if ready_row is not None:

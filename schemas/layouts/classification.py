@@ -93,10 +93,7 @@ _SIZE_AND_LABEL = {
     int64("depth", "channels, as tf.io.decode_image gives them"): "depth",
     class_label("label", "id in label_map.pbtxt"): "label.id",
 }
-_TUTORIAL = {
-    **_SIZE_AND_LABEL,
-    image_file("image_raw", "the image file's bytes"): "image.data",
-}
+_TUTORIAL = {**_SIZE_AND_LABEL, image_file("image_raw", "the image file's bytes"): "image.data"}
 _TENSOR = {
     Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"): "tensor",
     text("class_name", "name of the class"): "label.name",

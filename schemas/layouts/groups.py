@@ -63,19 +63,15 @@ def choose_groups(
         chosen = [group for group in groups if group.name in asked]
     for group in chosen:
         if group.found_as not in found:
-            raise ValueError(
-                f"features name {group.name}, but no annotation file holds {group.found_as}, only"
-                f" {', '.join(found) or 'images'}: add such a file, or leave {group.name} out"
-            )
+            what = f"features name {group.name}, but no annotation file holds {group.found_as}"
+            raise ValueError(f"{what}: add such a file, or leave {group.name} out")
     read = {group.found_as for group in chosen}
     for content in _OWN_FILES:
         if content in found and content not in read:
             what, remedy = "the layout has no features for", "give another layout"
             if content in (group.name for group in groups):
                 what, remedy = f"features {','.join(asked or ())} leave out", f"add {content}"
-            raise ValueError(
-                f"an annotation file holds {content}, which {what}: {remedy}, or leave it out"
-            )
+            raise ValueError(f"a file holds {content}, which {what}: {remedy}, or leave it out")
     return tuple(group.name for group in chosen)
 
 
@@ -106,10 +102,8 @@ class GroupedLayout(PictureLayout):
             raise ValueError(f"features must be {', '.join(names)}, got {unknown[0]!r}: omit it")
         for group in self.groups:
             if group.needs_boxes and group.name in asked and "boxes" not in asked:
-                raise ValueError(
-                    f"features {group.name} describe objects and need boxes, got"
-                    f" {','.join(asked)!r}: add boxes"
-                )
+                what = f"features {group.name} must come with boxes"
+                raise ValueError(f"{what}, got {','.join(asked)!r}: add boxes")
 
     @functools.cached_property
     def spec(self) -> FeatureSpec:
@@ -169,31 +163,26 @@ def _mask_values(picture: Picture) -> Values:
 
 def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) -> bytes:
     # Imported here and below: the module imports numpy, which takes a tenth of a second.
-    from beam_tfrec.schemas.geometry.masks import (
-        encode_gray_png,
-        mask_of,
-        sampled_mask_of,
-        scaled_mask_of,
-    )
+    from beam_tfrec.schemas.geometry import masks
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
     annotated_size_px = picture.fields.width_px, picture.fields.height_px
     if segmentation.rle_counts and annotated_size_px != frame_size_px:  # only with `trust_image`
-        sizes = (f"{width} x {height} px" for width, height in (annotated_size_px, frame_size_px))
-        what = "run lengths are of {}, the image has {}".format(*sizes)
+        what = "run lengths are of {} x {} px, the image has {} x {} px"
+        what = what.format(*annotated_size_px, *frame_size_px)
         raise Unfit("E-IMG-SIZE", f"{what}; give --on_size_mismatch trust_json or auto")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
     if is_same and pixels is None:
-        return encode_gray_png(mask_of(segmentation, *size_px))
+        return masks.encode_gray_png(masks.mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
     if pixels is None:
-        mask = scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
+        mask = masks.scaled_mask_of(segmentation, frame_size_px, size_px, crop_of_frame)
     else:
-        mask = sampled_mask_of(pixels, size_px, crop_of_frame)
-    return encode_gray_png(turn_array(mask, inverse))
+        mask = masks.sampled_mask_of(pixels, size_px, crop_of_frame)
+    return masks.encode_gray_png(turn_array(mask, inverse))
 
 
 def _polygon_values(picture: Picture) -> Values:

@@ -122,19 +122,17 @@ class RecordsLayout(Layout):
         layouts = [text.removeprefix(_LAYOUT) for text in found if text.startswith(_LAYOUT)]
         texts = (text.removeprefix(_FEATURE) for text in found if text.startswith(_FEATURE))
         if OPAQUE in layouts:
-            raise ValueError(
-                f"record_type must be {OPAQUE} for a data set of layout {OPAQUE}, got"
-                f" {self.record_type.value}: give --record_type {OPAQUE}"
-            )
+            what = f"record_type must be {OPAQUE} for a data set of layout {OPAQUE}"
+            remedy = f"give --record_type {OPAQUE}"
+            raise ValueError(f"{what}, got {self.record_type.value}: {remedy}")
         features = [msgspec.json.decode(text, type=Feature) for text in texts]
         by_key: dict[str, Feature] = {}
         for feature in features:
             other = by_key.setdefault(feature.key, feature)
             if other is not feature:
-                raise ValueError(
-                    f"feature {feature.key!r} must be of one kind, got {_what_is(other)} in some"
-                    f" records and {_what_is(feature)} in others: convert them into two data sets"
-                )
+                what = f"feature {feature.key!r} must be of one kind in all records"
+                kinds = f"{_what_is(other)} and {_what_is(feature)}"
+                raise ValueError(f"{what}, got {kinds}: convert them into two data sets")
         if not by_key:
             raise ValueError("no record with features is left: check sources, --keys and --classes")
         return replace(

@@ -52,10 +52,8 @@ class TableLayout(Layout):
                 raise ValueError(f"{what}, got {name!r}: remove one mention")
         for name, wanted in self.types.items():
             if wanted.nested and name not in self.sequence_columns:
-                raise ValueError(
-                    f"types may be lists of lists only for columns of --sequence, got {wanted}"
-                    f" of {name!r}: give {name}={wanted.kind.value}[], or add it to --sequence"
-                )
+                what = f"types may be lists of lists only for --sequence, got {wanted} of {name!r}"
+                raise ValueError(f"{what}: add it there, or give {name}={wanted.kind.value}[]")
 
     @property
     def name(self) -> str:
@@ -96,10 +94,9 @@ class TableLayout(Layout):
             columns[name] = replace(wanted, optional=wanted.optional or missing)
         for name in self.sequence_columns if found else ():
             if not (wanted := columns[name]).repeated:
-                raise ValueError(
-                    f"sequence must name columns of lists, got {name!r} of {wanted}: leave it out,"
-                    f" or give --types {name}={wanted.kind.value}[] for sequences of one step"
-                )
+                what = f"sequence must name columns of lists, got {name!r} of {wanted}"
+                remedy = f"leave it out, or give --types {name}={wanted.kind.value}[]"
+                raise ValueError(f"{what}: {remedy}")
         labels = [columns.pop(name) for name in self.label_columns if name in columns]
         many_labels = len(self.label_columns) > 1 or any(column.repeated for column in labels)
         columns = {
@@ -107,10 +104,9 @@ class TableLayout(Layout):
             for name, column in columns.items()
         }
         if not (columns or self.with_image or self.label_columns):
-            raise ValueError(
-                "types must name the columns when no row has any, got none: give tables with rows,"
-                " a folder that holds .csv, .tsv, .jsonl or .parquet files, or --types age=int64"
-            )
+            what = "types must name the columns when no row has any, got none"
+            remedy = "give .csv, .tsv, .jsonl or .parquet files with rows, or --types age=int64"
+            raise ValueError(f"{what}: {remedy}")
         self._refuse_keys(columns)
         return replace(self, columns=columns, many_labels=many_labels)
 
@@ -188,10 +184,8 @@ class TableLayout(Layout):
             own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_VALUES.features)}
         for name in columns:
             if name in own or not all(name.split("/")):
-                raise ValueError(
-                    "column names must be like a or a/b, and differ from keys of image and label,"
-                    f" got {name!r}: rename it"
-                )
+                what = "column names must be like a or a/b, and no keys of image and label"
+                raise ValueError(f"{what}, got {name!r}: rename it")
 
     def _column_feature(self, name: str) -> Feature:
         wanted = self.columns[name]

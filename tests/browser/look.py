@@ -1,15 +1,14 @@
 """Use pages in Chromium as people do, and print the problems as JSON, a list for each look.
 
-`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. It imports nothing of
-the project, since it runs in Playwright's environment. `tests/test_report_in_browser.py` writes
-the pages.
+`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. With `REPORT.html NAME`
+instead, it takes the screenshots `NAME-light.jpg` and `NAME-dark.jpg` for the documents. It imports
+nothing of the project, since it runs in Playwright's environment.
 """
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -144,19 +143,6 @@ def sizes(looker: Looker) -> None:
             looker.expect(f"{name} {size[0]}", [wider, page.evaluate(MISPLACED)], [0, 0])
 
 
-def hostile(looker: Looker) -> None:
-    """Untrusted text stays text, and its invisible characters are shown."""
-    page = looker.open("hostile")
-    page.wait_for_timeout(300)
-    made = "img[src=x], [onerror], [onload], script ~ *"
-    looker.expect("elements", page.locator(made).count(), 0)
-    looker.expect("scripts", page.evaluate("() => document.scripts.length"), 1)
-    looker.expect("heading", page.inner_text("h1"), "</script><img src=x onerror=alert(1)>")
-    text = page.inner_text("body")
-    looker.expect("seen", "photo_\\u202egpj.exe\\x07" in text)
-    looker.expect("unseen", [c for c in text if not c.isprintable() and c not in "\n\t"], [])
-
-
 def axe(looker: Looker) -> None:
     """Look for serious and critical violations that axe-core finds."""
     views = [("one", LAPTOP), ("hostile", LAPTOP), ("few", LAPTOP), ("few", PHONE)]
@@ -209,31 +195,38 @@ def known_box(looker: Looker) -> None:
         looker.expect(f"{size[0]} {where}", (width > 100, off < 0.1), (True, True))
 
 
-LOOKS: tuple[Callable[[Looker], None], ...] = (
-    filters,
-    drawn,
-    lightbox,
-    sizes,
-    hostile,
-    axe,
-    without_script,
-    known_box,
-)
+def shoot(browser: Browser, report: str, name: str) -> None:
+    """Take a screenshot of a report in light, and one in dark."""
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        viewport = {"width": 1200, "height": 800}
+        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        page.goto(Path(report).resolve().as_uri())
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=f"{name}-{scheme}.jpg", type="jpeg", quality=72)
 
 
-def main(chromium: str, folder: str) -> None:
-    """Take all looks, and print the problems."""
+def problems_of(browser: Browser, folder: Path) -> dict[str, list[str]]:
+    """Take all looks, and return the problems of each."""
     problems: dict[str, list[str]] = {}
+    for look in (filters, drawn, lightbox, sizes, axe, without_script, known_box):
+        looker = Looker(browser, folder)
+        look(looker)
+        problems[look.__name__] = looker.problems
+    return problems
+
+
+def main(chromium: str, path: str, name: str = "") -> None:
+    """Print the problems of the pages in a folder, or take screenshots if there is a name."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, headless=True, args=CHROMIUM_FLAGS
         )
-        for look in LOOKS:
-            looker = Looker(browser, Path(folder))
-            look(looker)
-            problems[look.__name__] = looker.problems
+        if name:
+            shoot(browser, path, name)
+        else:
+            json.dump(problems_of(browser, Path(path)), sys.stdout)
         browser.close()
-    json.dump(problems, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -38,12 +38,6 @@ def digests(records: Sequence[dict[str, Any]]) -> list[str]:
     return [digest(record) for record in records]
 
 
-def in_order(out: str, split: str) -> Iterator[str]:
-    """A loop over the records, in this process."""
-    records = beam_tfrec.open(out, split)
-    yield from digests([records[place] for place in range(len(records))])
-
-
 def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
     """An epoch of PyTorch's loader, after this process has read a record."""
     records = beam_tfrec.open(out, split)
@@ -77,11 +71,10 @@ def grain_shuffled(out: str, split: str) -> Iterator[str]:
         yield from batch
 
 
-def grain_resumed(out: str, split: str, workers: int = 0) -> Iterator[str]:
-    """An epoch of Grain, continued after two batches by another iterator from a saved state."""
-    dataset = grain_batches(out, split)
-    if workers:
-        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+def grain_resumed(out: str, split: str) -> Iterator[str]:
+    """An epoch of two workers, continued after two batches by new ones from a saved state."""
+    two_workers = grain.MultiprocessingOptions(num_workers=2)
+    dataset = grain_batches(out, split).mp_prefetch(two_workers)
     first = iter(dataset)
     for _ in range(2):
         yield from next(first)
@@ -90,12 +83,6 @@ def grain_resumed(out: str, split: str, workers: int = 0) -> Iterator[str]:
     again = iter(dataset)
     again.set_state(state)
     for batch in again:
-        yield from batch
-
-
-def grain_workers(out: str, split: str) -> Iterator[str]:
-    """An epoch of Grain with two worker processes."""
-    for batch in grain_batches(out, split).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)):
         yield from batch
 
 
@@ -139,7 +126,6 @@ def tfrecord2idx(out: str, split: str) -> Iterator[str]:
 
 
 WAYS: dict[str, Way] = {
-    "in order": in_order,
     "DataLoader, 2 forked workers": partial(
         data_loader, num_workers=2, multiprocessing_context="fork"
     ),
@@ -148,9 +134,7 @@ WAYS: dict[str, Way] = {
     ),
     "DataLoader, shuffled": data_loader_shuffled,
     "Grain, shuffled": grain_shuffled,
-    "Grain, resumed": grain_resumed,
-    "Grain, 2 workers": grain_workers,
-    "Grain, 2 workers, resumed": partial(grain_resumed, workers=2),
+    "Grain, 2 workers, resumed": grain_resumed,
     "tfrecord, by index": tfrecord_package,
     "tfrecord, all shards": tfrecord_package_multi,
     "tfrecord2idx": tfrecord2idx,

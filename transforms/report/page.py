@@ -131,10 +131,8 @@ def write_report(root: str, access: Access) -> bool:
         return True
     except Exception as error:  # also MemoryError: the data set is complete
         fault = find_fault(str(error))
-        what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        if fault is not None:  # without its code, which would set the exit code
-            what = fault[1].partition(" ")[2]
-        what = printable(" ".join(what.split()))
+        # A fault's code is left out, since it would set the exit code.
+        what = printable(repr(error) if fault is None else fault[1].partition(" ")[2])
         remedy = f"beam-tfrec report {printable(root)}"
         _LOG.error("no report: %s; the data set is complete; to write it: %s", what, remedy)
         _LOG.debug("no report", exc_info=True)

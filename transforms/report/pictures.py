@@ -324,13 +324,8 @@ def outlines_of(
     texts = texts if len(texts) == len(corners) else []
     points = list(_keypoints(features, roles.keypoints, len(corners)))
     return [
-        Outline(
-            label=label,
-            text=text or class_name(label, legend.names),
-            box=_box(found) if found else None,
-            keypoints=keypoints or (),
-        )
-        for found, label, text, keypoints in zip_longest(corners, labels, texts, points)
+        Outline(label, text or class_name(label, legend.names), box and _box(box), places or ())
+        for box, label, text, places in zip_longest(corners, labels, texts, points)
     ]
 
 

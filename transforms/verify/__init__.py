@@ -13,12 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from beam_tfrec.schemas.example_rules import (
-    ExampleRules,
-    InferredSchema,
-    Place,
-    conflicts,
-)
+from beam_tfrec.schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts
 from beam_tfrec.schemas.faults import at_record, counted, fault_line, require_at_least
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
@@ -237,9 +232,8 @@ def find_sets_and_files(config: VerifyConfig, findings: Findings) -> tuple[list[
         raise ValueError(f"{what}: verify one at a time")
     for split, uris in config.sources.items():
         manifest = find_manifest(roots[0], config.access, Findings())
-        in_cells = manifest is not None and "images" in manifest.plan.options
-        if manifest and (in_cells or manifest.layout == "arrays"):
-            what = f"{'cells of tables' if in_cells else 'items of arrays'}, parts of files"
+        if manifest and ("images" in manifest.plan.options or manifest.layout == "arrays"):
+            what = f"parts of files (layout {manifest.layout})"
             raise ValueError(f"sources must be whole files, got {what}: leave --sources out")
         if manifest and split not in ("", *manifest.splits):
             names = ", ".join(sorted(manifest.splits))

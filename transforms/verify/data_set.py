@@ -167,15 +167,13 @@ def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str
             return from_json(data, JobPlan) == manifest.plan
         if name == REJECTED_NAME:
             rejects = [from_json(line, Rejected) for line in data.splitlines()]
-            wanted = Counter(
-                {
-                    (split, code): count
-                    for split, summary in manifest.splits.items()
-                    for codes in (summary.rejected, summary.annotations.dropped)
-                    for code, count in codes.items()
-                }
-            )
-            return wanted == Counter((reject.split, reject.code) for reject in rejects)
+            wanted = {
+                (split, code): count
+                for split, summary in manifest.splits.items()
+                for codes in (summary.rejected, summary.annotations.dropped)
+                for code, count in codes.items()
+            }
+            return wanted == dict(Counter((reject.split, reject.code) for reject in rejects))
     except ValueError:
         return False
     return name not in texts or data == texts[name].encode()
