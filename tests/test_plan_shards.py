@@ -256,19 +256,16 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
 
 
 @pytest.mark.parametrize("order", [Order.SHUFFLED, thorough(Order.INPUT)])
-@pytest.mark.parametrize(
-    ("second", "shown"),  # in the same range, far away in input order, or in another file
-    [(9, " (at positions 3 and 9)"), (5000, " (at positions 3 and 5000)"), (1 << 34, "")],
-)
+@pytest.mark.parametrize("second", [9, 5000])  # in the same range, or far away in input order
 def test_two_samples_of_one_key_stop_the_run(
-    order: Order, second: int, shown: str, test_pipeline: Callable[[], beam.Pipeline]
+    order: Order, second: int, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
     samples = [sample("a", position=3), sample("b"), sample("a", position=second)]
     with pytest.raises(Exception, match="E-SET-DUPLICATE") as raised, test_pipeline() as pipeline:
         sharding = Sharding({"": 2}, order={"": order})
         _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
     assert (
-        f"E-SET-DUPLICATE split train: two samples have the key 'a'{shown};"
+        "E-SET-DUPLICATE split train: two samples have the key 'a';"
         " give every sample its own key, or put it into another split (records: --key_feature or"
         " --on_duplicate; tar files: rename members)"
     ) in str(raised.value)

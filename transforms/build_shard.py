@@ -117,12 +117,9 @@ def find_written(
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
         raise conflict(output, receipt, f"is not a receipt ({error})") from None
-    if info.plan != digest_of_plan:
-        raise conflict(
-            output, receipt, f"belongs to plan {info.plan}, this run's is {digest_of_plan}"
-        )
-    if info.name != shard.name:
-        raise conflict(output, receipt, f"is the receipt of {info.name}")
+    if (info.name, info.plan) != (shard.name, digest_of_plan):
+        what = f"is the receipt of {info.name} of plan {info.plan}, this run's is {digest_of_plan}"
+        raise conflict(output, receipt, what)
     parquet_name, *text_names = info.index_names
     if None in (output.stat(name) for name in (info.file, parquet_name, *text_names)):
         return None

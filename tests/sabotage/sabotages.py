@@ -56,7 +56,7 @@ SABOTAGES = (
     Sabotage(
         "two samples of one key are written",
         PLAN,
-        "    _refuse_duplicates(members)\n",
+        "    refuse_equal_keys(split, [key[ORDER_BYTES:].decode() for key, _ in members])\n",
         "",
         "tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",
     ),
