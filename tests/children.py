@@ -27,11 +27,11 @@ KILLED = 77
 
 _BUILDERS = "beam_tfrec.transforms.builders"
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
+_CONTEXT.set_forkserver_preload(["tests.memory_runs"])
 # Now, while temporary files have short paths: a socket's path has at most 107 bytes.
 multiprocessing.util.get_temp_dir()
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
-_READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
+_REMOUNT, _RECURSIVE, _PRIVATE = 32, 0x4000, 1 << 18
 
 
 def exit_code_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> int:
@@ -123,13 +123,12 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, before)
 
 
-def mount_private_disk(directory: Path, size_bytes: int, num_files: int = 0) -> None:
+def mount_private_disk(directory: Path, size_bytes: int) -> None:
     """Mount a small tmpfs that only this process sees, until it ends.
 
     Args:
         directory: mount point.
         size_bytes: capacity.
-        num_files: limit of files and folders, with the root; 0 for no limit.
 
     Raises:
         OSError: the machine does not allow it.
@@ -142,20 +141,14 @@ def mount_private_disk(directory: Path, size_bytes: int, num_files: int = 0) -> 
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     _check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
-    options = f"size={size_bytes},nr_inodes={num_files}".encode()
-    _check(libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, options))
-
-
-def make_read_only(directory: Path) -> None:
-    """Make a private disk read-only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT | _READ_ONLY, None))
+    size = f"size={size_bytes}".encode()
+    _check(libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, size))
 
 
 def make_roomy(directory: Path) -> None:
-    """Make a private disk writable, and large enough for any test."""
+    """Make a private disk large enough for any test."""
     libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT, b"size=64m,nr_inodes=0"))
+    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT, b"size=64m"))
 
 
 def can_mount() -> bool:

@@ -1,19 +1,17 @@
-"""Disks that are full, read-only or lack features: one line, and the same bytes afterwards."""
+"""Disks that are full: one line, and the same bytes afterwards."""
 
 import hashlib
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from beam_tfrec.transforms.progress import PROGRESS, Counts
 from tests import children
-from tests.children import make_read_only, make_roomy, mount_private_disk
+from tests.children import make_roomy, mount_private_disk
 from tests.coco_command import Run, check_committed, check_visible, digests, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.small_runs import write_set
@@ -42,6 +40,8 @@ class Job(NamedTuple):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    if not children.can_mount():
+        pytest.skip("this machine lets no process mount a disk of its own")
     folder = tmp_path_factory.mktemp("job")
     images, annotations = write_set(folder, 24)
     for path in images.iterdir():
@@ -61,14 +61,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return Job(arguments, found, (max(pages) * PAGE_BYTES, sum(pages) * PAGE_BYTES))
 
 
-@pytest.fixture(scope="module")
-def own_disks() -> None:
-    if not children.can_mount():
-        pytest.skip("this machine lets no process mount a disk of its own")
-
-
 @pytest.fixture
-def disk(own_disks: None, tmp_path: Path) -> Path:
+def disk(tmp_path: Path) -> Path:
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"
 
@@ -102,26 +96,9 @@ def convert_on_small_disk(arguments: list[str], disk: Path, size_bytes: int) -> 
     return end(arguments, disk, lambda: checked(disk))
 
 
-def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
-    mount_private_disk(disk, 1 << 20)
-    add = PROGRESS.add
-
-    def add_then_close(counts: Counts) -> None:
-        add(counts)
-        # Between two shards no file is open for writing.
-        if counts.shards_done and PROGRESS.counts.shards_done == shards:
-            make_read_only(disk)
-            PROGRESS.add = add  # type: ignore[method-assign]
-
-    PROGRESS.add = add_then_close  # type: ignore[method-assign]
-    return end(arguments, disk, lambda: checked(disk))
-
-
 def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
-    """Run into a bucket, with spools on a disk of this size; 0 for a read-only disk."""
-    mount_private_disk(disk, size_bytes or 1 << 20)
-    if not size_bytes:
-        make_read_only(disk)
+    """Run into a bucket, with spools on a disk of this size."""
+    mount_private_disk(disk, size_bytes)
     with GcsStandIn() as gcs:
         gcs.make_bucket("out")
         os.environ["STORAGE_EMULATOR_HOST"] = gcs.url
@@ -130,22 +107,10 @@ def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) ->
         return end(to_bucket, disk, sums)
 
 
-def convert_with_small_temporary_folder(arguments: list[str], disk: Path, output: Path) -> Ended:
-    """Run with a temporary folder that has no room for another file or folder."""
-    mount_private_disk(disk, 1 << 20, num_files=2)
-    tempfile.tempdir = str(disk)
-    (disk / "another").touch()
-    return end(arguments, disk, lambda: digests(output))
-
-
 def check_full(ended: Ended, job: Job) -> None:
     """Check the line, and that the same command completes once there is room."""
     assert ended.first.ended == (6, "E-IO-NOSPACE"), ended.first
     assert "run again" in ended.first.fault
-    check_completes(ended, job)
-
-
-def check_completes(ended: Ended, job: Job) -> None:
     assert ended.there.items() <= job.undisturbed.items()
     assert "manifest.json" not in ended.there
     assert ended.again.code == 0, ended.again
@@ -159,9 +124,7 @@ def test_full_disk(share: float, job: Job, disk: Path) -> None:
     given = job.into(disk / "out"), disk, size_bytes
     ended = children.outcome_of(convert_on_small_disk, *given)
     check_full(ended, job)
-    assert re.search(
-        r" device, \S+ \S+ are free(, about \S+ \S+ more are needed)?;", ended.first.fault
-    )
+    assert re.search(r" device, \S+ \S+ are free;", ended.first.fault)
 
 
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
@@ -172,30 +135,3 @@ def test_full_spool_disk(more_pages: int, job: Job, disk: Path) -> None:
     check_full(ended, job)
     assert f"{disk}: " in ended.first.fault
     assert "--spool_dir" in ended.first.fault
-
-
-def test_read_only_spool_disk(job: Job, disk: Path) -> None:
-    ended = children.outcome_of(convert_by_small_spool, job.arguments, disk, 0)
-    assert ended.first.ended == (6, "E-IO-READONLY")
-    assert ended.first.fault == (
-        f"E-IO-READONLY {disk}: Read-only file system;"
-        " give a --spool_dir that can be written and has room, then run again"
-    )
-    assert ended.there == {}
-    check_completes(ended, job)
-
-
-def test_full_temporary_folder(job: Job, disk: Path) -> None:
-    """It holds a file, but has no room for another file or folder."""
-    out = disk.parent / "out"
-    ended = children.outcome_of(convert_with_small_temporary_folder, job.into(out), disk, out)
-    check_full(ended, job)
-    assert "temporary folder: " in ended.first.fault
-
-
-def test_disk_that_becomes_read_only(job: Job, disk: Path) -> None:
-    """Between the last shard and the commit, as after an error of the disk."""
-    ended = children.outcome_of(convert_until_read_only, job.into(disk / "out"), disk, 3)
-    assert ended.first.ended == (6, "E-IO-READONLY"), ended.first
-    assert sum(name.endswith(".tfrec") for name in ended.there) == 3
-    check_completes(ended, job)
