@@ -86,19 +86,6 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     ]
 
 
-@pytest.mark.parametrize(
-    ("budget", "listed", "allowed"),
-    [
-        (RejectBudget(), 1000, 0),
-        (RejectBudget(5), 3, 5),
-        (RejectBudget(percent=1), 199, 1),  # rounded down
-        (RejectBudget(count=5, percent=0), 1000, 0),  # the percentage, if there is one
-    ],
-)
-def test_a_budget_is_a_count_or_a_share(budget: RejectBudget, listed: int, allowed: int) -> None:
-    assert budget.allowed(listed) == allowed
-
-
 @pytest.mark.parametrize("budget", [{"count": -1}, {"percent": 100.5}, {"percent": math.nan}])
 def test_a_bad_budget_is_refused(budget: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^a budget must be a count or 0% to 100%, got "):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
-from beam_tfrec.transforms.progress import Counts, Progress
 
 MIB = 2**20
 SOON_S = 30
@@ -192,14 +191,3 @@ def test_workers_limit_the_images_processed_at_once(workers: int) -> None:
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer
     list(gate.in_order(at_once, lambda _: MIB, work))
     assert meter.peak_reads <= workers
-
-
-def test_threads_lose_no_counts() -> None:
-    progress = Progress()
-
-    def work() -> None:
-        for _ in range(2000):
-            progress.add(Counts(done=1, rejected=1, bytes=10, shards_done=1))
-
-    run_threads(*[work] * 8)
-    assert progress.take() == Counts(16_000, 16_000, 160_000, 16_000)

@@ -24,8 +24,7 @@ from tests.coco_command import (
     snapshot,
 )
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
-from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.gcs_stand_in import SOURCES, GcsStandIn, put_sources
 
 pytestmark = pytest.mark.thorough
 

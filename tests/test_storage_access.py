@@ -106,23 +106,17 @@ def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def stored(tmp_path: Path) -> tuple[Storage, Entry]:
     (tmp_path / "a").write_bytes(b"0123456789")
-    return open_storage(str(tmp_path))
-
-
-@pytest.fixture
-def entry(storage: Storage) -> Entry:
-    found = storage.stat("a")
-    assert found is not None
-    return found
+    storage = open_storage(str(tmp_path))
+    return storage, next(storage.list())
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 3, 100])
 def test_reads_and_seeks_like_a_file(
-    storage: Storage, entry: Entry, tmp_path: Path, buffer_bytes: int
+    stored: tuple[Storage, Entry], tmp_path: Path, buffer_bytes: int
 ) -> None:
-    with open_stored(storage, entry, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:
+    with open_stored(*stored, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:
         for file in (mine, theirs):
             assert file.read(3) == b"012"
             assert file.seek(2, os.SEEK_CUR) == 5
@@ -136,8 +130,8 @@ def test_reads_and_seeks_like_a_file(
                 file.seek(-11, os.SEEK_END)
 
 
-def test_refuses_to_read_much_at_once_or_another_file(storage: Storage, entry: Entry) -> None:
+def test_refuses_to_read_much_at_once_or_another_file(stored: tuple[Storage, Entry]) -> None:
     with pytest.raises(ValueError, match="10 bytes at once"):
-        open_stored(storage, entry, 1, max_at_once_bytes=5).read()
+        open_stored(*stored, 1, max_at_once_bytes=5).read()
     with pytest.raises(RuntimeError, match="E-SRC-CHANGED"):
-        open_stored(storage, Entry("a", 10, "1"), 1).read(2)
+        open_stored(stored[0], Entry("a", 10, "1"), 1).read(2)
