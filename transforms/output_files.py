@@ -61,11 +61,6 @@ _RECEIPT_NAME = re.compile(rf"{RECEIPTS_DIR}/[a-z][a-z0-9_]*-[0-9]{{5,}}-of-[0-9
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
 
-def sources_name(job: str) -> str:
-    """Return the name of the note that the run with this `job_digest` is complete."""
-    return f"{SOURCES_DIR}/{job}.json"
-
-
 def create_or_compare(output: Storage, name: str, data: bytes) -> None:
     """Create a small file, or check that an existing one has the same bytes.
 
@@ -245,11 +240,10 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
         found = there.get(shard.file)
         if found is None:
             missing.append(shard.file)
-        elif what_differs(shard, found):
-            what = f"has {found.size_bytes} bytes, or another checksum than in {MANIFEST_NAME}"
+        elif wrong := what_differs(shard, found):
             remedy = "restore it, or delete it and run its command again, which builds it again"
-            where = join_uri(output.root, shard.file)
-            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+            where = output.uri(shard.file)
+            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, wrong[1], remedy))
     stems = shard_stems([shard.split for shard in manifest.shards])
     index = {name for shard in manifest.shards for name in shard.index_names}
     wanted = {*map(receipt_name, stems), *index}

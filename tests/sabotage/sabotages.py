@@ -23,6 +23,7 @@ FILES = "transforms/output_files.py"
 GATE = "transforms/gate.py"
 GCS = "transforms/storage/gcs.py"
 LOCAL = "transforms/storage/local.py"
+STORAGE = "transforms/storage/__init__.py"
 PLAN = "transforms/plan_shards.py"
 PUBLISH = "transforms/publish_plan.py"
 SHARD_TABLE = "transforms/shard_table.py"
@@ -113,9 +114,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "local: a file that was modified since it was listed is read",
-        LOCAL,
-        "if found.pin != wanted.pin:",
-        "if not found.pin:",
+        STORAGE,
+        "(found.size_bytes, found.pin) != (listed.size_bytes, listed.pin)",
+        "found.size_bytes != listed.size_bytes",
         "tests/test_storage_local.py::test_a_change_of_one_nanosecond_is_noticed",
     ),
     Sabotage(
