@@ -177,17 +177,6 @@ def test_another_plan_stops_the_run_and_names_the_difference(
     assert files_of(small.out) == before
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", to_json(PLAN).replace(b"seed", b"see\xff")])
-def test_a_file_that_is_not_a_plan_is_foreign(small: SmallSet, data: bytes) -> None:
-    small.put(["_plan.json"], data)
-    line = (
-        f"^E-OUT-FOREIGN {small.out}: _plan.json is not a plan of beam-tfrec; give another --output"
-    )
-    with pytest.raises(RuntimeError, match=line):
-        publish(PLAN, small)
-    assert (small.out / "_plan.json").read_bytes() == data
-
-
 def test_rejects_are_lines_in_order(small: SmallSet) -> None:
     small.image(4).write_bytes(b"<html>")
     small.image(1).unlink()

@@ -193,7 +193,7 @@ def test_a_full_spool_disk_is_named(store: Store, tmp_path: Path) -> None:
         full = os.open("/dev/full", os.O_RDWR)
         os.dup2(full, pending._file.fileno())
         os.close(full)
-        line = f"^E-IO-NOSPACE {tmp_path}/spools: No space left .* free; give a --spool_dir"
+        line = f"^E-IO-NOSPACE {tmp_path}/spools: No space left on device; give a --spool_dir"
         with pytest.raises(RuntimeError, match=line):
             pending.write([SMALL])
 
@@ -272,16 +272,6 @@ def test_credentials_that_are_not_sent_may_be_of_any_kind(
         storage = open_storage("gs://b", Access(anonymous=True))
         assert storage.read("a", storage.stat("a")) == b"1"
         assert not any("authorization" in request.headers for request in running.requests)
-
-
-@pytest.mark.usefixtures("new_clients")
-def test_an_account_without_access_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise auth.RefreshError("revoked")
-
-    monkeypatch.setattr(google.auth, "default", refuse)
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: revoked; give the account"):
-        open_storage("gs://b/root").require_folder()
 
 
 def test_errors_that_no_fault_here_causes() -> None:

@@ -28,7 +28,6 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.shards import (
     INDEX_DIR,
-    NAMED_TEMPLATES,
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
@@ -36,6 +35,7 @@ from beam_tfrec.schemas.shards import (
     is_index_name,
     receipt_name,
     shard_stems,
+    split_in_name,
 )
 from beam_tfrec.transforms.storage import Entry, Storage, is_beams, is_local, join_uri
 from beam_tfrec.transforms.storage.disk import coded
@@ -115,8 +115,7 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     there = output.stat(PLAN_NAME) is not None
     if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan_digest:
         return
-    change = "belongs to another run" if there else "was deleted"
-    what = f"{PLAN_NAME} {change} since this run began: a run with --overwrite has taken the output"
+    what = f"{PLAN_NAME} is no longer this run's: a run with --overwrite has taken the output"
     remedy = "wait until that run ends, or stop it and run again with --overwrite"
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
@@ -249,15 +248,6 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     wanted = {*map(receipt_name, stems), *index}
     named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
     return [*missing, *sorted(wanted - named)]
-
-
-def split_in_name(name: str, names: ShardNames) -> str | None:
-    """Return the split in a shard file's name; None for any other file.
-
-    Names of the given scheme and of the standard schemes are recognised.
-    """
-    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
-    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
 def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -> bool:

@@ -33,7 +33,7 @@ from beam_tfrec.schemas.manifest import (
     Label,
     to_json,
 )
-from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.shards import ShardNames, split_in_name
 from beam_tfrec.schemas.splits import USUAL_SPLITS, split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -350,7 +350,7 @@ def look_at_output(
         return FREE, 0
     claimed = len(output_files.receipts(output))
     there = output_files.files_in(output, names.folders(splits))
-    files = sum(output_files.split_in_name(name, names) is not None for name in there)
+    files = sum(split_in_name(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 
