@@ -75,11 +75,7 @@ class ShardBuilders:
             limits: limits of all builders together.
             job: job of the run.
         """
-        started = _PROCESSES.get(job.output, ())
-        ready = [process for process in started if process.is_ready()]
-        if len(ready) < len(started):
-            text = "building with fewer processes: only %d of %d builder processes are ready"
-            _LOG.info(text, len(ready), len(started))
+        ready = [process for process in _PROCESSES.get(job.output, ()) if process.is_ready()]
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
         def build_here(shard: ShardPlan, shard_job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
