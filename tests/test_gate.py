@@ -45,7 +45,7 @@ class Meter:
     def consume(self, gate: WorkerGate, sizes: list[int], stop: int | None = None) -> list[int]:
         """Return the sizes received, in order, up to a given place or a failed read."""
         came = []
-        results = gate.in_order(sizes, same, self.read)
+        results = gate.in_order(sizes, int, self.read)
         try:
             for size, data in results:
                 assert data == f"bytes of {size}"
@@ -63,10 +63,6 @@ class Meter:
 
 def gate_of(limit: int, readers: int = 2) -> WorkerGate:
     return WorkerGate(GateLimits(2, limit, readers))
-
-
-def same(size: int) -> int:
-    return size
 
 
 def run_threads(*targets: Callable[[], object]) -> None:
@@ -91,7 +87,7 @@ def run_threads(*targets: Callable[[], object]) -> None:
 
 def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     """Read an item of the whole budget: it would wait forever if bytes were still reserved."""
-    run_threads(lambda: list(gate.in_order([limit], same, str)))
+    run_threads(lambda: list(gate.in_order([limit], int, str)))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +118,7 @@ def test_each_reader_reads_one_image_at_a_time(readers: int) -> None:
         together.wait(SOON_S)  # passes only if all readers are here
         return meter.read(size)
 
-    list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, same, read))
+    list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, int, read))
     assert meter.peak_reads <= readers
 
 
