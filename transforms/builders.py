@@ -108,9 +108,6 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
         limits: limits of the run, shared by all its processes.
         output: URI of the run's data set.
     """
-    if output in _PROCESSES:  # another run in this process has started them
-        yield
-        return
     processes = _PROCESSES[output] = []
     try:
         number = num_processes(limits)
@@ -122,7 +119,7 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
             _LOG.info("building with fewer processes: %s", error)
         yield
     finally:
-        del _PROCESSES[output]
+        _PROCESSES.pop(output, None)  # another run may have had the same output
         for process in processes:
             process.end()
 

@@ -105,7 +105,20 @@ class PinBlobs(beam.PTransform):
         rejected: list[beam.PCollection] = []
         tallies = [known for known in self.more_tallies if known is not None]
         for index in (PHOTO, PANOPTIC_IMAGE) if self.panoptic else (PHOTO,):
-            pinned = self._pin(samples, index)
+            listing = self.listing
+            if self.panoptic:
+                listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
+            by_name = BatchByName(functools.partial(_name_of, index=index), _JoinBatch)
+            listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
+            pinned = (
+                (
+                    samples | f"BatchSamples{index}" >> by_name,
+                    listing | f"BatchEntries{index}" >> listed_by_name,
+                )
+                | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
+                | f"Pin{index}"
+                >> beam.FlatMap(_pin, index).with_outputs("rejected", "tallies", main="samples")
+            )
             samples = pinned.samples
             rejected.append(pinned.rejected)
             tallies.append(pinned.tallies)
@@ -114,25 +127,6 @@ class PinBlobs(beam.PTransform):
             rejected | "Rejected" >> beam.Flatten(),
             tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_root_tallies),
         )
-
-    def _pin(self, samples: beam.PCollection[Sample], index: int) -> PinnedSamples:
-        """Pin one blob of each sample."""
-        listing = self.listing
-        if self.panoptic:
-            listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
-        name_of = functools.partial(_name_of, index=index)
-        by_name = BatchByName(name_of, _JoinBatch)
-        listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
-        pinned = (
-            (
-                samples | f"BatchSamples{index}" >> by_name,
-                listing | f"BatchEntries{index}" >> listed_by_name,
-            )
-            | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
-            | f"Pin{index}"
-            >> beam.FlatMap(_pin, index).with_outputs("rejected", "tallies", main="samples")
-        )
-        return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
 
 
 def _is_at(listed: ListedFile, index: int) -> bool:
