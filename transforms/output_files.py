@@ -37,7 +37,7 @@ from beam_tfrec.schemas.shards import (
     shard_stems,
     split_in_name,
 )
-from beam_tfrec.transforms.storage import Entry, Storage, is_beams, is_local, join_uri
+from beam_tfrec.transforms.storage import Entry, Storage, is_local, join_uri
 from beam_tfrec.transforms.storage.disk import coded
 from beam_tfrec.transforms.storage.read_data_set import list_folders, what_differs
 
@@ -319,8 +319,7 @@ def refuse_no_place(output: Storage) -> None:
         RuntimeError: `E-IO-…`, the fault that `Storage.probe` would raise.
     """
     if not is_local(output.root):
-        if not is_beams(output.root):
-            output.require_folder()
+        output.require_folder()
         return
     above = _nearest(output.root)
     number = 0
