@@ -1,4 +1,4 @@
-"""The whole command on the stand-in for Google Cloud Storage."""
+"""The whole command on Google Cloud Storage: the stand-in, and fake-gcs-server if it is there."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from beam_tfrec.transforms.storage import retries
 from tests.coco_command import MakeCoco, Run, Sources, committed, run_coco, shard_paths
 from tests.gcs_stand_in import SOURCES, Fault, GcsStandIn, Kind, What, put_sources
 from tests.invariants import check_committed
+from tests.stores import EMULATOR, fake_gcs_bucket
 
 SHARDS = ("--num_shards", "4")
 
@@ -73,3 +74,26 @@ def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
     (counter,) = result.metrics().query(throttled)["counters"]
     assert counter.key.metric.namespace == "beam_tfrec"
     assert 1 <= counter.result <= 3  # forty images at 14 a second, less on a busy machine
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not EMULATOR, reason="FAKE_GCS_SERVER names none; .ci/run installs one")
+def test_a_whole_run_on_fake_gcs_server(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator that we did not write."""
+    images, annotations = sources
+    committed(sources, tmp_path / "local", *SHARDS)
+    with fake_gcs_bucket() as (address, bucket):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        for path in images.iterdir():
+            bucket.blob(f"photos/{path.name}").upload_from_filename(path)
+        bucket.blob("instances.json").upload_from_filename(annotations)
+        at = f"gs://{bucket.name}"
+        given = ("--images", f"{at}/photos", "--annotations", f"{at}/instances.json", *SHARDS)
+        run = run_coco(*given, "--output", f"{at}/out")
+        assert run.code == 0, run.err
+        again = run_coco(*given, "--output", f"{at}/out")
+        assert again.out == f"already complete: {at}/out/manifest.json\n"
+        for path in shard_paths(tmp_path / "local"):
+            assert bucket.blob(f"out/{path.name}").download_as_bytes() == path.read_bytes()
