@@ -15,7 +15,7 @@ from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes; an ArrayRecord file has one
-_OTHER_FILES = 12  # plan, manifest, rejects, note of sources, documents; two more or fewer
+_OTHER_FILES = 12  # plan, manifest, rejects, note of sources, documents; a few more or fewer
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 _ROW_BYTES = 46  # of both indexes: key and numbers

@@ -151,20 +151,13 @@ def lines_left(shown: str) -> list[str]:
     return lines
 
 
-@pytest.fixture
-def many(make_coco: MakeCoco, tmp_path: Path) -> list[object]:
-    images, annotations = make_coco(120)
+@pytest.mark.thorough
+def test_bar_on_a_terminal(make_coco: MakeCoco, tmp_path: Path) -> None:
+    (images, annotations), out = make_coco(120), tmp_path / "out"
     (images / "a002.jpg").write_bytes(b"<html>")
     (images / "unnamed \u202e\x07.jpg").write_bytes(b"")
-    return [
-        *("--images", images, "--annotations", annotations, "--num_shards", 60),
-        *("--max_rejected", 1, "--output", tmp_path / "out"),
-    ]
-
-
-@pytest.mark.thorough
-def test_bar_on_a_terminal(many: list[object]) -> None:
-    code, shown = on_a_terminal(many)
+    given = ("--images", images, "--annotations", annotations, "--num_shards", 60)
+    code, shown = on_a_terminal([*given, "--max_rejected", 1, "--output", out])
     assert code == 0, shown
     assert re.search(r"\rconverting: +\d+%\|", shown)
     lines = lines_left(shown)
@@ -173,7 +166,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     done = r"converting: 100%\|\S+\| 120/120 \[.*records/s, 60/60 shards, 1 reject"
     assert re.match(done, bars[0]) and len(bars[0]) <= 100
     assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
-    assert lines[lines.index(bars[0]) + 1].startswith(f"{many[-1]}: 119 records in ")
+    assert lines[lines.index(bars[0]) + 1].startswith(f"{out}: 119 records in ")
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor
 
 
