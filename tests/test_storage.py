@@ -154,10 +154,10 @@ def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
         assert store.files.all() == {}
     pending.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
     assert pending.publish("a.tfrec") is True
-    pending.close()
     expected = [bytes([part]) * 1000 + b"|" for part in range(100)]
     expected += [b"%d " % part for part in range(3000)]
-    assert store.files.all() == {"a.tfrec": b"".join(expected)}
+    assert store.files.all() == {"a.tfrec": b"".join(expected)}  # before it is closed
+    pending.close()
 
 
 def test_deletes_a_folder_with_all_its_files(store: Store) -> None:
