@@ -20,15 +20,15 @@ from beam_tfrec.transforms.commit import commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.plan_shards import (
-    ShardRun,
+    ShardSlice,
     make_range_batches,
     make_shard_plan,
     rank_range,
 )
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import (
-    Shard,
     Sharding,
+    ShardKey,
     ShardTable,
     make_shard_table,
 )
@@ -112,7 +112,7 @@ def plan_run(
             kind.append(item)
     batches = dict(make_range_batches(samples, sharding, layout.record_bytes, 4096))
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
-    placed: dict[Shard, list[ShardRun]] = {}
+    placed: dict[ShardKey, list[ShardSlice]] = {}
     for key_range, batch in batches.items():
         for shard, run in rank_range((key_range, [batch]), table):
             placed.setdefault(shard, []).append(run)

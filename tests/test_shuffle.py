@@ -13,7 +13,7 @@ from beam_tfrec.pipelines import table
 from beam_tfrec.schemas.manifest import JobPlan, Label, PlannedSplit
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.shards import ShardPlan
-from beam_tfrec.transforms.plan_shards import ShardRun
+from beam_tfrec.transforms.plan_shards import ShardSlice
 from beam_tfrec.transforms.shard_table import Tally
 from beam_tfrec.transforms.shuffle import run_spool
 from beam_tfrec.transforms.shuffle.elements import Batch, StructCoder
@@ -28,7 +28,7 @@ VALUES = [
     Tally(3, 10**15, "ff"),
     ShardPlan("train", 0, 2, [SAMPLE]),
     JobPlan(1, {"seed": "0"}, [Label(1, "person")], {"train": PlannedSplit(2, 1)}, "ff"),
-    ShardRun(3, [msgspec.Raw(b"\x01")]),
+    ShardSlice(3, [msgspec.Raw(b"\x01")]),
 ]
 
 

@@ -57,7 +57,7 @@ SABOTAGES = (
     Sabotage(
         "two samples of one key are written",
         PLAN,
-        "    refuse_equal_keys(split, [key[ORDER_BYTES:].decode() for key, _ in members])\n",
+        "    refuse_equal_keys(split, [key[PREFIX_BYTES:].decode() for key, _ in members])\n",
         "",
         "tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",
     ),
@@ -73,7 +73,7 @@ SABOTAGES = (
         "the order is Python's hash()",
         "schemas/samples.py",
         "places.append(digest.digest())",
-        "places.append((hash(digest.digest()) % 2**64).to_bytes(ORDER_BYTES))",
+        "places.append((hash(digest.digest()) % 2**64).to_bytes(PREFIX_BYTES))",
         "tests/test_plan_shards.py::test_the_shuffled_order_never_changes",
     ),
     Sabotage(
