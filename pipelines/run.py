@@ -211,7 +211,7 @@ def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
     with showing_progress(config, options) as around:
         if _can_build_elsewhere(config, options):
             # ShardBuilders (transforms/builders.py) finds these by the output's URI.
-            around.enter_context(builder_processes(config.limits, config.output, [OURS.name]))
+            around.enter_context(builder_processes(config.limits, config.output))
         engines.run_graph(partial(build, config=config), options, waits=config.waits)
 
 

@@ -234,9 +234,17 @@ def is_index_name(name: str, names: "ShardNames") -> bool:
     False
     """
     match = _INDEX_NAME.fullmatch(name)
-    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
     files = [match[1] + suffix for suffix in ("", *_SHARD_SUFFIXES)] if match else []
-    return any(grammar.matches(file) is not None for grammar in grammars for file in files)
+    return any(split_in_name(file, names) is not None for file in files)
+
+
+def split_in_name(name: str, names: "ShardNames") -> str | None:
+    """Return the split in a shard file's name; None for any other file.
+
+    Names of the given scheme and of the standard schemes are recognised.
+    """
+    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
+    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
 class ShardNames(msgspec.Struct, frozen=True):

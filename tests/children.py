@@ -1,20 +1,17 @@
-"""Run functions in child processes that are killed, lack resources or have a private disk.
+"""Run functions in child processes that are killed or lack resources.
 
 Children are forked from a server process without threads, so they inherit no held lock. What they
 run must be in importable modules, not in test functions.
 """
 
-import contextlib
-import ctypes
 import errno
 import itertools
 import multiprocessing
 import multiprocessing.util
 import os
-import resource
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -27,11 +24,9 @@ KILLED = 77
 
 _BUILDERS = "beam_tfrec.transforms.builders"
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
+_CONTEXT.set_forkserver_preload(["tests.small_runs"])
 # Now, while temporary files have short paths: a socket's path has at most 107 bytes.
 multiprocessing.util.get_temp_dir()
-_NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
-_READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
 
 
 def exit_code_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> int:
@@ -110,68 +105,6 @@ def die_at(nth: int, *, torn: bool = False) -> None:
 
     for owner, name in ((DiskFile, "write"), (os, "fsync"), (os, "link")):
         setattr(owner, name, dying(name, getattr(owner, name)))
-
-
-@contextlib.contextmanager
-def limited(what: int, soft: int) -> Iterator[None]:
-    """Lower a resource limit of this process for a while."""
-    before = resource.getrlimit(what)
-    resource.setrlimit(what, (soft, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, before)
-
-
-def mount_private_disk(directory: Path, size_bytes: int, num_files: int = 0) -> None:
-    """Mount a small tmpfs that only this process sees, until it ends.
-
-    Args:
-        directory: mount point.
-        size_bytes: capacity.
-        num_files: limit of files and folders, with the root; 0 for no limit.
-
-    Raises:
-        OSError: the machine does not allow it.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.getuid(), os.getgid()
-    _check(libc.unshare(_NEW_MOUNTS | (_NEW_USERS if user else 0)))
-    if user:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    _check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
-    options = f"size={size_bytes},nr_inodes={num_files}".encode()
-    _check(libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, options))
-
-
-def make_read_only(directory: Path) -> None:
-    """Make a private disk read-only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT | _READ_ONLY, None))
-
-
-def make_roomy(directory: Path) -> None:
-    """Make a private disk writable, and large enough for any test."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT, b"size=64m,nr_inodes=0"))
-
-
-def can_mount() -> bool:
-    """Return whether a child may mount a private disk."""
-    return outcome_of(_try_to_mount) is True
-
-
-def _try_to_mount() -> bool:
-    mount_private_disk(Path("/tmp"), 4096)
-    return True
-
-
-def _check(result: int) -> None:
-    if result:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 def builders_of(pid: int) -> list[int]:

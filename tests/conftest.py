@@ -93,18 +93,6 @@ def rates_forgotten() -> None:
     rate_of.cache_clear()
 
 
-@pytest.fixture
-def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without credentials for Google Cloud."""
-    from beam_tfrec.transforms.storage import gcs  # here: few tests need Google's client
-
-    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gcs.credentials.cache_clear()
-
-
 def rounds(few: int, many: int) -> list[Any]:
     """Return seeds from 0: a few for the slow tests, the others for `make chaos`."""
     marks = [pytest.mark.slow] * few + [pytest.mark.chaos] * (many - few)

@@ -1,8 +1,7 @@
 """Print the median sentence length, in words, of README, ARCHITECTURE and the pages in docs/.
 
-`python tests/sentences.py` fails if the median of a file is above the limit; with `--long`, it also
-prints each file's longest sentences. Code, tables and headings are left out; a list item ends a
-sentence, and so does a blank line.
+`python tests/sentences.py` fails if the median of a file is above the limit. Code, tables and
+headings are left out; a list item ends a sentence, and so does a blank line.
 """
 
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_WORDS = 16
-SHOWN = 8
 FILES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     ROOT / "examples" / "README.md",
@@ -42,12 +40,10 @@ def main() -> int:
     """Print a line for each file; return 1 if one is above the limit."""
     too_long = False
     for path in FILES:
-        found = sorted(sentences(path.read_text()), key=lambda text: len(text.split()))
+        found = sentences(path.read_text())
         median = statistics.median(len(text.split()) for text in found)
         too_long |= median > LIMIT_WORDS
         print(f"{median:5.1f} words, {len(found):4} sentences  {path.relative_to(ROOT)}")
-        if "--long" in sys.argv:
-            print(*(f"    {len(text.split())}: {text}" for text in found[-SHOWN:]), sep="\n")
     return int(too_long)
 
 

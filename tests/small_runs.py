@@ -20,7 +20,6 @@ from beam_tfrec.transforms.commit import commit
 from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.plan_shards import (
-    RangeBatch,
     ShardSlice,
     make_range_batches,
     make_shard_plan,
@@ -28,7 +27,6 @@ from beam_tfrec.transforms.plan_shards import (
 )
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import (
-    KeyRange,
     Sharding,
     ShardKey,
     ShardTable,
@@ -112,13 +110,17 @@ def plan_run(
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = samples if isinstance(item, Sample) else rejected
             kind.append(item)
-    batches = batch_samples(samples, sharding, layout)
+    batches = dict(make_range_batches(samples, sharding, layout.record_bytes, 4096))
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
+    placed: dict[ShardKey, list[ShardSlice]] = {}
+    for key_range, batch in batches.items():
+        for shard, run in rank_range((key_range, [batch]), table):
+            placed.setdefault(shard, []).append(run)
     tallies = [
         (root, RootTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]
     return SmallRun(
-        shards=place_samples(batches, table),
+        shards=[make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)],
         table=table,
         files=files,
         rejected=rejected,
@@ -133,22 +135,6 @@ def plan_run(
             **job,
         ),
     )
-
-
-def batch_samples(
-    samples: Iterable[Sample], sharding: Sharding, layout: Layout
-) -> dict[KeyRange, RangeBatch]:
-    """Return the samples by range."""
-    return dict(make_range_batches(samples, sharding, layout.record_bytes, 4096))
-
-
-def place_samples(batches: Mapping[KeyRange, RangeBatch], table: ShardTable) -> list[ShardPlan]:
-    """Return the shard plans of batches, whose ranges the table has counted."""
-    placed: dict[ShardKey, list[ShardSlice]] = {}
-    for key_range, batch in batches.items():
-        for shard, run in rank_range((key_range, [batch]), table):
-            placed.setdefault(shard, []).append(run)
-    return [make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)]
 
 
 class SmallSet(NamedTuple):

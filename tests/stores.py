@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apache_beam.io.filesystem import FileMetadata, FileSystem
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.localfilesystem import LocalFileSystem
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket, Client
@@ -144,7 +144,6 @@ def bucket_files(bucket: Bucket) -> Files:
     )
 
 
-DISK = LocalFileSystem(None)
 FAULTS: dict[str, list[Exception]] = {}
 """Errors that the next calls of `testfs://` raise, by the operation's name."""
 
@@ -162,42 +161,35 @@ def _fail_if_asked(operation: str) -> None:
 def _faulty(operation: str) -> Callable[..., Any]:
     """Return an operation of Beam's local filesystem that fails on request."""
 
-    def call(_: Any, *paths: Any, **options: Any) -> Any:
+    def call(self: LocalFileSystem, *paths: Any, **options: Any) -> Any:
         _fail_if_asked(operation)
-        result = getattr(DISK, operation)(*map(_on_disk, paths), **options)
+        result = getattr(super(DiskFileSystem, self), operation)(*map(_on_disk, paths), **options)
         _fail_if_asked(f"{operation}'s reply")
         return result
 
     return call
 
 
-class DiskFileSystem(FileSystem):
+class DiskFileSystem(LocalFileSystem):
     """A Beam filesystem for `testfs://`: folders on this disk, with errors on request."""
 
     mkdirs, create, open = _faulty("mkdirs"), _faulty("create"), _faulty("open")
     rename, delete, exists = _faulty("rename"), _faulty("delete"), _faulty("exists")
-    copy = size = last_updated = checksum = _faulty("unused")
-
-    def has_dirs(self) -> bool:
-        return True
 
     @classmethod
     def scheme(cls) -> str:
         return "testfs"
-
-    def join(self, basepath: str, *paths: str) -> str:
-        return "/".join([basepath.rstrip("/"), *paths])
 
     def split(self, path: str) -> tuple[str, str]:
         head, _, tail = path.rpartition("/")
         return head, tail
 
     def metadata(self, path: str) -> FileMetadata:
-        found = DISK.metadata(_on_disk(path))
+        found = super().metadata(_on_disk(path))
         return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
 
     def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
         _fail_if_asked("list")
-        for found in DISK._list(_on_disk(dir_or_prefix)):
+        for found in super()._list(_on_disk(dir_or_prefix)):
             uri = f"testfs://{found.path}"
             yield FileMetadata(uri, found.size_in_bytes, found.last_updated_in_seconds)

@@ -20,8 +20,7 @@ import pytest
 
 from tests.coco_command import PROJECT, Run, Sources, finish, run_coco, spawn_coco, start_command
 from tests.dataflow_stand_in import DataflowStandIn, serving_dataflow
-from tests.gcs_stand_in import GcsStandIn
-from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.gcs_stand_in import SOURCES, GcsStandIn, put_sources
 
 RUN_STAGED = PROJECT / "tests" / "run_staged.py"
 STORES = (*SOURCES, "--output", "gs://out/coco", "--num_shards", "4")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
-from beam_tfrec.transforms.progress import Counts, Progress
 
 MIB = 2**20
 SOON_S = 30
@@ -46,7 +45,7 @@ class Meter:
     def consume(self, gate: WorkerGate, sizes: list[int], stop: int | None = None) -> list[int]:
         """Return the sizes received, in order, up to a given place or a failed read."""
         came = []
-        results = gate.in_order(sizes, same, self.read)
+        results = gate.in_order(sizes, int, self.read)
         try:
             for size, data in results:
                 assert data == f"bytes of {size}"
@@ -64,10 +63,6 @@ class Meter:
 
 def gate_of(limit: int, readers: int = 2) -> WorkerGate:
     return WorkerGate(GateLimits(2, limit, readers))
-
-
-def same(size: int) -> int:
-    return size
 
 
 def run_threads(*targets: Callable[[], object]) -> None:
@@ -92,7 +87,7 @@ def run_threads(*targets: Callable[[], object]) -> None:
 
 def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     """Read an item of the whole budget: it would wait forever if bytes were still reserved."""
-    run_threads(lambda: list(gate.in_order([limit], same, str)))
+    run_threads(lambda: list(gate.in_order([limit], int, str)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +118,7 @@ def test_each_reader_reads_one_image_at_a_time(readers: int) -> None:
         together.wait(SOON_S)  # passes only if all readers are here
         return meter.read(size)
 
-    list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, same, read))
+    list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, int, read))
     assert meter.peak_reads <= readers
 
 
@@ -192,14 +187,3 @@ def test_workers_limit_the_images_processed_at_once(workers: int) -> None:
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer
     list(gate.in_order(at_once, lambda _: MIB, work))
     assert meter.peak_reads <= workers
-
-
-def test_threads_lose_no_counts() -> None:
-    progress = Progress()
-
-    def work() -> None:
-        for _ in range(2000):
-            progress.add(Counts(done=1, rejected=1, bytes=10, shards_done=1))
-
-    run_threads(*[work] * 8)
-    assert progress.take() == Counts(16_000, 16_000, 160_000, 16_000)

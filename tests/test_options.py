@@ -21,9 +21,8 @@ from beam_tfrec.transforms.gate import GateLimits
 from beam_tfrec.transforms.shard_table import Sharding
 from beam_tfrec.transforms.storage import Access
 from tests.coco_command import MakeCoco, command, committed, run_coco, run_pipeline, snapshot
-from tests.gcs_stand_in import GcsStandIn, Kind
-from tests.gcs_stand_in.sources import SOURCES as IN_STORE
-from tests.gcs_stand_in.sources import put_sources
+from tests.gcs_stand_in import SOURCES as IN_STORE
+from tests.gcs_stand_in import GcsStandIn, Kind, put_sources
 from tests.side_folders import with_data_file
 
 OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)

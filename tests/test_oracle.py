@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
+from tests.conftest import thorough
 
 
 @pytest.fixture(scope="module")
@@ -14,20 +15,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def is_variant(name: str) -> bool:
-    """Return whether another case covers the source and layout, so that `make test` needs it not.
-
-    The name of a variant goes on after a comma.
-    """
-    return "," in name and name != "odd images, header check"
+# After a comma, the case is a variant: another one covers its source and layout.
+VARIANTS = {name for name in oracle.CASES if "," in name} - {"odd images, header check"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.thorough if is_variant(name) else ())
-        for name in oracle.CASES
-    ],
+    "name", [thorough(name) if name in VARIANTS else name for name in oracle.CASES]
 )
 def test_bytes_are_as_recorded(name: str, made: Path, tmp_path: Path) -> None:
     case, recorded = oracle.CASES[name], oracle.golden()

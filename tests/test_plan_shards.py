@@ -101,32 +101,23 @@ def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards
     assert count_shards("train", total, output_bytes, sharding) == shards
 
 
-BY_SIZE = "--shard_size 150000000 and --hosts"
-
-
 @pytest.mark.parametrize(
-    ("sharding", "output_bytes", "what", "remedy"),
+    ("sharding", "output_bytes", "asked", "remedy"),
     [
-        (Sharding({"": 11}), 1, "--num_shards 11", "give at most --num_shards 10"),
+        (Sharding({"": 11}), 1, 11, "give at most --num_shards 10"),
         # The largest must be a multiple of the hosts, too.
-        (Sharding({"": 12}, hosts=4), 1, "--num_shards 12", "give at most --num_shards 8"),
-        (Sharding({"": 16}, hosts=16), 1, "--num_shards 16", "give fewer --hosts"),
-        (Sharding(hosts=16), 1, f"{BY_SIZE} 16 make 16 shards", "give fewer --hosts"),
-        # Records larger than a shard.
-        (Sharding(), 2000 * MB, f"{BY_SIZE} 1 make 14 shards", "give at most --num_shards 10"),
+        (Sharding({"": 12}, hosts=4), 1, 12, "give at most --num_shards 8"),
+        (Sharding({"": 16}, hosts=16), 1, 16, "give fewer --hosts"),
+        (Sharding(hosts=16), 1, 16, "give fewer --hosts"),
+        (Sharding(), 2000 * MB, 14, "give at most --num_shards 10"),  # records above a shard's size
     ],
 )
 def test_more_shards_than_samples_name_the_largest_number(
-    sharding: Sharding, output_bytes: int, what: str, remedy: str
+    sharding: Sharding, output_bytes: int, asked: int, remedy: str
 ) -> None:
     with pytest.raises(RuntimeError) as raised:
         count_shards("train", 10, output_bytes, sharding)
-    assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
-
-
-def test_a_rare_size_may_be_left_out() -> None:
-    with pytest.raises(RuntimeError, match=r"fewer --hosts, or leave this size out of --buckets$"):
-        count_shards("train_64x32", 3, 1, Sharding(hosts=4))
+    assert str(raised.value) == f"E-ARG split train: {asked} shards, but 10 samples; {remedy}"
 
 
 TOO_SMALL = "must be at least 1, got 0: give a larger number"
@@ -141,7 +132,7 @@ FILLED = "records_per_shard 100 cannot promise a number of shards that is a mult
         ({"records_per_shard": 0}, f"records_per_shard {TOO_SMALL}"),
         ({"shard_bytes": 0}, f"shard_size {TOO_SMALL}"),
         ({"hosts": 0}, f"hosts {TOO_SMALL}"),
-        ({"num_shards": {"": 20}, "hosts": 8}, f"{NO_MULTIPLE} 20: give 16 or 24"),
+        ({"num_shards": {"": 20}, "hosts": 8}, f"{NO_MULTIPLE} 20: give 24"),
         ({"num_shards": {"": 5}, "hosts": 8}, f"{NO_MULTIPLE} 5: give 8"),
         (
             {"num_shards": {"train": 4}, "records_per_shard": 100},
@@ -258,19 +249,16 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardSlice]) ->
 
 
 @pytest.mark.parametrize("order", [Order.SHUFFLED, thorough(Order.INPUT)])
-@pytest.mark.parametrize(
-    ("second", "shown"),  # in the same range, far away in input order, or in another file
-    [(9, " (at positions 3 and 9)"), (5000, " (at positions 3 and 5000)"), (1 << 34, "")],
-)
+@pytest.mark.parametrize("second", [9, 5000])  # in the same range, or far away in input order
 def test_two_samples_of_one_key_stop_the_run(
-    order: Order, second: int, shown: str, test_pipeline: Callable[[], beam.Pipeline]
+    order: Order, second: int, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
     samples = [sample("a", position=3), sample("b"), sample("a", position=second)]
     with pytest.raises(Exception, match="E-SET-DUPLICATE") as raised, test_pipeline() as pipeline:
         sharding = Sharding({"": 2}, order={"": order})
         _ = pipeline | beam.Create(samples) | PlanShards(sharding, kilobyte)
     assert (
-        f"E-SET-DUPLICATE split train: two samples have the key 'a'{shown};"
+        "E-SET-DUPLICATE split train: two samples have the key 'a';"
         " give every sample its own key, or put it into another split (records: --key_feature or"
         " --on_duplicate; tar files: rename members)"
     ) in str(raised.value)
@@ -309,7 +297,6 @@ def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
         ({}, Sharding()),
         thorough({"train": 1}, Sharding()),
         thorough({"train": 10}, Sharding(shard_bytes=3000)),  # 4 shards of 1,000-byte records
-        thorough({"train": 5}, Sharding({"": 5}, seed=1)),
         thorough({"train": 100}, Sharding({"": 8}, hosts=4, seed=-3)),
         thorough({"train": 1024}, Sharding()),  # 16 shards
         ({"train": 50}, Sharding(records_per_shard=7)),
@@ -366,12 +353,10 @@ DIGESTS = {
     "key": (changed(key="43"), True, True),
     "position": (changed(position=8), False, True),  # decides bytes only with --order input
     "no blob": (changed(blobs=()), True, True),
-    "two blobs": (changed(blobs=(BLOB, BLOB)), True, True),
     "fields": (changed(fields=pack([640, 481, []])), True, True),
     "annotation ids": (changed(annotation_ids=(11, 13)), True, True),
     "order of annotation ids": (changed(annotation_ids=(12, 11)), True, True),
     "annotation id as text": (changed(annotation_ids=(11, "12")), True, True),
-    "blob root": (with_blob(root="val"), True, True),
     "blob name": (with_blob(name="dir/b.jpg"), True, True),
     "blob size": (with_blob(size_bytes=1235), True, True),
     "blob crc": (with_blob(crc32c=None), True, True),

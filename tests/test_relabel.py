@@ -24,8 +24,7 @@ from tests.coco_command import (
     shard_paths,
 )
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn, Kind
-from tests.gcs_stand_in.sources import put_sources
+from tests.gcs_stand_in import GcsStandIn, Kind, put_sources
 from tests.side_folders import labelme, shape, write_side_files
 from tests.small_runs import build_run, plan_run
 

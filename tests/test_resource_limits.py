@@ -103,6 +103,8 @@ def test_file_size_limit(job: Job, tmp_path: Path) -> None:
     run = run_within(resource.RLIMIT_FSIZE, 4000, job.into(tmp_path / "out"))
     assert run.ended == (6, "E-IO-NOSPACE"), run.err
     assert check_visible(tmp_path / "out") == 0
+    assert run_coco(*job.into(tmp_path / "out")).code == 0
+    assert digests(tmp_path / "out") == job.undisturbed
 
 
 def test_open_file_limit(job: Job, tmp_path: Path) -> None:
@@ -126,8 +128,9 @@ def convert_within(
 ) -> Run:
     """Run with this much more memory than is in use; to be called in a child process."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    with children.limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more_bytes):
-        return run(*arguments)
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return run(*arguments)
 
 
 def test_memory_limit(tmp_path: Path) -> None:

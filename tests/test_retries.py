@@ -91,17 +91,13 @@ def test_long_retries_are_logged_once(
 # --- the rate of requests ---
 
 
-class TooManyError(Exception):
-    """A store's reply to too many requests."""
-
-
 class Requests:
     """A rate of requests in virtual time."""
 
     def __init__(self, limit_per_s: float = math.inf) -> None:
         self.clock = Clock()
         self.rate = RequestRate(
-            lambda error: isinstance(error, TooManyError),
+            lambda error: isinstance(error, TimeoutError),  # stands for a 429
             limit_per_s,
             clock=self.clock,
             pause=self.clock.sleep,
@@ -114,7 +110,7 @@ class Requests:
             with self.rate.request():
                 self.clock.sleep(each_s)
 
-    def refuse(self, error: type[Exception] = TooManyError) -> None:
+    def refuse(self, error: type[Exception] = TimeoutError) -> None:
         with pytest.raises(error), self.rate.request():
             raise error
 

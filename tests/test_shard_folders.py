@@ -14,7 +14,7 @@ from beam_tfrec.schemas.shards import MAXDIFFUSION, ShardNames
 from beam_tfrec.transforms.output_files import refuse_others, remove_output
 from beam_tfrec.transforms.storage import open_storage
 from tests.coco_command import committed_by, run_coco, run_pipeline
-from tests.invariants import check_output, files_of
+from tests.invariants import files_of
 from tests.small_runs import write_set
 
 FLAGS = ("--num_shards", "2", "--shard_names", "maxdiffusion", "--no_report")
@@ -56,16 +56,6 @@ def test_a_folder_holds_the_shards_of_its_split_and_readers_find_them(made: Path
         for data, record in zip(by_glob, opened, strict=True):
             assert record["image/source_id"] in data.numpy()
     assert verify(VerifyConfig((str(made),), deep=True)) is False  # no finding
-
-
-@pytest.mark.thorough
-def test_a_rerun_builds_what_is_missing(made: Path, out: Path, given: list[object]) -> None:
-    (out / "manifest.json").unlink()
-    (out / SHARDS[3]).unlink()
-    shutil.rmtree(out / "_sources")
-    assert check_output(files_of(out), files_of(made)) is False
-    assert run_coco(*given, *FLAGS, "--output", out).code == 0
-    assert check_output(files_of(out), files_of(made)) is True
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from beam_tfrec.transforms.storage import Entry, Storage
@@ -80,7 +81,7 @@ def test_reads_the_bytes_as_they_are(store: Store, name: str, data: bytes) -> No
 
 def test_reads_a_span(store: Store) -> None:
     store.files.put("a", b"0123456789")
-    entry = store.storage.stat("a")
+    entry = msgspec.structs.replace(store.storage.stat("a"), crc32c=7)  # of a staged image
     for span in [(0, 10), (0, 1), (9, 10), (3, 7), (4, 4), (10, 10)]:
         expected = b"0123456789"[slice(*span)]
         assert store.storage.read("a", entry, span) == expected
@@ -153,10 +154,10 @@ def test_shows_a_spool_only_when_it_is_whole(store: Store) -> None:
         assert store.files.all() == {}
     pending.write([b"%d " % part for part in range(3000)])  # too many for one call of writev
     assert pending.publish("a.tfrec") is True
-    pending.close()
     expected = [bytes([part]) * 1000 + b"|" for part in range(100)]
     expected += [b"%d " % part for part in range(3000)]
-    assert store.files.all() == {"a.tfrec": b"".join(expected)}
+    assert store.files.all() == {"a.tfrec": b"".join(expected)}  # before it is closed
+    pending.close()
 
 
 def test_deletes_a_folder_with_all_its_files(store: Store) -> None:

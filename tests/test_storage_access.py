@@ -23,7 +23,6 @@ ACCEPTED = {
     "anonymous for the output": (Access(anonymous=True), ["photos"], "s3://b/out"),
     "billing project for images": (Access(billing_project="p"), ["photos", "gs://b/x"], "out"),
     "a key": (Access(kms_key="k"), ["photos"], "gs://b/out"),
-    "a rate, some images remote": (Access(max_reads_per_second=5), ["photos", "s3://b/x"], "out"),
 }
 
 
@@ -69,14 +68,12 @@ def test_local_paths() -> None:
 BELOW = {
     "the root itself": ("gs://b/photos", "gs://b/photos/", ""),
     "a bucket": ("gs://b", "gs://b/out", "out"),
-    "a bucket with a slash": ("gs://b/", "gs://b/x/out/", "x/out"),
     "a longer name": ("gs://b/photos", "gs://b/photos2", None),
     "another store": ("gs://b/photos", "s3://b/photos/out", None),
     "local": ("/photos", "/photos/out", "out"),
     "local by its URI": ("/photos", "file:///photos/out", "out"),
     "above the root": ("/photos/out", "/photos", None),
     "the root folder": ("/", "/out", "out"),
-    "local and remote": ("/photos", "gs://photos/out", None),
     "dots and double slashes": ("/photos/../photos/.", "/photos//out", "out"),
     "an object's name is not a path": ("gs://b/a", "gs://b/a/../out", "../out"),
     "relative": (".", "out", "out"),
@@ -106,23 +103,17 @@ def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def stored(tmp_path: Path) -> tuple[Storage, Entry]:
     (tmp_path / "a").write_bytes(b"0123456789")
-    return open_storage(str(tmp_path))
-
-
-@pytest.fixture
-def entry(storage: Storage) -> Entry:
-    found = storage.stat("a")
-    assert found is not None
-    return found
+    storage = open_storage(str(tmp_path))
+    return storage, next(storage.list())
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 3, 100])
 def test_reads_and_seeks_like_a_file(
-    storage: Storage, entry: Entry, tmp_path: Path, buffer_bytes: int
+    stored: tuple[Storage, Entry], tmp_path: Path, buffer_bytes: int
 ) -> None:
-    with open_stored(storage, entry, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:
+    with open_stored(*stored, buffer_bytes) as mine, open(tmp_path / "a", "rb") as theirs:
         for file in (mine, theirs):
             assert file.read(3) == b"012"
             assert file.seek(2, os.SEEK_CUR) == 5
@@ -136,8 +127,8 @@ def test_reads_and_seeks_like_a_file(
                 file.seek(-11, os.SEEK_END)
 
 
-def test_refuses_to_read_much_at_once_or_another_file(storage: Storage, entry: Entry) -> None:
+def test_refuses_to_read_much_at_once_or_another_file(stored: tuple[Storage, Entry]) -> None:
     with pytest.raises(ValueError, match="10 bytes at once"):
-        open_stored(storage, entry, 1, max_at_once_bytes=5).read()
+        open_stored(*stored, 1, max_at_once_bytes=5).read()
     with pytest.raises(RuntimeError, match="E-SRC-CHANGED"):
-        open_stored(storage, Entry("a", 10, "1"), 1).read(2)
+        open_stored(stored[0], Entry("a", 10, "1"), 1).read(2)

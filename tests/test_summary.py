@@ -1,5 +1,6 @@
 """What a run prints: log lines, the summary, and the progress bar on a terminal."""
 
+import ast
 import contextlib
 import fcntl
 import os
@@ -9,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from beam_tfrec.pipelines.run import summarize
+from beam_tfrec.schemas.faults import printable
 from beam_tfrec.schemas.manifest import Annotations, SourceFile
 from tests.coco_command import PROJECT, MakeCoco, run_coco
 from tests.gcs_stand_in import GcsStandIn
@@ -84,20 +85,6 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert not_progress(run.err) == []
 
 
-@pytest.mark.thorough
-def test_the_printed_code_reads_the_output(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """It is Python that runs, whatever the output's name."""
-    images, annotations = make_coco(5)
-    output = tmp_path / "it's \\ caf\u00e9\n\u202e"
-    run = run_coco("--images", images, "--annotations", annotations, "--output", output)
-    assert run.code == 0, run.err
-    assert run.out.isascii()
-    program = run.out.partition("  read it:\n")[2].partition("  read it by")[0]
-    names: dict[str, Any] = {}
-    exec(textwrap.dedent(program), names)
-    assert len(list(names["dataset"])) == len(names["records"]) == 5
-
-
 FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped={"crowd": 3})
 
 
@@ -125,10 +112,12 @@ FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped=
     ],
 )
 def test_summary_of_a_split(split: dict[str, Any], lines: list[str]) -> None:
-    splits = {"dev": replace(NO_COUNTS, **split)}
-    text = [*summarize(replace(MANIFEST, splits=splits), "gs://b/o", 2.0, "pair")]
-    assert text[0] == "gs://b/o: 1 record in 2.0 s (0 records/s)"
+    splits, output = {"dev": replace(NO_COUNTS, **split)}, "it's \\ caf\u00e9\n\u202e"
+    text = [*summarize(replace(MANIFEST, splits=splits), output, 2.0, "pair")]
+    assert text[0] == f"{printable(output)}: 1 record in 2.0 s (0 records/s)"
     assert [line for line in text if line in lines] == lines
+    code = re.search(r"open\((.*)\)", text[-1])[1]
+    assert code.isascii() and ast.literal_eval(code) == (output, "train")
 
 
 def on_a_terminal(arguments: list[object]) -> tuple[int, str]:
@@ -162,20 +151,13 @@ def lines_left(shown: str) -> list[str]:
     return lines
 
 
-@pytest.fixture
-def many(make_coco: MakeCoco, tmp_path: Path) -> list[object]:
-    images, annotations = make_coco(120)
+@pytest.mark.thorough
+def test_bar_on_a_terminal(make_coco: MakeCoco, tmp_path: Path) -> None:
+    (images, annotations), out = make_coco(120), tmp_path / "out"
     (images / "a002.jpg").write_bytes(b"<html>")
     (images / "unnamed \u202e\x07.jpg").write_bytes(b"")
-    return [
-        *("--images", images, "--annotations", annotations, "--num_shards", 60),
-        *("--max_rejected", 1, "--output", tmp_path / "out"),
-    ]
-
-
-@pytest.mark.thorough
-def test_bar_on_a_terminal(many: list[object]) -> None:
-    code, shown = on_a_terminal(many)
+    given = ("--images", images, "--annotations", annotations, "--num_shards", 60)
+    code, shown = on_a_terminal([*given, "--max_rejected", 1, "--output", out])
     assert code == 0, shown
     assert re.search(r"\rconverting: +\d+%\|", shown)
     lines = lines_left(shown)
@@ -184,7 +166,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     done = r"converting: 100%\|\S+\| 120/120 \[.*records/s, 60/60 shards, 1 reject"
     assert re.match(done, bars[0]) and len(bars[0]) <= 100
     assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
-    assert lines[lines.index(bars[0]) + 1].startswith(f"{many[-1]}: 119 records in ")
+    assert lines[lines.index(bars[0]) + 1].startswith(f"{out}: 119 records in ")
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor
 
 

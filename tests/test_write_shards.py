@@ -300,8 +300,8 @@ drop_last_row = edit_rows(lambda rows: rows[:-1])
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
 NO_PARQUET = "index must be a Parquet file of records, got"
 SPOILT = [
-    (RECEIPT, edit_receipt(plan="00ff"), r"belongs to plan 00ff, this run's is"),
-    (RECEIPT, edit_receipt(index=3), r"is the receipt of train-00003-of-00001"),
+    (RECEIPT, edit_receipt(plan="00ff"), f"is the receipt of {STEM} of plan 00ff, this run's is"),
+    (RECEIPT, edit_receipt(index=3), "is the receipt of train-00003-of-00001"),
     (RECEIPT, lambda _: NESTED, r"is not a receipt \("),
     (DATA, lambda data: data[:-1], "has CRC-32C"),
     (DATA, flip, "has CRC-32C"),
@@ -337,7 +337,7 @@ def test_a_file_that_is_there_and_differs_is_a_conflict(
 
 def test_a_run_that_was_overwritten_claims_no_shard(small: SmallSet) -> None:
     with pytest.raises(
-        RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json was deleted since"
+        RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json is no longer this run's"
     ):
         write_all(small.plan())
     assert small.made() == {}

@@ -4,7 +4,7 @@ Threads of one process share the interpreter lock; builder processes do not. A b
 not import Beam: it starts in 0.25 s with 67 MB, instead of 0.8 s with 140 MB. It starts while
 samples are planned, serves one run, and ends when its connection closes.
 
-The run sends a builder its job, plan, limits and log levels, then the spool's file descriptor,
+The run sends a builder its job, plan, limits and log level, then the spool's file descriptor,
 then one task per shard. The builder sends counts, log lines, and one result per task.
 """
 
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
@@ -40,6 +40,7 @@ from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import RunLock
 
 _LOG = logging.getLogger(__name__)
+_OURS = logging.getLogger("beam_tfrec")  # builders send its lines to the run
 
 _PROGRAM = "import sys; from beam_tfrec.transforms.builders import serve; serve(int(sys.argv[1]))"
 _STARTS_WITHIN_S = 30.0
@@ -74,11 +75,7 @@ class ShardBuilders:
             limits: limits of all builders together.
             job: job of the run.
         """
-        started = _PROCESSES.get(job.output, ())
-        ready = [process for process in started if process.is_ready()]
-        if len(ready) < len(started):
-            text = "building with fewer processes: only %d of %d builder processes are ready"
-            _LOG.info(text, len(ready), len(started))
+        ready = [process for process in _PROCESSES.get(job.output, ()) if process.is_ready()]
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
         def build_here(shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
@@ -102,7 +99,7 @@ class ShardBuilders:
 
 
 @contextlib.contextmanager
-def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
+def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
     """Run builder processes for the duration of the context.
 
     Together with this process there is one per core, but at most `shards_in_flight`.
@@ -110,23 +107,19 @@ def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -
     Args:
         limits: limits of the run, shared by all its processes.
         output: URI of the run's data set.
-        loggers: names of loggers; builders send the lines of these to this process.
     """
-    if output in _PROCESSES:  # another run in this process has started them
-        yield
-        return
     processes = _PROCESSES[output] = []
     try:
         number = num_processes(limits)
         try:
             for index in range(1, number):
                 shared = replace(limits, processes=number, process_index=index)
-                processes.append(BuilderProcess(shared, loggers))
+                processes.append(BuilderProcess(shared))
         except (OSError, RuntimeError, MemoryError) as error:
             _LOG.info("building with fewer processes: %s", error)
         yield
     finally:
-        del _PROCESSES[output]
+        _PROCESSES.pop(output, None)  # another run may have had the same output
         for process in processes:
             process.end()
 
@@ -161,12 +154,11 @@ class BuilderResult(NamedTuple):
 class BuilderProcess:
     """A process that builds shards of one run; it ends on request, or with this process."""
 
-    def __init__(self, limits: GateLimits, loggers: Sequence[str]) -> None:
+    def __init__(self, limits: GateLimits) -> None:
         """Start the process without waiting until it is ready.
 
         Args:
             limits: limits of the run, shared by `limits.processes` processes.
-            loggers: names of loggers; the builder sends the lines of these to this process.
 
         Raises:
             OSError: when the process cannot be started.
@@ -174,7 +166,6 @@ class BuilderProcess:
             MemoryError: when memory is too small for the process or the thread.
         """
         self._limits = limits
-        self._loggers = loggers
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._has_job = False
@@ -221,8 +212,7 @@ class BuilderProcess:
 
     def _send_job(self, job: ShardJob, plan: JobPlan) -> None:
         spool = job.spool.written_file() if job.spool is not None else None
-        levels = {name: logging.getLogger(name).getEffectiveLevel() for name in self._loggers}
-        self._connection.send((job, plan, self._limits, levels))
+        self._connection.send((job, plan, self._limits, _OURS.getEffectiveLevel()))
         self._has_job = True
         if spool is not None:
             send_handle(self._connection, spool, self._process.pid)
@@ -328,16 +318,14 @@ def _serve(connection: Connection) -> None:
     messages = _Messages(connection)
     messages.send(PROGRESS.take())  # the first message says that the builder has started
     threading.Thread(target=messages.keep_sending_counts, daemon=True).start()
-    job, plan, limits, levels = connection.recv()
+    job, plan, limits, level = connection.recv()
     lock = RunLock(job.output)  # held until this process ends, which may be later than the run
     lock.take(alone=False)
     if job.spool is not None:
         job.spool.adopt(recv_handle(connection))
-    for name, level in levels.items():
-        logger = logging.getLogger(name)
-        logger.addHandler(messages)
-        logger.setLevel(level)
-        logger.propagate = False
+    _OURS.addHandler(messages)
+    _OURS.setLevel(level)
+    _OURS.propagate = False
     gate = gate_for(limits, job)
     while True:
         number, shard = connection.recv()

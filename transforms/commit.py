@@ -26,6 +26,7 @@ from beam_tfrec.schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
+    SOURCES_DIR,
     Annotations,
     JobPlan,
     Manifest,
@@ -111,8 +112,7 @@ def commit(
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
-    note = output_files.sources_name(job_digest(manifest, known | config.globs, listings))
-    output.create(note, output_files.SOURCES_NOTE)
+    output.create(job_note(manifest, known | config.globs, listings), output_files.SOURCES_NOTE)
     output_files.check_claim(output, digest)
     output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
@@ -176,13 +176,11 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     return msgspec.structs.replace(manifest, splits=splits)
 
 
-def job_digest(
-    manifest: Manifest, identities: Mapping[str, str], listings: Mapping[str, str]
-) -> str:
-    """Return a hex digest of a run's manifest and sources.
+def job_note(manifest: Manifest, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
+    """Return the name of a finished run's note: a digest of its manifest and sources.
 
-    A later run finds the note of this digest, and then knows that the data set is up to date. The
-    manifest is part of the digest, since another one may be there: `--overwrite` may replace the
+    A later run finds the note, and then knows that the data set is up to date. The manifest is
+    part of the digest, since another one may be there: `--overwrite` may replace the
     data set before a run ends, and sources may have other counts than those of a finished run.
 
     Args:
@@ -192,7 +190,7 @@ def job_digest(
     """
     listed = {root: listing for root, listing in listings.items() if listing != "0"}
     seen = json.dumps([to_json(manifest).decode(), dict(identities), listed], sort_keys=True)
-    return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
+    return f"{SOURCES_DIR}/{hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()}.json"
 
 
 def find_complete(output: Storage, config: DataSetJob) -> Manifest | None:
@@ -212,8 +210,7 @@ def find_complete(output: Storage, config: DataSetJob) -> Manifest | None:
     if manifest is None:
         return None
     if manifest.plan.options != options:
-        change = publish_plan.first_difference(manifest.plan, {"options": options})
-        raise publish_plan.other_plan(output, change)
+        raise publish_plan.other_plan(output, manifest.plan, {"options": options})
     if config.trust_manifest:
         return manifest
     identity = functools.cache(lambda uris: uri_identity(uris, config.exclude, config.access))
@@ -227,8 +224,7 @@ def find_complete(output: Storage, config: DataSetJob) -> Manifest | None:
         for root, uri in config.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    note = output_files.sources_name(job_digest(manifest, known | config.globs, listings))
-    if output.stat(note) is None:
+    if output.stat(job_note(manifest, known | config.globs, listings)) is None:
         return None
     if missing := output_files.missing_files(output, manifest):
         files, first = counted(len(missing), "file"), printable(missing[0])

@@ -28,7 +28,6 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.shards import (
     INDEX_DIR,
-    NAMED_TEMPLATES,
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
@@ -36,8 +35,9 @@ from beam_tfrec.schemas.shards import (
     is_index_name,
     receipt_name,
     shard_stems,
+    split_in_name,
 )
-from beam_tfrec.transforms.storage import Entry, Storage, is_beams, is_local, join_uri
+from beam_tfrec.transforms.storage import Entry, Storage, is_local, join_uri
 from beam_tfrec.transforms.storage.disk import coded
 from beam_tfrec.transforms.storage.read_data_set import list_folders, what_differs
 
@@ -59,11 +59,6 @@ _OWN_NAMES = {REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 _LOG = logging.getLogger(__name__)
 _RECEIPT_NAME = re.compile(rf"{RECEIPTS_DIR}/[a-z][a-z0-9_]*-[0-9]{{5,}}-of-[0-9]{{5,}}\.json")
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
-
-
-def sources_name(job: str) -> str:
-    """Return the name of the note that the run with this `job_digest` is complete."""
-    return f"{SOURCES_DIR}/{job}.json"
 
 
 def create_or_compare(output: Storage, name: str, data: bytes) -> None:
@@ -120,8 +115,7 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     there = output.stat(PLAN_NAME) is not None
     if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan_digest:
         return
-    change = "belongs to another run" if there else "was deleted"
-    what = f"{PLAN_NAME} {change} since this run began: a run with --overwrite has taken the output"
+    what = f"{PLAN_NAME} is no longer this run's: a run with --overwrite has taken the output"
     remedy = "wait until that run ends, or stop it and run again with --overwrite"
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
@@ -245,25 +239,15 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
         found = there.get(shard.file)
         if found is None:
             missing.append(shard.file)
-        elif what_differs(shard, found):
-            what = f"has {found.size_bytes} bytes, or another checksum than in {MANIFEST_NAME}"
+        elif wrong := what_differs(shard, found):
             remedy = "restore it, or delete it and run its command again, which builds it again"
-            where = join_uri(output.root, shard.file)
-            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+            where = output.uri(shard.file)
+            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, wrong[1], remedy))
     stems = shard_stems([shard.split for shard in manifest.shards])
     index = {name for shard in manifest.shards for name in shard.index_names}
     wanted = {*map(receipt_name, stems), *index}
     named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
     return [*missing, *sorted(wanted - named)]
-
-
-def split_in_name(name: str, names: ShardNames) -> str | None:
-    """Return the split in a shard file's name; None for any other file.
-
-    Names of the given scheme and of the standard schemes are recognised.
-    """
-    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
-    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
 def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -> bool:
@@ -335,8 +319,7 @@ def refuse_no_place(output: Storage) -> None:
         RuntimeError: `E-IO-…`, the fault that `Storage.probe` would raise.
     """
     if not is_local(output.root):
-        if not is_beams(output.root):
-            output.require_folder()
+        output.require_folder()
         return
     above = _nearest(output.root)
     number = 0

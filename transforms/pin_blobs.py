@@ -61,36 +61,24 @@ def refuse_mostly_missing(
     Raises:
         RuntimeError: `E-SET-MISSING`, with examples of a missing and a listed name.
     """
-    listed_in = {tally.first_unreferenced: root for root, tally in root_tallies}
     for root, tally in root_tallies:
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing <= tally.named or accepted:
             continue
-        remedy = "give this split's folder of images, which file names are relative to"
+        remedy = "correct the names, or give the folder of images that they are relative to"
         remedy += ", with --panoptic_images" * is_panoptic_root(root)
         listed = "no file is listed"
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
-            remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
-            if swapped := listed_in.get(tally.first_missing):
-                remedy = f"the first lies in the folder of {swapped}: give each split its own"
+            folder = tally.first_unreferenced.removesuffix(f"/{tally.first_missing}")
+            if folder != tally.first_unreferenced:
+                remedy = f"add /{folder} to the folder that you gave"
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
         what = f"{tally.missing} of {tally.named} images are missing, the first is"
         what += f" {tally.first_missing!r}; {listed}"
         raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
-
-
-def _likely_remedy(missing: str, listed: str) -> str:
-    """Return the remedy that the first names of both kinds suggest, or an empty text."""
-    name, wanted = listed.rpartition("/")[2], missing.rpartition("/")[2]
-    if name != wanted and name.lower() == wanted.lower():
-        return "rename the files as the annotations name them: upper and lower case differ"
-    if "\\" in missing and "\\" not in listed:  # as programs on Windows write it
-        return "write / instead of each backslash in the file names"
-    folder = listed.removesuffix(f"/{missing}")
-    return "" if folder == listed else f"add /{folder} to the folder that you gave"
 
 
 @dataclass(eq=False)
@@ -117,7 +105,22 @@ class PinBlobs(beam.PTransform):
         rejected: list[beam.PCollection] = []
         root_tallies = [known for known in self.more_tallies if known is not None]
         for index in (PHOTO, PANOPTIC_IMAGE) if self.panoptic else (PHOTO,):
-            pinned = self._pin(samples, index)
+            listing = self.listing
+            if self.panoptic:
+                listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
+            by_name = BatchByName(functools.partial(_name_of, index=index), _JoinBatch)
+            listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
+            pinned = (
+                (
+                    samples | f"BatchSamples{index}" >> by_name,
+                    listing | f"BatchEntries{index}" >> listed_by_name,
+                )
+                | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
+                | f"Pin{index}"
+                >> beam.FlatMap(_pin, index).with_outputs(
+                    "rejected", "root_tallies", main="samples"
+                )
+            )
             samples = pinned.samples
             rejected.append(pinned.rejected)
             root_tallies.append(pinned.root_tallies)
@@ -126,25 +129,6 @@ class PinBlobs(beam.PTransform):
             rejected | "Rejected" >> beam.Flatten(),
             root_tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_root_tallies),
         )
-
-    def _pin(self, samples: beam.PCollection[Sample], index: int) -> PinnedSamples:
-        """Pin one blob of each sample."""
-        listing = self.listing
-        if self.panoptic:
-            listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
-        name_of = functools.partial(_name_of, index=index)
-        by_name = BatchByName(name_of, _JoinBatch)
-        listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
-        pinned = (
-            (
-                samples | f"BatchSamples{index}" >> by_name,
-                listing | f"BatchEntries{index}" >> listed_by_name,
-            )
-            | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
-            | f"Pin{index}"
-            >> beam.FlatMap(_pin, index).with_outputs("rejected", "root_tallies", main="samples")
-        )
-        return PinnedSamples(pinned.samples, pinned.rejected, pinned.root_tallies)
 
 
 def _is_at(listed: ListedFile, index: int) -> bool:

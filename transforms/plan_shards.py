@@ -11,6 +11,7 @@ needs a new format version.
 import functools
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -55,7 +56,6 @@ from beam_tfrec.transforms.storage import source_changed
 
 _POSITIONS_PER_RANGE = 512  # few, since a range is in memory with its payloads
 _RUN_BYTES = 2_000_000  # small enough for the processor's caches
-_FIRST_WITH_FILE_NUMBER = 1 << 34  # smaller positions are rows of one file
 
 
 class RangeBatch(Batch, frozen=True, array_like=True):
@@ -76,10 +76,10 @@ class KeyBatch(Batch, frozen=True, array_like=True):
     """Keys of samples, to find repeated ones.
 
     Attributes:
-        keys: pairs of a key and its sample's position in the source.
+        keys: keys of the samples.
     """
 
-    keys: list[tuple[str, int]]
+    keys: list[str]
 
 
 class ShardSlice(Batch, frozen=True, array_like=True):
@@ -175,7 +175,7 @@ def rank_range(
     if add_tallies(tallies) != counted:
         what = f"key range {number} had {counted.samples} samples, now it has {len(members)} others"
         raise source_changed(f"split {split}", what)
-    _refuse_duplicates(members)
+    refuse_equal_keys(split, [key[PREFIX_BYTES:].decode() for key, _ in members])
     yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
 
 
@@ -214,35 +214,28 @@ def _runs(
         start = end
 
 
-def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
-    if len({key[PREFIX_BYTES:] for key, _ in members}) < len(members):
-        samples = [read_sample(packed) for _, packed in members]
-        keys = [(sample.key, sample.position) for sample in samples]
-        refuse_equal_keys(((samples[0].split, 0), [KeyBatch(keys)]))
-
-
-def refuse_equal_keys(grouped: tuple[Partition, Iterable[KeyBatch]]) -> list[str]:
-    """Refuse repeated keys, or return an empty list.
+def refuse_equal_keys(split: str, keys: Sequence[str]) -> None:
+    """Refuse repeated keys in a split.
 
     Raises:
         RuntimeError: `E-SET-DUPLICATE`.
     """
+    if len({*keys}) < len(keys):
+        key = min(key for key, count in Counter(keys).items() if count > 1)
+        what = f"two samples have the key {key!r}"
+        ways = "records: --key_feature or --on_duplicate; tar files: rename members"
+        remedy = f"give every sample its own key, or put it into another split ({ways})"
+        raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
+
+
+def _refuse_in_batches(grouped: tuple[Partition, Iterable[KeyBatch]]) -> tuple[()]:
     (split, _), batches = grouped
-    in_order = sorted(pair for batch in batches for pair in batch.keys)
-    for (key, position), (other, second) in itertools.pairwise(in_order):
-        if key == other:
-            what = f"two samples have the key {key!r}"
-            # Samples of a program have no positions.
-            if position < second < _FIRST_WITH_FILE_NUMBER:
-                what += f" (at positions {position} and {second})"
-            ways = "records: --key_feature or --on_duplicate; tar files: rename members"
-            remedy = f"give every sample its own key, or put it into another split ({ways})"
-            raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
-    return []
+    refuse_equal_keys(split, [key for batch in batches for key in batch.keys])
+    return ()
 
 
 def _key_batch(samples: list[Sample]) -> KeyBatch:
-    return KeyBatch([(sample.key, sample.position) for sample in samples])
+    return KeyBatch([sample.key for sample in samples])
 
 
 @dataclass(eq=False)
@@ -261,7 +254,7 @@ class RefuseEqualKeys(beam.PTransform):
         """Group the keys of each split."""
         keys = samples | "BatchKeys" >> BatchByName(split_and_key, KeyBatch, _key_batch)
         grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
-        return grouped | "RefuseTwice" >> beam.FlatMap(refuse_equal_keys)
+        return grouped | "RefuseTwice" >> beam.FlatMap(_refuse_in_batches).with_output_types(str)
 
 
 class PlannedShards(NamedTuple):

@@ -33,7 +33,7 @@ from beam_tfrec.schemas.manifest import (
     Label,
     to_json,
 )
-from beam_tfrec.schemas.shards import ShardNames
+from beam_tfrec.schemas.shards import ShardNames, split_in_name
 from beam_tfrec.schemas.splits import USUAL_SPLITS, split_without_bucket
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.data_set_job import DataSetJob
@@ -128,8 +128,7 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
 def _refuse_other(plan: JobPlan, output: Storage) -> None:
     data = output.read(PLAN_NAME)
     if data != to_json(plan):
-        other = output_files.parse_plan(output, data)
-        raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
+        raise other_plan(output, output_files.parse_plan(output, data), msgspec.to_builtins(plan))
 
 
 def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
@@ -227,9 +226,10 @@ def reject_text(reject: Rejected, remedy: str) -> str:
     return fault_line(reject.code, f"{where} ({ids})", reject.detail, remedy)
 
 
-def other_plan(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output with another plan."""
+def other_plan(output: Storage, plan: JobPlan, mine: Mapping[str, Any]) -> RuntimeError:
+    """Return the fault of an output with another plan, of which parts differ from mine."""
     remedy = "give the same options and sources, another --output, or --overwrite"
+    what = first_difference(plan, mine)
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
@@ -350,7 +350,7 @@ def look_at_output(
         return FREE, 0
     claimed = len(output_files.receipts(output))
     there = output_files.files_in(output, names.folders(splits))
-    files = sum(output_files.split_in_name(name, names) is not None for name in there)
+    files = sum(split_in_name(name, names) is not None for name in there)
     return OURS, min(claimed, files)  # a shard's receipt is created first, its file last
 
 

@@ -86,22 +86,19 @@ class _WriteShards(beam.DoFn):
             infos = self._take_finished()
             yield from map(GlobalWindows.windowed_value_at_end_of_window, infos)
 
-    def _take_finished(self) -> Iterator[ShardInfo]:
-        """Wait for a finished shard; meanwhile report time lost by throttling to the runner."""
+    def _take_finished(self) -> list[ShardInfo]:
+        """Wait for a finished shard; meanwhile report time lost by throttling to the runner.
+
+        On a fault, first cancel or await the bundle's other shards. Otherwise they would run during
+        the retry of the bundle, and log after the fault.
+        """
         finished: set[Future[ShardInfo]] = set()
         while not finished:
             finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
             if throttled_s := THROTTLED.take(self._builders.readers):
                 self._signaler.signal_throttled(throttled_s)
-        return (_counted(self._info_of(future)) for future in finished)
-
-    def _info_of(self, future: Future[ShardInfo]) -> ShardInfo:
-        """Return a shard's info; on a fault, first cancel or await the bundle's other shards.
-
-        Otherwise they would run during the retry of the bundle, and log after the fault.
-        """
         try:
-            return future.result()
+            return [_counted(future.result()) for future in finished]
         except BaseException:
             for other in self._running:
                 other.cancel()

@@ -94,9 +94,8 @@ class _BatchCoder(StructCoder):
 coders.registry.register_fallback_coder(StructCoder)
 
 
-def is_in_process(root: beam.Pipeline | beam.pvalue.PBegin) -> bool:
+def is_in_process(pipeline: beam.Pipeline) -> bool:
     """Return whether a pipeline runs in this process, with Beam's FnApiRunner."""
-    pipeline = root.pipeline if isinstance(root, beam.pvalue.PBegin) else root
     return isinstance(pipeline.runner, FnApiRunner)
 
 

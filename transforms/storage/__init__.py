@@ -170,6 +170,28 @@ class Storage(Protocol):
                 span does.
         """
 
+    def checked(
+        self, data: bytes, found: Entry, expected: Entry | None, span: Span | None
+    ) -> bytes:
+        """Return bytes that were read, if they are complete and from the expected file.
+
+        Args:
+            data: bytes that were read.
+            found: the file after the read.
+            expected: the file as listed; only its size and pin are compared.
+            span: range that was asked for; None for the whole file.
+
+        Raises:
+            RuntimeError: `E-SRC-CHANGED`.
+        """
+        listed = expected or found
+        if (found.size_bytes, found.pin) != (listed.size_bytes, listed.pin):
+            raise self.changed(found.name, "modified since it was listed")
+        start, end = span or (0, found.size_bytes)
+        if len(data) != end - start:
+            raise self.changed(found.name, ends_early(found.size_bytes, (start, end)))
+        return data
+
     def crc32c(self, name: str) -> int:
         """Return a file's CRC-32C, from the store or by reading the file in pieces."""
         entry = self.stat(name)

@@ -16,7 +16,7 @@ from typing import IO, Any
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.tfrecord import FrameError
 from beam_tfrec.transforms.storage import Entry, Storage, is_local
-from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, open_temporary
+from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, coding, open_temporary
 
 DEFAULT_OPTIONS = "group_size:1,uncompressed"
 """Options of the writer: one record is read without its neighbours. JPEGs do not compress."""
@@ -155,11 +155,9 @@ def copied_array_record(pieces: Iterable[bytes]) -> Iterator[ArrayRecordFile]:
     """
     copy, where = open_temporary("")
     with copy:
-        try:
+        with coding(where, "give TMPDIR a folder with room, then run again"):
             copy.writelines(pieces)
             copy.flush()
-        except OSError as error:
-            raise coded(error, where, "give TMPDIR a folder with room, then run again") from error
         yield ArrayRecordFile(_path_of(copy))
 
 

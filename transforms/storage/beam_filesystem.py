@@ -23,7 +23,6 @@ from beam_tfrec.transforms.storage import (
     Entry,
     Span,
     Storage,
-    ends_early,
 )
 from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
@@ -80,12 +79,10 @@ class BeamStorage(Storage):
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if size and modification time agree."""
         data = self._run(name, lambda: self._read_once(name, span))
-        if expected and self.stat(name) != expected:
-            raise self.changed(name, "modified since it was listed")
-        start, end = span or (0, expected.size_bytes if expected else len(data))
-        if len(data) != end - start:
-            raise self.changed(name, ends_early(start + len(data), (start, end)))
-        return data
+        found = self.stat(name)
+        if found is None:
+            raise self.changed(name, "not there")
+        return self.checked(data, found, expected, span)
 
     def new_file(self) -> UploadedFile:
         """Return a file on the worker's own disk, which is uploaded with `publish`."""

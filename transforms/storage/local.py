@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, NewFile, Span, Storage, ends_early
+from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, NewFile, Span, Storage
 from beam_tfrec.transforms.storage.disk import DiskFile, coding
 from beam_tfrec.transforms.storage.retries import retry
 
@@ -67,17 +67,9 @@ class LocalStorage(Storage):
             raise self.changed(name, "not there")
         data, status = read
         found = _entry(name, status)
-        wanted = expected or found
         if found.kind != "file":
             raise self.changed(name, f"a {found.kind}, not a file")
-        if span is not None and found.size_bytes == wanted.size_bytes:
-            if len(data) != span[1] - span[0]:
-                raise self.changed(name, ends_early(found.size_bytes, span))
-        elif not found.size_bytes == len(data) == wanted.size_bytes:
-            raise self.changed(name, f"{found.size_bytes} bytes, {wanted.size_bytes} were listed")
-        if found.pin != wanted.pin:
-            raise self.changed(name, "modified since it was listed")
-        return data
+        return self.checked(data, found, expected, span)
 
     def new_file(self) -> NewFile:
         """Return an anonymous file in the root's filesystem."""
