@@ -35,9 +35,7 @@ from tests.small_images import (
     segment,
     verdict,
 )
-from tests.small_images import (
-    gray_jpeg_with as gray_with,
-)
+from tests.small_images import gray_jpeg_with as gray_with
 
 ROTATED = entry(0x0112, 3, 1, b"\0\6")
 SCAN = segment(0xDA, b"\1\1\0\0\0\0")

@@ -54,10 +54,7 @@ REFUSED = {
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
         f"JSON: JSON is malformed: invalid character (byte 130); {REPAIR}",
     ),
-    "packed": (
-        b"\x1f\x8b\x08\0",
-        f"JSON: JSON is malformed: invalid character (byte 0); {REPAIR}",
-    ),
+    "packed": (b"\x1f\x8b\x08\0", f"JSON: JSON is malformed: invalid character (byte 0); {REPAIR}"),
     "an array": (
         b"[" + SMALL + b"]",
         f"JSON: not a JSON object (Expected `object`, got `array`); {COCO_FILE}",

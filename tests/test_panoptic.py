@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.fields import (
-    BadAnnotation,
-    EncodedImage,
-    PictureFields,
-    SegmentFields,
-)
+from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, PictureFields, SegmentFields
 from beam_tfrec.schemas.geometry import masks as panoptic
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, turn_array
 from beam_tfrec.schemas.geometry.masks import paint_values, read_places

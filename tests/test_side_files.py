@@ -196,10 +196,7 @@ def joined(content: object, kind: str = "file", images: int = 1) -> tuple[Joined
 
 @pytest.mark.parametrize(
     ("splitting", "split"),
-    [
-        (Splitting("flags.part", names=("train", "test")), "test"),
-        (BY_SCENE, BY_SCENE.draw("7")),
-    ],
+    [(Splitting("flags.part", names=("train", "test")), "test"), (BY_SCENE, BY_SCENE.draw("7"))],
 )
 def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str) -> None:
     content = labelme(shape(), flags={"part": "TEST"}, scene=7)

@@ -13,13 +13,7 @@ from PIL import Image
 from beam_tfrec.pipelines import voc
 from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_image_set, parse_voc
-from tests.coco_command import (
-    committed_by,
-    examples,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes, thorough
 from tests.side_folders import sources, voc_object, write_side_files
 from tests.side_folders import voc as voc_xml

@@ -17,20 +17,10 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
 from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener
-from beam_tfrec.schemas.annotations.side_files import (
-    SideFile,
-    cells_at,
-    parse_side_file,
-    value_at,
-)
+from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, parse_side_file, value_at
 from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
 from beam_tfrec.schemas.faults import Reason, Rejected
-from beam_tfrec.schemas.fields import (
-    AttributedFields,
-    BadAnnotation,
-    PictureFields,
-    fields_of_row,
-)
+from beam_tfrec.schemas.fields import AttributedFields, BadAnnotation, PictureFields, fields_of_row
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
@@ -42,12 +32,7 @@ from beam_tfrec.transforms.sources.listing import (
     pin_all,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import (
-    Item,
-    SplitTally,
-    note_skipped,
-    reject_file,
-)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     DEFAULT_REMOTE_READERS,
