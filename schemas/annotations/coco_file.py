@@ -71,7 +71,13 @@ class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
     id: Int64
     name: str
     keypoints: list[str] | None = None
-    isthing: int | bool | msgspec.UnsetType = msgspec.UNSET
+    isthing: int | bool = True
+
+
+class PanopticCategory(CocoCategory, gc=False, kw_only=True):
+    """One entry of `categories` of a panoptic file, where `isthing` is needed."""
+
+    isthing: int | bool
 
 
 class CocoObject(msgspec.Struct, Generic[AnyCategory], gc=False, kw_only=True):
@@ -145,7 +151,6 @@ class CocoFile:
 
     Attributes:
         where: its name, for messages.
-        string_ids: whether ids may be strings.
         kind: kind of its annotations.
         images: entries in the file's order; ids and names are unique.
         categories: entries in the file's order; an id has one name. Empty for captions.
@@ -176,7 +181,6 @@ class CocoFile:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
-        self.string_ids = string_ids
         sections = self._sections(data)
         images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
@@ -186,7 +190,8 @@ class CocoFile:
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
             section = self._take(sections, "categories")
-            self.categories = self._decode(section, "categories", CocoCategory)
+            category = PanopticCategory if self.kind is Kind.PANOPTIC else CocoCategory
+            self.categories = self._decode(section, "categories", category)
         entries: dict[Kind, Any] = {
             Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],

@@ -14,7 +14,6 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import (
     CocoAnnotation,
-    CocoCategory,
     CocoFile,
     CocoImage,
     CocoInstance,
@@ -31,7 +30,6 @@ from beam_tfrec.schemas.manifest import Label, SourceFile
 
 _ID = operator.attrgetter("id")
 _KINDS = list(Kind)
-_KINDS_OF_IDS = ((Kind.INSTANCES, Kind.KEYPOINTS), (Kind.CAPTIONS,), (Kind.PANOPTIC,))
 
 
 class AnnotatedImage(NamedTuple):
@@ -95,10 +93,9 @@ class CocoFiles:
             category.id
             for file in self._files
             if file.kind is Kind.PANOPTIC
-            for place, category in enumerate(file.categories)
-            if not _is_thing(category, place, file)
+            for category in file.categories
+            if not category.isthing
         }
-        self._string_ids = any(file.string_ids for file in self._files)
         self._outlined = segmentations
         self._image_values: dict[int | str, str] = {}
         for file in reversed(self._files):  # the first file wins
@@ -128,39 +125,21 @@ class CocoFiles:
         """Return the requested field of an image, from the first file that has it."""
         return self._image_values.get(image.id, "")
 
-    def repeats_ids(self) -> bool:
-        """Return whether two annotations of one kind of file have the same id.
-
-        Instances and keypoints count as one kind.
-        """
-        import numpy as np  # late: few who import schemas need it
-
-        for kinds in _KINDS_OF_IDS:
-            files = [file for file in self._files if file.kind in kinds]
-            number = sum(len(file.annotations) for file in files)
-            ids = (annotation.id for file in files for annotation in file.annotations)
-            if self._string_ids:
-                differ = len({*ids}) == number
-            else:  # A set of a million numbers takes 60 MB and four times as long.
-                differ = bool(np.diff(np.sort(np.fromiter(ids, np.int64, number))).all())
-            if not differ:
-                return True
-        return False
-
     def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
         """Return the number of distinct annotation ids by split, summed over kinds of files.
+
+        Instances and keypoints count as one kind.
 
         Args:
             split_of: returns the split of an image id, also of an unknown one.
         """
-        first: Counter[str] = Counter()
-        for kinds in _KINDS_OF_IDS:
-            image_of: dict[int | str, int | str] = {}
-            for file in self._files:
-                for annotation in file.annotations if file.kind in kinds else ():
-                    image_of.setdefault(annotation.id, annotation.image_id)
-            first.update(map(split_of, image_of.values()))
-        return first
+        images_of: dict[Kind, dict[int | str, int | str]] = {}
+        for file in self._files:
+            kind = Kind.INSTANCES if file.kind.has_objects else file.kind
+            image_of = images_of.setdefault(kind, {})
+            for annotation in file.annotations:
+                image_of.setdefault(annotation.id, annotation.image_id)
+        return Counter(split_of(image) for of in images_of.values() for image in of.values())
 
     def positions(self) -> dict[int | str, int]:
         """Return each annotation id's position, counted from 0 across all files."""
@@ -182,7 +161,7 @@ class CocoFiles:
             captions: list[tuple[int | str, str]] = []
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
-                here = grouped[image.id]
+                here = grouped.pop(image.id)
                 if file.kind.has_objects:
                     instances.append((file, here))
                 elif file.kind is Kind.CAPTIONS:
@@ -197,7 +176,7 @@ class CocoFiles:
                 if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
             ]
             objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
-            objects.sort(key=_by_id if self._string_ids else None)
+            objects.sort(key=_by_id)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
             opened = self._open_panoptic(panoptic, image) if panoptic else None
@@ -306,14 +285,6 @@ def _labels_of(files: Sequence[CocoFile]) -> list[Label]:
         for category in file.categories
     ]
     return unite_labels(labels, " and ".join(file.where for file in files))
-
-
-def _is_thing(category: CocoCategory, place: int, file: CocoFile) -> bool:
-    if category.isthing is msgspec.UNSET:
-        what = f"$.categories[{place}] (id {category.id}, {category.name!r}) has no isthing"
-        remedy = "give each category of a panoptic file isthing: 1 if countable, 0 if stuff"
-        raise file.wrong_type(what, remedy)
-    return bool(category.isthing)
 
 
 def _found_in(files: Sequence[CocoFile]) -> list[str]:

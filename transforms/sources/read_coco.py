@@ -192,7 +192,7 @@ class _ImageReader:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
         sources = files.sources() if self._splitting.is_given else []  # counts of whole files
-        first = files.count_first_ids(self._split) if files.repeats_ids() else counts
+        first = files.count_first_ids(self._split)
         for split in self._splitting.splits([self._given]):
             yield SplitTally(
                 split,
