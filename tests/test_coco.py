@@ -218,9 +218,7 @@ def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
     """A missing area is computed from a valid segmentation, else from the box."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     found = ObjectFields(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd)
-    for keep in (True, False):  # segmentations are then kept only if an area needs them
-        data = coco([image()], [entry])
-        assert read(data, segmentations=keep) == [(1, [(5, found, Segmentation())], [])]
+    assert read(coco([image()], [entry])) == [(1, [(5, found, Segmentation())], [])]
 
 
 # Four annotations share an id, two of them an image; four are bad.

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2
 from beam_tfrec.schemas.labels import License, read_licenses, unite_labels
 from beam_tfrec.schemas.manifest import Label
 
@@ -98,14 +97,6 @@ class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=Fals
     image_id: AnyId
 
 
-class CocoBox(
-    CocoInstance[AnyId, AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True
-):
-    """An object's entry without its segmentation; a slice would take 48 bytes."""
-
-    segmentation: msgspec.Raw = msgspec.field(default=NOTHING, name="-")
-
-
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `annotations` of a captions file."""
 
@@ -166,7 +157,6 @@ class CocoFile:
         *,
         string_ids: bool = False,
         image_field: str = "",
-        segmentations: bool = True,
     ) -> None:
         """Parse a file.
 
@@ -174,7 +164,6 @@ class CocoFile:
             data: the file's bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             string_ids: accept ids that are strings.
-            segmentations: keep segmentations even where every object has an area.
             image_field: field of images to keep as text; empty for none.
 
         Raises:
@@ -193,18 +182,12 @@ class CocoFile:
             category = PanopticCategory if self.kind is Kind.PANOPTIC else CocoCategory
             self.categories = self._decode(section, "categories", category)
         entries: dict[Kind, Any] = {
-            Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
+            Kind.INSTANCES: CocoInstance[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],
             Kind.PANOPTIC: CocoPanoptic[ids],
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            areas = [annotation.area for annotation in self.annotations] or [0.0]
-            is_usable = None not in areas and 0 <= min(areas) <= max(areas) <= MAX_AREA_PX2
-            if not (segmentations or is_usable):
-                entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
-                self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
-                self.annotations = self._decode(annotations, "annotations", entry)
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))

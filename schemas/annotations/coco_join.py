@@ -149,13 +149,8 @@ class CocoFiles:
                 positions.setdefault(annotation.id, len(positions))
         return positions
 
-    def has(self, *kinds: Kind) -> bool:
-        """Return whether a file is of one of these kinds."""
-        return any(file.kind in kinds for file in self._files)
-
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
-        joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
         for image in self.images:
             instances: list[tuple[CocoFile, list[CocoInstance]]] = []
             captions: list[tuple[int | str, str]] = []
@@ -168,7 +163,7 @@ class CocoFiles:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
                     panoptic += [(file, entry) for entry in here]
-            joined = self._join_keypoints(instances) if joins else {}
+            joined = self._join_keypoints(instances)
             kept = [
                 one
                 for file, here in instances
@@ -246,12 +241,9 @@ class CocoFiles:
 
 def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]]:
     """Return the images of all files, and each file's number of images with another size."""
-    first, *others = files
-    if not others:
-        return first.images, [0]
-    united: dict[int | str, CocoImage] = {image.id: image for image in first.images}
-    other_sizes = [0]
-    for file in others:
+    united: dict[int | str, CocoImage] = {}
+    other_sizes = []
+    for file in files:
         differing = 0
         for image in file.images:
             known = united.setdefault(image.id, image)
@@ -260,8 +252,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
                 _add_to_image(known, image, files, file)
         other_sizes.append(differing)
     images = list(united.values())
-    where = f"{first.where} and {len(others)} more of its split"
-    refuse_repeated_ids(images, where)
+    refuse_repeated_ids(images, f"{files[0].where} and {len(files) - 1} more of its split")
     return images, other_sizes
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
+from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
 from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
@@ -110,28 +110,27 @@ class CocoReader:
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
-        ids, outlines = self.rules.string_ids, self.rules.segmentations
         name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
+            CocoFile(data, where, string_ids=self.rules.string_ids, image_field=name)
             for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=outlines)
+        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self).items()
 
     def _check_kinds(self, files: CocoFiles, split: str) -> None:
         """Refuse kinds of files that do not fit the options."""
-        panoptic = split in self.panoptic_splits
+        panoptic, found = split in self.panoptic_splits, files.found
         what = remedy = ""
-        if files.has(Kind.PANOPTIC) and not panoptic:
+        if "panoptic" in found and not panoptic:
             what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
-        if panoptic and not files.has(Kind.PANOPTIC):
+        if panoptic and "panoptic" not in found:
             what = "a folder of panoptic PNGs, and no panoptic file"
             remedy = "give it in --annotations"
-        if self.rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
-            kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
-            what = f"a {kind} file, for which records of one object each have no place"
+        others = [kind for kind in found if kind in ("captions", "panoptic")]
+        if self.rules.per_annotation and others:
+            what = f"a {others[0]} file, for which records of one object each have no place"
             remedy = "leave it out, or give another --layout"
         if what:
             raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
@@ -153,7 +152,7 @@ class _ImageReader:
         self._split_of = {image.id: self._split_for(image) for image in files.images}
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
-        self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
+        self._has_objects = "boxes" in files.found
         self._positions = files.positions() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
