@@ -244,7 +244,7 @@ def test_objects_are_sorted_in_one_way(annotations: list[dict]) -> None:
     bad = [
         BadAnnotation(4, "E-ANN-CATEGORY", "category_id 99 is not in categories"),
         BadAnnotation(9, "E-BOX-EMPTY", "width 0 and height 4"),
-        BadAnnotation(9, "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
+        BadAnnotation(9, "E-BOX-SHAPE", "bbox is None, not four numbers"),
     ]
     first = [found(-6, crowd=1), found(5, area=1.0), found(5), found(5, x=9.0), found(10)]
     data = coco([image(2, "b.jpg"), image(1)], annotations)
