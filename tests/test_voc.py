@@ -42,7 +42,8 @@ REAL = b"""<annotation>
         <difficult>Unspecified</difficult>
     </object>
 </annotation>"""
-TWO = voc_object(), voc_object("dog")
+NO_BOX = "<object><name>a</name></object>"
+ROTATED = "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>"
 
 
 def boxes_of(file: SideFile) -> list[tuple[Any, ...]]:
@@ -55,7 +56,6 @@ def test_a_real_file() -> None:
         (0, "person", 173, 100, 176, 251),
         (1, "tv monitor", 0, 9.5, 45.7, 11),
     ]
-    assert isinstance(file, SideFile)
     assert (file.width_px, file.height_px, file.bad) == (486, 500, [])
     assert file.attributes == {
         0: {"difficult": 0, "truncated": 0, "pose": "Unspecified"},
@@ -69,33 +69,25 @@ def test_a_real_file() -> None:
     ("found", "code", "detail"),
     [
         ("<object/>", "E-ANN-SHAPE", "name is empty"),
-        (
-            "<object><name>a</name></object>",
-            "E-BOX-SHAPE",
-            "bndbox is xmin '', ymin '', xmax '', ymax ''",
-        ),
+        (NO_BOX, "E-BOX-SHAPE", "bndbox is xmin '', ymin '', xmax '', ymax ''"),
         (
             voc_object("a", (1, 2, "3px", 4)),
             "E-BOX-SHAPE",
-            "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'",
+            "bndbox is xmin '1', ymin '2', xmax '3px'",
         ),
-        (
-            "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>",
-            "E-BOX-SHAPE",
-            "robndbox is a rotated box, only upright ones can be written",
-        ),
+        (ROTATED, "E-BOX-SHAPE", "robndbox is a rotated box"),
         (
             voc_object("a", (1, 2, "nan", 4)),
             "E-BOX-NOT-FINITE",
-            "bndbox holds a number that is not finite",
+            "bndbox holds a number that is not",
         ),
     ],
 )
 def test_an_object_that_is_none_is_named(found: str, code: str, detail: str) -> None:
     """Its id is its place in the file, and the others stay."""
     file = parse_voc(voc_xml(voc_object(), found, voc_object()))
-    assert isinstance(file, SideFile)
-    assert [*file.bad] == [(1, code, detail)]
+    assert [(bad.annotation_id, bad.code) for bad in file.bad] == [(1, code)]
+    assert file.bad[0].detail.startswith(detail)
     assert [entry.id for entry in file.entries] == [0, 2]
 
 
@@ -108,11 +100,7 @@ DOCTYPE = "XML: a document type (annotation), which may declare entities: remove
     ("data", "what"),
     [
         (b"", "XML: no element found: line 1, column 0"),
-        (b"<annotation><object>", "XML: no element found: line 1, column 20"),
-        (
-            b"<annotation>\xff</annotation>",
-            "XML: not well-formed (invalid token): line 1, column 12",
-        ),
+        (b"<annotation>\xff<", "XML: not well-formed (invalid token): line 1, column 12"),
         (b"<html/>", "XML: the root is <html>, not <annotation>"),
         (BOMB, DOCTYPE),
         (EXTERNAL, DOCTYPE),
@@ -131,11 +119,8 @@ def test_a_file_that_cannot_be_read_is_named(data: bytes, what: str) -> None:
 
 
 def test_deep_elements_are_read() -> None:
-    deep = 200_000
-    assert (
-        boxes_of(parse_voc(b"<annotation>" + b"<a>" * deep + b"</a>" * deep + b"</annotation>"))
-        == []
-    )
+    nested = b"<a>" * 200_000 + b"</a>" * 200_000
+    assert parse_voc(b"<annotation>" + nested + b"</annotation>").entries == []
 
 
 def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) -> None:
@@ -172,15 +157,13 @@ def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) ->
     assert "image/object/occluded" not in {feature["key"] for feature in manifest["features"]}
 
 
-def test_names_may_have_spaces_and_numbers() -> None:
-    assert parse_image_set(b"photo 1\nphoto 2\n", "train.txt") == {"photo 1", "photo 2"}
-    assert parse_image_set(b"\n", "train.txt") == set()
-
-
 def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     """A name without an image is a reject; images that a list does not name are counted."""
     names = [f"{number:06}" for number in range(6)]
-    folders = write_side_files(tmp_path, {name: voc_xml(*TWO) for name in names}, ".xml")
+    folders = write_side_files(
+        tmp_path, {name: voc_xml(voc_object(), voc_object("dog")) for name in names}, ".xml"
+    )
+    assert parse_image_set(b"photo 1\nphoto 2\n", "train.txt") == {"photo 1", "photo 2"}
     sets = tmp_path / "Main"
     sets.mkdir()
     (sets / "train.txt").write_text("000000\n000001 \r\n\n000003\n")
@@ -190,13 +173,11 @@ def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = committed_by(voc.run, out, *given, "train,val", "--max_rejected", 1)
     splits = {
-        split: [value(e, "image/filename")[0].decode() for e in examples(out, split)]
+        split: sorted(value(e, "image/filename")[0] for e in examples(out, split))
         for split in ("train", "val")
     }
-    assert {split: sorted(found) for split, found in splits.items()} == {
-        "train": ["000000.jpg", "000001.jpg", "000003.jpg"],
-        "val": ["000004.jpg"],
-    }
+    of_train = [b"000000.jpg", b"000001.jpg", b"000003.jpg"]
+    assert splits == {"train": of_train, "val": [b"000004.jpg"]}
     (one,) = rejected_of(out)
     assert (one["code"], one["split"], one["key"]) == ("E-IMG-MISSING", "val", "000009")
     assert one["detail"] == "a list names it, and no image has this name before its extension"
@@ -249,7 +230,7 @@ def write_masks(
 
 def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
     """Objects have the masks of their places in the file; the second has no box."""
-    objects = voc_object(), "<object><name>a</name></object>", voc_object("dog"), voc_object("owl")
+    objects = voc_object(), NO_BOX, voc_object("dog"), voc_object("owl")
     names = ("1", "bare", "rgb", "lost", "size", "pixels")
     files = {name: voc_xml(*objects) for name in names} | {"bare": voc_xml()}
     good = palette_png(CLASSED), palette_png(NUMBERED)
@@ -264,18 +245,15 @@ def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
     found = [
         (one["code"], one["key"], one["file_name"], one["detail"])
         for one in rejected_of(tmp_path / "out")
+        if one["code"] != "E-BOX-SHAPE"
     ]
-    assert sorted(one for one in found if one[0] != "E-BOX-SHAPE") == [
+    form = "masks must be PNGs with a palette, or of gray with 8 bits"
+    assert sorted(found) == [
         ("E-IMG-MISSING", "alone", "alone", "a PNG of masks has its name"),
         ("E-IMG-MISSING", "lost.jpg", "lost.png", "not in the listing"),
         ("E-IMG-SIZE", "size.jpg", "size.png", "32 x 24, its photo is 64 x 48"),
         ("E-IMG-TYPE", "pixels.jpg", "pixels.png", "text"),
-        (
-            "E-IMG-TYPE",
-            "rgb.jpg",
-            "rgb.png",
-            "masks must be PNGs with a palette, or of gray with 8 bits",
-        ),
+        ("E-IMG-TYPE", "rgb.jpg", "rgb.png", form),
     ]
     records = {value(e, "image/filename")[0]: e for e in examples(tmp_path / "out")}
     assert sorted(records) == [b"1.jpg", b"bare.jpg"]
