@@ -60,27 +60,20 @@ PARSED = {
     "odd number of coordinates": ("[[0,0,4,0,4,3,1]]", empty(DROPPED, EMPTY)),
     "two points": ("[[0,0,4,0]]", empty(DROPPED, EMPTY)),  # pycocotools takes these for a box
     "on a line": ("[[1,1,2,2,3,3]]", empty(DROPPED, EMPTY)),
-    "beyond float64": (
-        "[[1e400,0,4,0,4,3]]",
-        ("E-SEG-SHAPE", "Number out of range - at `$[0][0]`"),
-    ),
+    "beyond float64": ("[[1e400]]", ("E-SEG-SHAPE", "Number out of range - at `$[0][0]`")),
     "at the end of float64": ("[[1e308,0,-1e308,0,4,1e308]]", empty(DROPPED, EMPTY)),
     "too far to be drawn": ("[[1048577,0,1048578,0,1048577,3]]", empty(DROPPED, EMPTY)),
     "no polygons": ("[]", empty(EMPTY)),
     "null": ("null", empty("segmentation_missing")),
     "absent": ("", empty("segmentation_missing")),
-    "RLE": (in_3_4("[1,2,9]"), rle(1, 2, 9)),
-    "RLE that begins with an object": ('{"counts":[0,12],"size":[3,4]}', rle(0, 12)),
+    "RLE": ('{"counts":[0,12],"size":[3,4]}', rle(0, 12)),
     "RLE of nothing": (in_3_4("[12]"), empty(EMPTY)),
-    "compressed RLE": (in_3_4('"129"'), rle(1, 2, 9)),
     "a number": ("5", ("E-SEG-SHAPE", "Expected `object | array | null`, got `int`")),
-    "no counts": ('{"size":[3,4]}', ("E-SEG-SHAPE", "Object missing required field `counts`")),
     "not JSON": ("[[NaN]]", ("E-SEG-SHAPE", "JSON is malformed: invalid character (byte 2)")),
     "size swapped": (
         '{"size":[4,3],"counts":[12]}',
         ("E-RLE-SIZE", "size is [4, 3], the image's is [3, 4]"),
     ),
-    "too few": (in_3_4("[1,10]"), ("E-RLE-SUM", "counts sum to 11, 3 x 4 are 12 px")),
     "too many in uint32": (  # pycocotools would add these up to 12
         in_3_4("[4294967296,12]"),
         ("E-RLE-SUM", "counts sum to 4294967308, 3 x 4 are 12 px"),
@@ -93,12 +86,8 @@ PARSED = {
     ),
     "unfinished": (in_3_4('"12P"'), ("E-RLE-CHARS", "the text ends within count 2")),
     "a count of 65 bits": (
-        '{"size":[3,4],"counts":"1' + "P" * 13 + '0"}',
+        in_3_4(f'"1{"P" * 13}0"'),
         ("E-RLE-CHARS", "character '0' of count 1 runs on too long"),
-    ),
-    "a count without an end": (
-        '{"size":[3,4],"counts":"' + "o" * 99 + '"}',
-        ("E-RLE-CHARS", "character 'o' of count 0 runs on too long"),
     ),
 }
 
@@ -146,7 +135,6 @@ def test_compressed_counts_equal_those_of_pycocotools(found: tuple[list[int], in
         (TRIANGLE[::-1], 6.0, 11.0),  # x and y swapped, and the direction reversed
         ([0, 0, 2, 2, 0, 2, 2, 0], 0.0, 8.0),  # a bow tie: one half the other way around
         ([1e6, 1e6, 1e6 + 1, 1e6, 1e6 + 1, 1e6 + 1], 0.5, 3.0),  # far from 0
-        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 0.0, 0.0),
         # `sum` of Python 3.12 and newer would make it 3.509999999999934
         ([41.8, 21.6, 38.1, 0.1, 22.3, 36.1, 11.4, 47.3, 45.1, 1.5], 3.509999999999927, 134.6),
     ],
