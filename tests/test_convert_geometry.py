@@ -33,7 +33,6 @@ SQUARES = {  # channel: left, top, right, bottom as stored
     BLUE: (12, 50, 44, 74),
 }
 PERSON = Label(1, "person", keypoints=("nose",))
-
 CONVERSIONS = [
     NO_CONVERSION,
     Conversion(Resize(60, 60)),
