@@ -216,21 +216,18 @@ def _read_labels(text: bytes | None, **options: Any) -> SideSample | Reason:
     return read_objects(text or b"", **options)
 
 
-def read_data(
-    uri: str, splits: Sequence[str] = (), folder: str = "", access: Access | None = None
-) -> dict[str, Any]:
+def read_data(uri: str, splits: Sequence[str], folder: str, access: Access) -> dict[str, Any]:
     """Return the fields of `YoloConfig` for a data.yaml.
 
     Args:
         uri: path or URI of the file.
         splits: splits to read; empty for all.
-        folder: folder of the data set, instead of the file's own `path`.
+        folder: folder of the data set, instead of the file's own `path`; empty for that.
         access: credentials and limits for stores.
 
     Raises:
         ValueError: when the file is not a data.yaml, or lacks a split.
     """
-    access = access or Access()
     uri, folder = (
         os.path.abspath(path.removeprefix("file://")) if path and is_local(path) else path
         for path in (uri, folder)

@@ -59,7 +59,7 @@ class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     width: PositiveInt
     height: PositiveInt
     license: Any = None
-    coco_url: msgspec.Raw = NOTHING
+    coco_url: Any = None
     neg_category_ids: list[Int64] | None = None
     not_exhaustive_category_ids: list[Int64] | None = None
 
@@ -293,21 +293,16 @@ class CocoFile:
             path = f"$.images[{place}]"
             given = image.file_name
             if given is NO_NAME:
-                given = self._name_by_url(image, path)
+                if not isinstance(image.coco_url, str):
+                    what = f"Object missing required field `file_name` - at `{path}`"
+                    raise self.wrong_type(what)
+                given = name_of_url(image.coco_url)
             try:
                 image.file_name = blob_name(given)
             except ValueError as error:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
         refuse_repeated_ids(self.images, self.where)
-
-    def _name_by_url(self, image: CocoImage, path: str) -> str:
-        """Return the file name of an LVIS image, which has only a URL."""
-        try:
-            return name_of_url(msgspec.json.decode(image.coco_url, type=str))
-        except ValueError:
-            what = f"Object missing required field `file_name` - at `{path}`"
-            raise self.wrong_type(what) from None
 
 
 def refuse_repeated_ids(images: Sequence[CocoImage], where: str) -> None:

@@ -7,10 +7,8 @@ two files of one kind.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import (
     CocoAnnotation,
@@ -23,7 +21,7 @@ from beam_tfrec.schemas.annotations.coco_file import (
     blob_name,
     refuse_repeated_ids,
 )
-from beam_tfrec.schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
+from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener, OpenedObject
 from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile
@@ -152,25 +150,19 @@ class CocoFiles:
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
         for image in self.images:
-            instances: list[tuple[CocoFile, list[CocoInstance]]] = []
+            instances: list[tuple[CocoFile, CocoInstance]] = []
             captions: list[tuple[int | str, str]] = []
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
                 here = grouped.pop(image.id)
                 if file.kind.has_objects:
-                    instances.append((file, here))
+                    instances += [(file, one) for one in here]
                 elif file.kind is Kind.CAPTIONS:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
                     panoptic += [(file, entry) for entry in here]
-            joined = self._join_keypoints(instances)
-            kept = [
-                one
-                for file, here in instances
-                for one in here
-                if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
-            ]
-            objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
+            kept = self._join_keypoints(instances)
+            objects, bad = self._opener.open_all(kept, image, segmentations=self._outlined)
             objects.sort(key=_by_id)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
@@ -193,24 +185,24 @@ class CocoFiles:
                 of_image.append(annotation)
         return grouped
 
-    def _join_keypoints(self, instances: list[tuple[CocoFile, list[CocoInstance]]]) -> Joined:
-        """Return the keypoints of an image that belong to an instance of another file.
+    def _join_keypoints(self, given: Iterable[tuple[CocoFile, CocoInstance]]) -> list[CocoInstance]:
+        """Return the instances of an image, with keypoints that another file has for them.
 
         Annotation id and category must be the same, and occur in exactly one file of each kind.
         Otherwise the match would depend on the order of files.
         """
-        kinds: dict[tuple[int | str, int], list[Kind]] = {}
-        for file, here in instances:
-            for instance in here:
-                kinds.setdefault((instance.id, instance.category_id), []).append(file.kind)
-        joined: dict[tuple[int | str, int], msgspec.Raw] = {}
-        for file, here in instances:
-            for instance in here if file.kind is Kind.KEYPOINTS else ():
-                key = instance.id, instance.category_id
-                if kinds[key] == [Kind.INSTANCES, Kind.KEYPOINTS]:
-                    joined[key] = instance.keypoints
-                    self._joined[file] += 1
-        return joined
+        by_key: dict[tuple[int | str, int], list[tuple[CocoFile, CocoInstance]]] = {}
+        for file, one in given:
+            by_key.setdefault((one.id, one.category_id), []).append((file, one))
+        kept: list[CocoInstance] = []
+        for same in by_key.values():
+            if [file.kind for file, _ in same] == [Kind.INSTANCES, Kind.KEYPOINTS]:
+                (_, instance), (file, person) = same
+                instance.keypoints = person.keypoints
+                self._joined[file] += 1
+                del same[1]
+            kept += [one for _, one in same]
+        return kept
 
     def _open_panoptic(
         self, entries: Sequence[tuple[CocoFile, CocoPanoptic]], image: CocoImage

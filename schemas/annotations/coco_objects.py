@@ -43,10 +43,6 @@ class _Rle(msgspec.Struct, gc=False):
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
 
-Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
-"""Keypoints by annotation id and category id."""
-
-
 class OpenedObject(NamedTuple):
     """An annotation's id, its object, and its segmentation, which is empty if not requested."""
 
@@ -72,7 +68,6 @@ class ObjectOpener:
         self,
         instances: Iterable[CocoInstance],
         image: CocoImage,
-        joined: Joined | None = None,
         *,
         segmentations: bool,
     ) -> tuple[list[OpenedObject], list[BadAnnotation]]:
@@ -81,16 +76,12 @@ class ObjectOpener:
         Args:
             instances: annotations of one image.
             image: the image.
-            joined: keypoints from another file.
             segmentations: parse segmentations too; an object with a bad one is dropped.
         """
         objects: list[OpenedObject] = []
         bad: list[BadAnnotation] = []
         for instance in instances:
-            keypoints = instance.keypoints
-            if joined:
-                keypoints = joined.get((instance.id, instance.category_id), keypoints)
-            fields = self._open(instance, keypoints, image)
+            fields = self._open(instance, instance.keypoints, image)
             if not isinstance(fields, ObjectFields):
                 bad.append(BadAnnotation(instance.id, *fields))
                 continue

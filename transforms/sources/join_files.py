@@ -72,10 +72,11 @@ class _Batch(Batch, frozen=True, array_like=True):
     files: list[JoinedFiles]
 
 
-def join_files(source: str, files: Iterable[JoinedFiles]) -> Iterator[JoinedFiles]:
-    """Yield the files of a source, joined by name, in the order of names."""
+def join_files(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
+    """Yield the files of a partition of a source, joined by name, in the order of names."""
+    (source, _), batches = grouped
     by_name: dict[str, list[JoinedFiles]] = {}
-    for file in files:
+    for file in (file for batch in batches for file in batch.files):
         by_name.setdefault(file.name, []).append(file)
     for name, parts in sorted(by_name.items()):
         yield JoinedFiles(
@@ -113,13 +114,8 @@ class JoinFiles(beam.PTransform):
         batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
         spool = spool_for(sides[0].pipeline, self.spool_dir)
         together = tuple(batches) | "JoinOnName" >> GroupBatches(_Batch, spool)
-        return together | "Join" >> beam.FlatMap(_join)
+        return together | "Join" >> beam.FlatMap(join_files)
 
 
 def _name_of(file: JoinedFiles) -> tuple[str, str]:
     return file.source, file.name
-
-
-def _join(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
-    (source, _), batches = grouped
-    return join_files(source, (file for batch in batches for file in batch.files))

@@ -53,18 +53,17 @@ class CocoRules:
     annotated_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse an invalid side, and sort licenses."""
+        """Refuse an invalid side."""
         if not 0 <= self.min_box_px < float("inf"):
             raise ValueError(
                 f"min_box_px must be at least 0, got {self.min_box_px}: give 0 or more"
             )
-        object.__setattr__(self, "licenses", tuple(sorted(set(self.licenses))))
 
     def options(self) -> dict[str, str]:
         """Return the options that decide membership, with the filters in use."""
         smallest = repr(float(self.min_box_px)).removesuffix(".0")
         filters = {
-            "licenses": ",".join(map(str, self.licenses)),
+            "licenses": ",".join(map(str, sorted({*self.licenses}))),
             "min_box_px": smallest if self.min_box_px else "",
             "skip_crowd": "yes" if self.skip_crowd else "",
             "skip_unannotated": "yes" if self.skip_unannotated else "",
