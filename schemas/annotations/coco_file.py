@@ -7,7 +7,6 @@ boxes and segmentations stay slices of the file until their image is read.
 
 import enum
 import json
-import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
@@ -27,7 +26,6 @@ AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one 
 NOTHING = msgspec.Raw(b"")
 NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")
-_KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_FIRST_BYTES = 2**24  # The first entry of a section must lie within them.
@@ -188,8 +186,8 @@ class CocoFile:
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
-            self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
+            has_keypoints = any(one.keypoints is not NOTHING for one in self.annotations)
+            self.kind = Kind.KEYPOINTS if has_keypoints else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
@@ -331,8 +329,7 @@ def _as_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]")
 
 
 def blob_name(file_name: str) -> str:
@@ -347,7 +344,7 @@ def blob_name(file_name: str) -> str:
     name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
         raise ValueError("names no file")
-    if name.startswith("/") or _SCHEME.match(name) or _DRIVE.match(name):
+    if _ABSOLUTE.match(name):
         raise ValueError("is not relative to the image root")
     if ".." in re.split(r"[/\\]", file_name):
         raise ValueError("climbs out of the image root")

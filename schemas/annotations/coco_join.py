@@ -5,7 +5,6 @@ If several files list an image, the first file wins. Annotations of all files ar
 two files of one kind.
 """
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +25,6 @@ from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile
 
-_ID = operator.attrgetter("id")
 _KINDS = list(Kind)
 
 
@@ -68,12 +66,11 @@ class CocoFiles:
         orphans: annotations of images that no file lists, with their files.
     """
 
-    def __init__(self, files: Sequence[CocoFile], *, segmentations: bool = False) -> None:
+    def __init__(self, files: Sequence[CocoFile]) -> None:
         """Join files.
 
         Args:
             files: parsed files; the order within a kind must not depend on the command line.
-            segmentations: parse segmentations; the files must have been parsed with them.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
@@ -94,7 +91,6 @@ class CocoFiles:
             for category in file.categories
             if not category.isthing
         }
-        self._outlined = segmentations
         self._image_values: dict[int | str, str] = {}
         for file in reversed(self._files):  # the first file wins
             self._image_values |= file.image_values
@@ -147,8 +143,12 @@ class CocoFiles:
                 positions.setdefault(annotation.id, len(positions))
         return positions
 
-    def annotated_images(self) -> Iterator[AnnotatedImage]:
-        """Yield every image with its annotations, in the order of `images`."""
+    def annotated_images(self, *, segmentations: bool = False) -> Iterator[AnnotatedImage]:
+        """Yield every image with its annotations, in the order of `images`; call it once.
+
+        Args:
+            segmentations: parse segmentations.
+        """
         for image in self.images:
             instances: list[tuple[CocoFile, CocoInstance]] = []
             captions: list[tuple[int | str, str]] = []
@@ -162,7 +162,7 @@ class CocoFiles:
                 else:
                     panoptic += [(file, entry) for entry in here]
             kept = self._join_keypoints(instances)
-            objects, bad = self._opener.open_all(kept, image, segmentations=self._outlined)
+            objects, bad = self._opener.open_all(kept, image, segmentations=segmentations)
             objects.sort(key=_by_id)
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
@@ -216,7 +216,7 @@ class CocoFiles:
         decoded: list[CocoSegment] = file.decode(
             entry.segments_info, list[CocoSegment], lambda: f"{file.path_of(entry)}.segments_info"
         )
-        ids = Counter(map(_ID, decoded)).most_common(1)
+        ids = Counter(segment.id for segment in decoded).most_common(1)
         if ids and ids[0][1] > 1:
             what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {ids[0][0]} twice"
             raise file.fault("E-ANN-DUPLICATE", what, "remove one")

@@ -28,8 +28,6 @@ STUFF_OFFSET = 90
 
 _MAX_VALUE = 255
 
-_NUM_IDS = 1 << 24
-
 _STRIP_PX = 1 << 20  # pixels decoded at once; their ids take four bytes each
 
 _ZEROS_AT_ONCE = 1 << 22
@@ -186,7 +184,7 @@ def read_places(
     image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
     for top in range(0, height_px, rows):
         part = image.crop((0, top, width_px, min(top + rows, height_px)))
-        ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & (_NUM_IDS - 1)
+        ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & 0xFFFFFF
         starts = np.flatnonzero(np.diff(ids, prepend=-1))  # runs are far fewer than pixels
         values = ids[starts]
         nearest = np.searchsorted(known, values, side="right") - 1

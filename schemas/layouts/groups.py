@@ -169,12 +169,7 @@ def _mask_values(picture: Picture) -> Values:
 
 def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) -> bytes:
     # Imported here and below: the module imports numpy, which takes a tenth of a second.
-    from beam_tfrec.schemas.geometry.masks import (
-        encode_gray_png,
-        mask_of,
-        sampled_mask_of,
-        scaled_mask_of,
-    )
+    from beam_tfrec.schemas.geometry.masks import encode_gray_png, sampled_mask_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
@@ -184,9 +179,6 @@ def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) 
         what = "run lengths are of {}, the image has {}".format(*sizes)
         raise Unfit("E-IMG-SIZE", f"{what}; give --on_size_mismatch trust_json or auto")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
-    is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
-    if is_same and pixels is None:
-        return encode_gray_png(mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
     if pixels is None:

@@ -114,7 +114,7 @@ class CocoReader:
             CocoFile(data, where, string_ids=self.rules.string_ids, image_field=name)
             for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=self.rules.segmentations)
+        files = CocoFiles(parsed)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self).items()
 
@@ -157,7 +157,8 @@ class _ImageReader:
     def items(self) -> Iterator[Item]:
         """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
         yield from self._orphans()
-        for position, annotated in enumerate(self._files.annotated_images()):
+        images = self._files.annotated_images(segmentations=self._rules.segmentations)
+        for position, annotated in enumerate(images):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
             if annotated.repairs:

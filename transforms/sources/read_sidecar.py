@@ -42,7 +42,6 @@ from beam_tfrec.transforms.storage import (
 )
 
 STAGE = "read_sidecar"
-_NO_OTHERS: Mapping[str, str] = {}
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
 
@@ -131,7 +130,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
 
 
 def read_values(
-    text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] = _NO_OTHERS
+    text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] | None = None
 ) -> SideSample | Reason:
     """Read fields of an annotation file, for the layout of tables.
 
@@ -144,7 +143,7 @@ def read_values(
         cells = {} if text is None else cells_at(text, types.keys())
     except ValueError as error:
         return "E-ANN-FILE", str(error)
-    cells |= others
+    cells |= others or {}
     row: dict[str, Any] = {}
     for path, wanted in types.items():
         try:
