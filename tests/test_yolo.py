@@ -65,7 +65,7 @@ def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any
 @pytest.mark.parametrize(
     ("line", "code", "detail"),
     [
-        ("0 0.5 0.5 0.25", "E-ANN-SHAPE", "line 1 has 4 numbers, not 5, or a class and three"),
+        ("0 0.5 0.5 0.25", "E-ANN-SHAPE", "line 1 has 4 numbers, an object has 5"),
         ("0 .5 .5 .25 .5 .9", "E-ANN-SHAPE", "line 1 has 6 numbers"),  # a confidence at the end
         ("cat .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: could not convert string to float: 'cat'"),
         ("0.5 .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: class 0.5 is not a whole number"),

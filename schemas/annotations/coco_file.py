@@ -40,11 +40,6 @@ class Kind(enum.Enum):
     CAPTIONS = "captions"
     PANOPTIC = "panoptic"
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether its annotations are objects with boxes."""
-        return self in (Kind.INSTANCES, Kind.KEYPOINTS)
-
 
 class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `images`; sizes in pixels, `file_name` as `blob_name` gives it.

@@ -26,6 +26,7 @@ from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile
 
 _KINDS = list(Kind)
+_KINDS_WITH_OBJECTS = Kind.INSTANCES, Kind.KEYPOINTS
 
 
 class AnnotatedImage(NamedTuple):
@@ -129,7 +130,7 @@ class CocoFiles:
         """
         images_of: dict[Kind, dict[int | str, int | str]] = {}
         for file in self._files:
-            kind = Kind.INSTANCES if file.kind.has_objects else file.kind
+            kind = Kind.INSTANCES if file.kind in _KINDS_WITH_OBJECTS else file.kind
             image_of = images_of.setdefault(kind, {})
             for annotation in file.annotations:
                 image_of.setdefault(annotation.id, annotation.image_id)
@@ -155,7 +156,7 @@ class CocoFiles:
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
                 here = grouped.pop(image.id)
-                if file.kind.has_objects:
+                if file.kind in _KINDS_WITH_OBJECTS:
                     instances += [(file, one) for one in here]
                 elif file.kind is Kind.CAPTIONS:
                     captions += [(caption.id, caption.caption) for caption in here]
@@ -273,7 +274,7 @@ def _labels_of(files: Sequence[CocoFile]) -> list[Label]:
 def _found_in(files: Sequence[CocoFile]) -> list[str]:
     images = [image for file in files for image in file.images]
     holds: Mapping[str, Any] = {
-        "boxes": any(file.kind.has_objects for file in files),
+        "boxes": any(file.kind in _KINDS_WITH_OBJECTS for file in files),
         "captions": any(file.kind is Kind.CAPTIONS for file in files),
         "keypoints": any(file.kind is Kind.KEYPOINTS for file in files),
         "license": any(license_of(image) is not None for image in images),

@@ -30,8 +30,6 @@ MAX_OUTLINE_PX = 1 << 20
 
 _MAX_CHARS_PER_COUNT = 13  # 64 bits, 5 bits a character
 
-_FIRST_CHAR, _LAST_CHAR = "0", "o"
-
 _EMPTY = Segmentation()
 
 
@@ -284,9 +282,8 @@ def decode_rle_counts(text: str) -> list[int] | Reason:
     counts: list[int] = []
     value = shift = 0
     for char in text:
-        if not _FIRST_CHAR <= char <= _LAST_CHAR or shift == 5 * _MAX_CHARS_PER_COUNT:
-            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is not part of it"
-            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} {what}"
+        if not "0" <= char <= "o" or shift == 5 * _MAX_CHARS_PER_COUNT:
+            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} is not part of it"
         bits = ord(char) - 48
         value |= (bits & 31) << shift
         shift += 5

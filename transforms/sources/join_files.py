@@ -1,7 +1,8 @@
 """Join files of several roots by name, such as images and annotation files; rows of tables too."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,24 +25,25 @@ Row = tuple[str, int, list[str]]
 
 @dataclass(frozen=True)
 class NameList:
-    """Names of a split's images without extensions, from a text file.
+    """Names of a split's images without extensions, from text files.
 
-    Every process reads the file once, so that it need not be sent to each.
+    Every process reads the files once, so that the names need not be sent to each.
 
     Attributes:
-        uri: URI of the file.
-        parse: parser of the file; gets its content and, for messages, its URI.
+        uris: URIs of the files.
+        parse: parser of a file; gets its content and, for messages, its URI.
         access: credentials and limits for stores.
     """
 
-    uri: str
-    parse: Callable[[bytes, str], frozenset[str]]
+    uris: Sequence[str]
+    parse: Callable[[bytes, str], Iterable[str]]
     access: Access = DEFAULT_ACCESS
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """The names."""
-        return self.parse(read_uri(self.uri, self.access), self.uri)
+        lists = (self.parse(read_uri(uri, self.access), uri) for uri in self.uris)
+        return frozenset(itertools.chain.from_iterable(lists))
 
 
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -55,9 +55,8 @@ class CocoRules:
     def __post_init__(self) -> None:
         """Refuse an invalid side."""
         if not 0 <= self.min_box_px < float("inf"):
-            raise ValueError(
-                f"min_box_px must be at least 0, got {self.min_box_px}: give 0 or more"
-            )
+            what = f"min_box_px must be at least 0, got {self.min_box_px}"
+            raise ValueError(f"{what}: give 0 or more")
 
     def options(self) -> dict[str, str]:
         """Return the options that decide membership, with the filters in use."""
