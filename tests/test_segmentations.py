@@ -87,7 +87,7 @@ PARSED = {
     "unfinished": (in_3_4('"12P"'), ("E-RLE-CHARS", "the text ends within count 2")),
     "a count of 65 bits": (
         in_3_4(f'"1{"P" * 13}0"'),
-        ("E-RLE-CHARS", "character '0' of count 1 runs on too long"),
+        ("E-RLE-CHARS", "character '0' of count 1 is not part of it"),
     ),
 }
 

@@ -4,7 +4,6 @@ import functools
 import json
 import math
 from fractions import Fraction
-from typing import NamedTuple
 
 import pytest
 from msgspec import msgpack
@@ -38,36 +37,30 @@ TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
 RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6
 
 
-class Objects(NamedTuple):
-    """Contents of a sample, read from a file."""
-
-    objects: list[tuple[int | str, ObjectFields]]
-    outlines: list[Segmentation]
-    bad: list[BadAnnotation]
-
-
 def as_bytes(content: object) -> bytes:
     return json.dumps(content).encode()
 
 
-def objects_of(content: object, *, segmentations: bool = True) -> Objects:
+def objects_of(content: object, *, segmentations: bool = True) -> tuple[list, list, list]:
+    """Return (id, object) of each object, its outline, and bad annotations."""
     sample, decode = read_objects(as_bytes(content), segmentations=segmentations), msgpack.decode
     assert isinstance(sample, SideSample), sample
     fields = decode(sample.fields, type=PictureFields).objects
     outlines = decode(sample.payload, type=list[Segmentation]) if segmentations else []
-    return Objects(list(zip(sample.annotation_ids, fields, strict=True)), outlines, sample.bad)
+    return list(zip(sample.annotation_ids, fields, strict=True)), outlines, sample.bad
 
 
 def test_shapes_of_a_group_are_one_object() -> None:
     other = shape("cat", "rectangle", (20, 20), (22, 24), group_id=1)
-    found = objects_of(labelme(shape(group_id=1), shape(), other, shape("dog", group_id=1)))
-    assert found.objects == [
+    content = labelme(shape(group_id=1), shape(), other, shape("dog", group_id=1))
+    objects, outlines, bad = objects_of(content)
+    assert objects == [
         (0, ObjectFields("cat", (1.0, 2.0, 21.0, 22.0), 24.0 + 8.0, 0)),
         (1, ObjectFields("cat", (1.0, 2.0, 8.0, 6.0), 24.0, 0)),
         (3, ObjectFields("dog", (1.0, 2.0, 8.0, 6.0), 24.0, 0)),
     ]
-    assert [len(one.polygons_px) for one in found.outlines] == [2, 1, 1]
-    assert (found.outlines[1], found.bad) == (Segmentation([TRIANGLE]), [])
+    assert [len(one.polygons_px) for one in outlines] == [2, 1, 1]
+    assert (outlines[1], bad) == (Segmentation([TRIANGLE]), [])
 
 
 def test_a_circle_becomes_a_polygon_of_nearly_its_area() -> None:
@@ -75,7 +68,7 @@ def test_a_circle_becomes_a_polygon_of_nearly_its_area() -> None:
     assert len(outline) == 2 * 64
     corners = list(zip(outline[0::2], outline[1::2], strict=True))
     assert all(math.isclose(math.dist(corner, (10, 20)), 5, rel_tol=1e-9) for corner in corners)
-    ((_, fields),) = objects_of(labelme(shape("cat", "circle", (10, 20), (13, 24)))).objects
+    ((_, fields),), _, _ = objects_of(labelme(shape("cat", "circle", (10, 20), (13, 24))))
     assert fields.bbox_xywh_px == (5.0, 15.0, 10.0, 10.0)
     assert abs(fields.area_px2 / (math.pi * 25) - 1) < 1 / 500
 
@@ -92,18 +85,18 @@ def test_a_circle_becomes_a_polygon_of_nearly_its_area() -> None:
     ],
 )
 def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
-    found = objects_of(labelme(shape(), one))
-    assert [number for number, _ in found.objects] == [0]
-    assert found.bad == [BadAnnotation(1, "E-ANN-SHAPE", detail)]
+    objects, _, bad = objects_of(labelme(shape(), one))
+    assert [number for number, _ in objects] == [0]
+    assert bad == [BadAnnotation(1, "E-ANN-SHAPE", detail)]
 
 
 def test_masks_of_sa1b_are_objects_of_one_class_sorted_by_id() -> None:
     first = {"id": 9, "bbox": [1, 0, 1, 3], "area": 3, "segmentation": RLE}
     second = {"id": 4, "bbox": [1, 0, 1, 3], "segmentation": RLE}
-    found = objects_of(sa1b(first, second))
+    objects, outlines, _ = objects_of(sa1b(first, second))
     fields = ObjectFields("object", (1.0, 0.0, 1.0, 3.0), 3.0, 0)
-    assert found.objects == [(4, fields), (9, fields)]
-    assert found.outlines[0] == Segmentation(rle_counts=[3, 3, 6])
+    assert objects == [(4, fields), (9, fields)]
+    assert outlines[0] == Segmentation(rle_counts=[3, 3, 6])
 
 
 @pytest.mark.parametrize(
@@ -117,10 +110,10 @@ def test_masks_of_sa1b_are_objects_of_one_class_sorted_by_id() -> None:
 def test_bad_annotations_of_sa1b_are_dropped(
     one: dict, bad: tuple[object, str], without_outlines: int
 ) -> None:
-    found = objects_of(sa1b(one))
-    assert [(b.annotation_id, b.code) for b in found.bad] == [bad]
-    assert (found.objects, found.outlines) == ([], [])
-    assert len(objects_of(sa1b(one), segmentations=False).objects) == without_outlines
+    objects, outlines, dropped = objects_of(sa1b(one))
+    assert [(b.annotation_id, b.code) for b in dropped] == [bad]
+    assert (objects, outlines) == ([], [])
+    assert len(objects_of(sa1b(one), segmentations=False)[0]) == without_outlines
 
 
 BOTH = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"

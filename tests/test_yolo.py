@@ -103,29 +103,22 @@ def test_keypoints(values: str, point_values: int, points: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "names", "splits"),
     [
-        ("names: [person, cat]", {0: "person", 1: "cat"}),
-        ("names:\n  3: person\n  0: 7", {3: "person", 0: "7"}),
-        ("nc: 2", {0: "class_0", 1: "class_1"}),
+        (
+            "names: [a, b]\ntrain: c\nval:\ntest: [d, e]",
+            "a b",
+            {"train": ["c"], "test": ["d", "e"]},
+        ),
+        ("names: {0: a, 1: 7}\ntrain: c\nvalidation: d", "a 7", {"train": ["c"], "val": ["d"]}),
+        ("nc: 2\nvalid: d", "class_0 class_1", {"val": ["d"]}),
+        ("nc: 1\nval: c\nvalid: d", "class_0", {"val": ["c"]}),
     ],
 )
-def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
-    labels = read_data_file(text.encode()).labels
-    assert {label.id: label.name for label in labels} == names
-
-
-@pytest.mark.parametrize(
-    ("text", "splits"),
-    [
-        ("train: a\nval:\ntest: [b, c]", {"train": ["a"], "test": ["b", "c"]}),
-        ("train: a\nvalidation: b", {"train": ["a"], "val": ["b"]}),
-        ("valid: b", {"val": ["b"]}),
-        ("val: a\nvalid: b", {"val": ["a"]}),
-    ],
-)
-def test_splits_have_three_names(text: str, splits: dict[str, list[str]]) -> None:
-    assert read_data_file(f"{NAMES}{text}".encode()).splits == splits
+def test_names_and_splits_have_several_forms(text: str, names: str, splits: dict) -> None:
+    found = read_data_file(text.encode())
+    assert [(label.id, label.name) for label in found.labels] == [*enumerate(names.split())]
+    assert found.splits == splits
 
 
 @pytest.mark.parametrize(
