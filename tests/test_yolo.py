@@ -19,6 +19,7 @@ from tests.turned_images import as_stored
 
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
+TRAIN_AND_VAL = {"train": ["c"], "val": ["d"]}
 NAMES = "names: {0: person, 1: cat}\n"
 SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
@@ -105,19 +106,15 @@ def test_keypoints(values: str, point_values: int, points: list[float]) -> None:
 @pytest.mark.parametrize(
     ("text", "names", "splits"),
     [
-        (
-            "names: [a, b]\ntrain: c\nval:\ntest: [d, e]",
-            "a b",
-            {"train": ["c"], "test": ["d", "e"]},
-        ),
-        ("names: {0: a, 1: 7}\ntrain: c\nvalidation: d", "a 7", {"train": ["c"], "val": ["d"]}),
-        ("nc: 2\nvalid: d", "class_0 class_1", {"val": ["d"]}),
-        ("nc: 1\nval: c\nvalid: d", "class_0", {"val": ["c"]}),
+        ("names: [a, b]\nval:\ntest: [d, e]", {0: "a", 1: "b"}, {"test": ["d", "e"]}),
+        ("names: {3: a, 0: 7}\ntrain: c\nvalidation: d", {3: "a", 0: "7"}, TRAIN_AND_VAL),
+        ("nc: 2\ntrain: c\nvalid: d", {0: "class_0", 1: "class_1"}, TRAIN_AND_VAL),
+        ("nc: 1\nval: c\nvalid: d", {0: "class_0"}, {"val": ["c"]}),
     ],
 )
-def test_names_and_splits_have_several_forms(text: str, names: str, splits: dict) -> None:
+def test_names_and_splits_have_several_forms(text: str, names: dict, splits: dict) -> None:
     found = read_data_file(text.encode())
-    assert [(label.id, label.name) for label in found.labels] == [*enumerate(names.split())]
+    assert {label.id: label.name for label in found.labels} == names
     assert found.splits == splits
 
 
