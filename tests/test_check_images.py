@@ -230,9 +230,6 @@ def test_chunks_and_sub_blocks_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
     assert verdict(gif(COMMENT, COMMENT, GIF_FRAME)) == "DAMAGED: more than 5 sub-blocks"
 
 
-# --- EXIF
-
-
 SERIAL = entry(0xA431, 2, 4, b"123\0")
 
 

@@ -118,9 +118,6 @@ def test_refused_files(data: bytes, line: str) -> None:
     refused(data, f"E-ANN-{code} f.json: {what}")
 
 
-# --- ids ---
-
-
 @pytest.mark.parametrize("value", [-(2**63), 0, 2**63 - 1])
 def test_ids_are_any_int64(value: int) -> None:
     entry = annotation(value, image_id=value, category_id=value)
@@ -143,8 +140,6 @@ def test_a_number_and_its_text_are_different_ids_that_two_images_may_not_have() 
     line = "E-ANN-DUPLICATE f.json: $.images[0] and $.images[1] have the same id '7'; remove one"
     refused(coco([image(7, "a.jpg"), image("7", "b.jpg")], []), line, string_ids=True)
 
-
-# --- objects ---
 
 NOT_FINITE = "bbox holds a number that is not finite"
 BAD_BOXES = {
@@ -214,8 +209,6 @@ def test_objects_are_sorted_in_one_way(annotations: list[dict]) -> None:
     data = coco([image(2, "b.jpg"), image(1)], annotations)
     assert read(data) == [(2, [found(5), found(11)], []), (1, first, bad)]
 
-
-# --- names ---
 
 BAD_NAMES = {
     "empty": ("", "names no file"),

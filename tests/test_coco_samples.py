@@ -175,8 +175,6 @@ def test_files_must_fit_the_options(files: list, given: dict, what: str) -> None
     assert str(raised.value) == what
 
 
-# --- filters ---
-
 IMAGES = [
     image(1, "a.jpg", license=4),
     image(2, "b.jpg", license=5),
@@ -226,9 +224,6 @@ def test_min_box_px_must_be_a_length(side_px: float) -> None:
     what = f"^min_box_px must be at least 0, got {side_px}: give 0 or more$"
     with pytest.raises(ValueError, match=what):
         CocoRules(min_box_px=side_px)
-
-
-# --- one sample per object ---
 
 
 def test_one_sample_per_object() -> None:

@@ -37,9 +37,6 @@ def decoded(png: bytes) -> Mask:
         return np.asarray(image)
 
 
-# --- pixels ---
-
-
 @pytest.mark.parametrize(
     ("segmentation", "message"),
     [
@@ -54,9 +51,6 @@ def test_values_that_would_crash_pycocotools_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         mask_of(segmentation, 3, 4)
-
-
-# --- other sizes and orientations ---
 
 
 @settings(deadline=None)
@@ -83,9 +77,6 @@ def test_run_lengths_of_a_size_beyond_memory_are_scaled() -> None:
     assert scaled_mask_of(left_half, (side, side), (4, 1)).tolist() == [[1, 1, 0, 0]]
 
 
-# --- the PNG ---
-
-
 def test_a_png_decodes_to_its_mask() -> None:
     import tensorflow as tf
 
@@ -96,8 +87,6 @@ def test_a_png_decodes_to_its_mask() -> None:
         assert np.array_equal(decoded(png), mask)
         assert np.array_equal(tf.io.decode_image(png).numpy()[..., 0], mask)
 
-
-# --- the layout ---
 
 SQUARE = [10.0, 5.0, 30.0, 5.0, 30.0, 25.0, 10.0, 25.0]
 TRIANGLE = [50.0, 10.0, 90.0, 10.0, 90.0, 40.0]

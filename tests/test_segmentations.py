@@ -97,9 +97,6 @@ def test_parse_segmentation(text: str, expected: Parsed | Reason) -> None:
     assert parsed(text) == expected
 
 
-# --- compressed run lengths ---
-
-
 @st.composite
 def counts_of_images(draw: st.DrawFn) -> tuple[list[int], int, int]:
     """Draw run lengths, and the width and height of their image."""
@@ -123,9 +120,6 @@ def test_compressed_counts_equal_those_of_pycocotools(found: tuple[list[int], in
     assert decode_rle_counts(text) == counts
     expected = rle(*counts) if any(counts[1::2]) else empty(EMPTY)
     assert parsed(json.dumps({"size": [height, width], "counts": text}), width, height) == expected
-
-
-# --- polygons ---
 
 
 @pytest.mark.parametrize(

@@ -197,8 +197,6 @@ def test_an_annotation_that_is_not_a_file_is_a_reject(kind: str) -> None:
     assert (rejected.code, rejected.detail) == ("E-ANN-FILE", f"a.json: a {kind}")
 
 
-# --- which files are read ---
-
 JSON = "train/annotations"
 
 
