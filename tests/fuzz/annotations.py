@@ -80,11 +80,6 @@ def run_bytes(data: bytes) -> None:
             assert not data.startswith(b"\x1f\x8b")
 
 
-def run_built(data: bytes) -> None:
-    """Read a COCO file with valid syntax, and values chosen by the bytes."""
-    run_bytes(json.dumps(_build(Choices(data), "instances")).encode())
-
-
 def run_joined(data: bytes) -> None:
     """Read files of chosen kinds; their order must not matter, nor how they are divided."""
     choices = Choices(data)
@@ -284,6 +279,5 @@ TARGETS = (
     Target("side_texts", run_side_texts, max_bytes=512, seeds=_side_seeds),
     Target("segmentations", run_segmentations, "json.dict", 256),
     Target("annotations", run_bytes, "json.dict", 1024),
-    Target("annotations_built", run_built, max_bytes=128),
     Target("annotations_joined", run_joined, max_bytes=384),
 )
