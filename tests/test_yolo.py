@@ -15,6 +15,7 @@ from beam_tfrec.schemas.annotations.yolo_file import parse_yolo, read_data_file
 from beam_tfrec.schemas.manifest import Label
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes
+from tests.side_folders import write_side_files
 from tests.turned_images import as_stored
 
 CLASSES = [Label(0, "person"), Label(2, "cat")]
@@ -26,13 +27,8 @@ SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
 def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
     """Write an image of 64 x 48 px below `images/` and a label file for each name."""
-    for place, (name, text) in enumerate(labels.items()):
-        image, label = folder / f"images/{name}.jpg", folder / f"labels/{name}.txt"
-        for path in (image, label):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        image.write_bytes(jpeg_bytes(color=place))
-        if text is not None:
-            label.write_text(text)
+    texts = {name: text if text is None else text.encode() for name, text in labels.items()}
+    write_side_files(folder, texts, ".txt")
     return folder
 
 
