@@ -64,10 +64,8 @@ def test_options_name_everything_that_decides_bytes() -> None:
         assert f" {version}" in versions
     assert Conversion().options() == {"orientation": "keep"}
     assert Conversion(turns=True).options() == {"orientation": f"upright, by {versions}"}
-    conversion = Conversion(Resize(40, 40), ResizeMode.FILL, quality=70)
-    options = conversion.options()
-    assert options["resize"] == "40x40 fill" and options["quality"].startswith("70")
-    assert options["conversion_codecs"] == versions
-    options = Conversion(Resize(4, 2), pixels_dtype="float32").options()
-    assert (options["pixels"], options["resize"]) == ("float32", "4x2 stretch")
-    assert options["color"] == "rgb"
+    both = {"orientation": "keep", "conversion_codecs": versions}
+    filled = {"color": "keep", "resize": "40x40 fill", "quality": "70, 95 by default"}
+    assert Conversion(Resize(40, 40), ResizeMode.FILL, quality=70).options() == both | filled
+    plain = {"color": "rgb", "resize": "4x2 stretch", "pixels": "float32"}
+    assert Conversion(Resize(4, 2), pixels_dtype="float32").options() == both | plain

@@ -158,21 +158,18 @@ def test_every_truncation_is_caught(name: str) -> None:
             assert str(verdict(data[:cut], check)).startswith("TRUNCATED"), (cut, check)
 
 
+def blank(mode: str, kind: str, **save: Any) -> bytes:
+    return saved(Image.new(mode, (5, 4)), kind, **save)
+
+
 COLOURS = chunk(b"PLTE", bytes(9))
-# Pillow's mode and format, options.
-CHANNELS: list[tuple[str, str, dict[str, Any]]] = [
-    ("RGB", "JPEG", {}),
-    ("L", "JPEG", {}),
-    ("CMYK", "JPEG", {}),
-    *((mode, "PNG", {}) for mode in ("RGB", "L", "1", "I;16", "LA", "RGBA", "P")),
-    ("P", "PNG", {"transparency": 0}),
-    ("L", "PNG", {"transparency": 0}),
-    ("RGB", "PNG", {"transparency": (0, 0, 0)}),
-    ("P", "GIF", {}),
-    *((mode, "BMP", {}) for mode in ("RGB", "L", "RGBA")),
-]
 DECODED = [
-    *(saved(Image.new(mode, (5, 4)), kind, **save) for mode, kind, save in CHANNELS),
+    *(blank(mode, "JPEG") for mode in ("RGB", "L", "CMYK")),
+    *(blank(mode, "PNG") for mode in ("RGB", "L", "1", "I;16", "LA", "RGBA", "P")),
+    *(blank(mode, "PNG", transparency=0) for mode in ("P", "L")),
+    blank("RGB", "PNG", transparency=(0, 0, 0)),
+    blank("P", "GIF"),
+    *(blank(mode, "BMP") for mode in ("RGB", "L", "RGBA")),
     # libpng ignores these transparent entries of a palette.
     png(ihdr(colour_type=3), COLOURS, idat(), chunk(b"tRNS", b"\0")),  # after the pixels
     png(ihdr(colour_type=3), chunk(b"tRNS", b"\0"), COLOURS, idat()),  # before the palette

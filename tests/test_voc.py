@@ -168,8 +168,6 @@ def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     assert one["detail"] == "a list names it, and no image has this name before its extension"
     skipped = [manifest["splits"][split]["skipped"] for split in splits]
     assert skipped == [{"not_in_list": 3}, {"not_in_list": 5}]
-    again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
-    assert again.out.startswith("already complete")
     (sets / "val.txt").write_text("000005\n")
     again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
     assert again.fault.startswith("E-OUT-PLAN")
