@@ -144,12 +144,7 @@ class CocoFile:
     """
 
     def __init__(
-        self,
-        data: bytes,
-        where: str,
-        *,
-        string_ids: bool = False,
-        image_field: str = "",
+        self, data: bytes, where: str, *, string_ids: bool = False, image_field: str = ""
     ) -> None:
         """Parse a file.
 

@@ -63,11 +63,7 @@ class ObjectOpener:
         self._num_keypoints = num_keypoints
 
     def open_all(
-        self,
-        instances: Iterable[CocoInstance],
-        image: CocoImage,
-        *,
-        segmentations: bool,
+        self, instances: Iterable[CocoInstance], image: CocoImage, *, segmentations: bool
     ) -> tuple[list[OpenedObject], list[BadAnnotation]]:
         """Return the objects of an image's annotations, in their order, and the bad annotations.
 
