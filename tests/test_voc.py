@@ -190,10 +190,8 @@ def pixels(data: bytes) -> np.ndarray:
 
 
 # Blocks of 8 x 8 px: a border of 255, class 12 twice, and class 8; 64 x 48 px in all.
-NUMBERED = np.kron(
-    np.array([[0, 1, 1, 255, 2, 2, 0, 0]] * 3 + [[0, 0, 3, 3, 3, 3, 3, 0]] * 3),
-    np.ones((8, 8), int),
-)
+ROWS = [[0, 1, 1, 255, 2, 2, 0, 0]] * 3 + [[0, 0, 3, 3, 3, 3, 3, 0]] * 3
+NUMBERED = np.kron(ROWS, np.ones((8, 8), int))
 CLASSED = np.choose(NUMBERED % 251, [0, 12, 8, 12, 255])
 ENCODED, OF_OBJECTS = "image/segmentation/class/encoded", "image/object/mask"
 

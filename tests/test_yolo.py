@@ -22,6 +22,7 @@ CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
 TRAIN_AND_VAL = {"train": ["c"], "val": ["d"]}
 NAMES = "names: {0: person, 1: cat}\n"
+ORIENTED = [0.25, 0, 0.5, 0.25, 0.25, 0.5, 0, 0.25]
 SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
 
@@ -46,11 +47,7 @@ def parsed(text: str, labels: Sequence[Label] = CLASSES, point_values: int = 0) 
         ("2 0.5 0.5 0.25 0.5", [0.375, 0.25, 0.25, 0.5], None),
         ("2.0 .5 .5 1 1", [0, 0, 1, 1], None),
         ("0 0 0 0.5 0 0.5 0.25", [0, 0, 0.5, 0.25], [[0, 0, 0.5, 0, 0.5, 0.25]]),  # a polygon
-        (
-            "0 .25 0 .5 .25 .25 .5 0 .25",  # an oriented box, by its corners
-            [0, 0, 0.5, 0.5],
-            [[0.25, 0, 0.5, 0.25, 0.25, 0.5, 0, 0.25]],
-        ),
+        ("0 .25 0 .5 .25 .25 .5 0 .25", [0, 0, 0.5, 0.5], [ORIENTED]),  # its four corners
     ],
 )
 def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any) -> None:
