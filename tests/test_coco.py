@@ -168,7 +168,6 @@ AREAS = {
     "a polygon without area": ({"segmentation": [[1, 1, 2, 2, 3, 3]]}, 12.0, 0),
     "an RLE": ({"segmentation": RLE}, 5.0, 0),
     "an RLE of the wrong sum": ({"segmentation": {**RLE, "counts": [10, 5]}}, 12.0, 0),
-    "text": ({"segmentation": "x"}, 12.0, 0),
 }
 
 

@@ -30,7 +30,7 @@ from tests.small_images import (
     frame,
     gif,
     gif_frame,
-    gray_jpeg_with,
+    gray_with,
     idat,
     ihdr,
     jpeg,
@@ -46,8 +46,8 @@ PIXELS = zlib.compress(bytes(6))
 def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
     jfif, adobe = segment(0xE0, b"JFIF\0"), segment(0xEE, b"Adobe")
     exif, comment = segment(0xE1, b"Exif\0"), segment(0xFE, b"hello")
-    data = gray_jpeg_with(jfif, exif, b"\xff\xd0\xff", adobe, comment, end=EOI + b"trailing")
-    assert jpeg_for_decoder(data) == gray_jpeg_with(jfif, adobe)
+    data = gray_with(jfif, exif, b"\xff\xd0\xff", adobe, comment, end=EOI + b"trailing")
+    assert jpeg_for_decoder(data) == gray_with(jfif, adobe)
 
 
 @pytest.mark.parametrize(

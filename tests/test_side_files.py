@@ -162,7 +162,6 @@ def test_values_of_another_type_are_faults(content: object, fault: tuple[str, st
     ("value", "name"),
     [
         ("x.jpg", "s/x.jpg"),
-        ("../../img/x.jpg", "s/x.jpg"),
         ("/home/a/x.jpg", "s/x.jpg"),
         ("C:\\img\\x.jpg", "s/x.jpg"),
         ("..", "s/.."),

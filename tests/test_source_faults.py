@@ -1,6 +1,5 @@
 """Storage that fails while tables and arrays are read: one line, its exit code, and a rerun."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,8 @@ from tests.array_runs import npy_bytes, random_images, run_arrays
 from tests.coco_command import Run, run_pipeline
 from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at, meanwhile_at
 
+pytestmark = pytest.mark.usefixtures("memory_served")
 IMAGES, LABELS = random_images(6, 4), np.arange(6)
-
-
-@pytest.fixture(autouse=True)
-def served(memory_served: None) -> Iterator[None]:
-    yield
 
 
 @pytest.fixture
