@@ -83,7 +83,6 @@ PARSED = {
     "absent": ("", empty("segmentation_missing")),
     "RLE": ('{"counts":[0,12],"size":[3,4]}', rle(0, 12)),
     "RLE of nothing": (in_3_4("[12]"), empty(EMPTY)),
-    "a number": ("5", ("E-SEG-SHAPE", "Expected `object | array | null`, got `int`")),
     "not JSON": ("[[NaN]]", ("E-SEG-SHAPE", "JSON is malformed: invalid character (byte 2)")),
     "size swapped": (
         '{"size":[4,3],"counts":[12]}',

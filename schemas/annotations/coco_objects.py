@@ -172,12 +172,12 @@ def area_px2(outline: Segmentation | Reason, bbox_xywh_px: BBoxXywhPx) -> float:
 def _bbox_fault(raw: msgspec.Raw) -> Reason:
     """Return the fault of an invalid bbox."""
     try:
-        bbox = msgspec.json.decode(raw)
+        fault = check_bbox(msgspec.json.decode(raw))
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     except (ValueError, RecursionError):  # Invalid UTF-8, or far too many brackets.
-        return "E-BOX-SHAPE", "bbox is not four numbers"
-    return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
+        fault = None
+    return fault or ("E-BOX-SHAPE", "bbox is not four numbers")
 
 
 def parse_segmentation(
