@@ -120,7 +120,7 @@ IMAGE, ORPHAN, CATEGORY = "image 1 (a.jpg)", "E-ANN-ORPHAN", "E-ANN-CATEGORY"
 def test_orphans_stop_the_run_unless_they_are_dropped(
     bad: dict, where: str, code: str, key: str, detail: str
 ) -> None:
-    panoptic, bad_id = bad is SEGMENTS, bad.get("id", 1)
+    panoptic, bad_id = bad is SEGMENTS, bad.get("id", 1)  # else its image's
     files = coco([image()], [annotation(6)]), coco([image(), image(2, "b.jpg")], [bad])
     with pytest.raises(RuntimeError) as raised:
         read(*files, panoptic=panoptic)
