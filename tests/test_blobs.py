@@ -236,4 +236,4 @@ def test_samples_are_joined_with_the_listing(test_pipeline: Callable[[], beam.Pi
             label="rejected",
         )
         tally = RootTally(6, 3, 2, "0", "also not there.jpg", "spare 1.jpg")
-        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
+        assert_that(pinned.root_tallies, equal_to([("train", tally)]), label="tallies")
