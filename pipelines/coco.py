@@ -61,9 +61,8 @@ class CocoConfig(DataSetConfig):
         fields = self.splitting.fields
         if len({*fields.values()}) > 1:
             what = f"{' and '.join(fields)} must name one field of images at most"
-            raise ValueError(
-                f"{what}, got {' and '.join(fields.values())}: give --group_by a table"
-            )
+            got = " and ".join(fields.values())
+            raise ValueError(f"{what}, got {got}: give --group_by a table")
         check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
             name = self.layout.name
@@ -104,11 +103,8 @@ class CocoConfig(DataSetConfig):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        return {
-            **super().options(),
-            **({"panoptic_codec": png_codec()} if self.panoptic_images else {}),
-            **self.rules.options(),
-        }
+        codec = {"panoptic_codec": png_codec()} if self.panoptic_images else {}
+        return super().options() | codec | self.rules.options()
 
 
 def add_flags(parser: SourceParser) -> None:

@@ -159,11 +159,8 @@ class SidecarConfig(SideConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         known = self.format.value if self.format else AUTO
-        return {
-            **super().options(),
-            "format": "flat" if isinstance(self.layout, TableLayout) else known,
-            "join_by": self.join_by,
-        }
+        form = "flat" if isinstance(self.layout, TableLayout) else known
+        return super().options() | {"format": form, "join_by": self.join_by}
 
 
 def reader_of_objects(

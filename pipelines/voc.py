@@ -71,7 +71,7 @@ class VocConfig(SideConfig):
     def side_names(self) -> SideNames:
         """The rule that pairs images with XML files."""
         lists = {
-            split: NameList(uri, parse_image_set, self.access)
+            split: NameList([uri], parse_image_set, self.access)
             for split, uri in self.image_sets.items()
         }
         return SideNames(self.globs, suffix=".xml", lists=lists, masks=self.masks)

@@ -45,7 +45,7 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     others = [root_and_pattern(source) for source in sources if source not in lists]
     folders = {root for root, _ in others}
     for uri in lists:
-        folders.update(map(posixpath.dirname, read_list(uri, access)))
+        folders.update(map(posixpath.dirname, parse_list(read_uri(uri, access), uri)))
     if lists and others:
         raise ValueError(f"a split must be lists or folders, got {', '.join(sources)}: give one")
     if not folders:
@@ -60,13 +60,13 @@ def images_of(sources: Sequence[str], access: Access) -> Images:
     return Images(root, () if names == ["**"] else tuple(names), lists)
 
 
-def read_list(uri: str, access: Access) -> Iterator[str]:
+def parse_list(data: bytes, uri: str) -> Iterator[str]:
     """Yield the absolute paths or URIs in a list of images."""
     try:
-        text = read_uri(uri, access).decode("utf-8-sig")
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"a list must be UTF-8, got {uri}: save it as UTF-8") from None
-    for line in text.splitlines():
+    for line in lines:
         if name := line.strip():
             yield join_below(posixpath.dirname(uri), name.replace("\\", "/"))
 
@@ -96,9 +96,8 @@ def _stem(image: str, labels: str) -> str:
     return posixpath.splitext(path.removeprefix(f"{labels}/"))[0]
 
 
-def _stems(uris: Sequence[str], labels: str, access: Access, *_: object) -> frozenset[str]:
-    """Return the stems in all lists. `NameList` has read the first; its content is not used."""
-    return frozenset(_stem(path, labels) for uri in uris for path in read_list(uri, access))
+def _stems(data: bytes, uri: str, labels: str) -> Iterator[str]:
+    return (_stem(path, labels) for path in parse_list(data, uri))
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,8 @@ class YoloConfig(SideConfig):
         lists = {}
         for split, images in self.sources.items():
             if images.lists:
-                labels = self.annotations[split]
-                stems = functools.partial(_stems, images.lists, labels, self.access)
-                lists[split] = NameList(images.lists[0], stems, self.access)
+                stems = functools.partial(_stems, labels=self.annotations[split])
+                lists[split] = NameList(images.lists, stems, self.access)
         roots = self.listed_roots
         return YoloNames({}, suffix=".txt", lists=lists, roots=roots, images=self.sources)
 
@@ -216,21 +214,18 @@ def _read_labels(text: bytes | None, **options: Any) -> SideSample | Reason:
     return read_objects(text or b"", **options)
 
 
-def read_data(
-    uri: str, splits: Sequence[str] = (), folder: str = "", access: Access | None = None
-) -> dict[str, Any]:
+def read_data(uri: str, splits: Sequence[str], folder: str, access: Access) -> dict[str, Any]:
     """Return the fields of `YoloConfig` for a data.yaml.
 
     Args:
         uri: path or URI of the file.
         splits: splits to read; empty for all.
-        folder: folder of the data set, instead of the file's own `path`.
+        folder: folder of the data set, instead of the file's own `path`; empty for that.
         access: credentials and limits for stores.
 
     Raises:
         ValueError: when the file is not a data.yaml, or lacks a split.
     """
-    access = access or Access()
     uri, folder = (
         os.path.abspath(path.removeprefix("file://")) if path and is_local(path) else path
         for path in (uri, folder)

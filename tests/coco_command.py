@@ -28,7 +28,6 @@ from tests.small_images import chunk, ihdr, png
 
 PROJECT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"\bE-[A-Z]+(?:-[A-Z0-9]+)*\b")
-OUR_LOGGERS = ("beam_tfrec",)
 MakeCoco = Callable[..., tuple[Path, Path]]
 """The fixture `make_coco`."""
 Sources = tuple[Path, Path]
@@ -75,7 +74,7 @@ def run_pipeline(run: Callable[[Sequence[str]], None], *arguments: object) -> Ru
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    loggers = [logging.getLogger(name) for name in ("", *OUR_LOGGERS)]
+    loggers = [logging.getLogger(name) for name in ("", "beam_tfrec")]
     logging_was = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     collecting, thread_ended = gc.get_threshold(), threading.excepthook
     try:

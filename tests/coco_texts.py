@@ -53,9 +53,7 @@ def parse(data: bytes, **options: Any) -> CocoFile:
 
 def join(*files: bytes, **options: Any) -> CocoFiles:
     """Return files joined as `f0.json`, `f1.json` and so on."""
-    segmentations = options.pop("segmentations", False)
-    parsed = [CocoFile(data, f"f{n}.json", **options) for n, data in enumerate(files)]
-    return CocoFiles(parsed, segmentations=segmentations)
+    return CocoFiles([CocoFile(data, f"f{n}.json", **options) for n, data in enumerate(files)])
 
 
 def annotated(*files: bytes, **options: Any) -> list[AnnotatedImage]:

@@ -1,47 +1,11 @@
-"""Changes to image files between two runs: damaged, replaced, changed or unreadable."""
+"""Changes to image files: cut off, grown, or never to be read."""
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beam_tfrec.transforms.storage import local
-from tests.small_images import chunk, ihdr, png
-
-NO_PIXELS = png(ihdr(64, 48), chunk(b"IDAT", b"no zlib stream"))
-
-
-def make_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def make_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def make_socket(path: Path) -> None:
-    path.unlink()
-    here = Path.cwd()
-    os.chdir(path.parent)  # a socket's path has 108 bytes at most
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-def make_dangling(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def make_loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
 
 
 def cut_off(path: Path) -> None:

@@ -58,9 +58,9 @@ def write_side_files(
     """Write an image of 64 x 48 px and an annotation file for each name; None for no such file.
 
     Returns:
-        Both folders.
+        Both folders, `images` and `labels`.
     """
-    images, annotations = folder / "images", folder / suffix[1:]
+    images, annotations = folder / "images", folder / "labels"
     for place, (name, content) in enumerate(files.items()):
         image = images / f"{name}.jpg"
         image.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +68,8 @@ def write_side_files(
         path = annotations / f"{name}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if content is not None:
-            path.write_bytes(
-                content if isinstance(content, bytes) else json.dumps(content).encode()
-            )
+            is_text = isinstance(content, bytes)
+            path.write_bytes(content if is_text else json.dumps(content).encode())
     return images, annotations
 
 

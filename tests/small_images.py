@@ -40,7 +40,7 @@ def jpeg(*segments: bytes, data: bytes = b"\x3f", end: bytes = EOI) -> bytes:
     return SOI + b"".join(body) + data + end
 
 
-def gray_jpeg_with(*segments: bytes, end: bytes = EOI) -> bytes:
+def gray_with(*segments: bytes, end: bytes = EOI) -> bytes:
     """Return a JPEG of 8 x 8 gray pixels with further segments at its start."""
     return jpeg(*segments, QUANTIZATION, frame(), HUFFMAN, GRAY_SCAN, end=end)
 

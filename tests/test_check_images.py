@@ -28,6 +28,7 @@ from tests.small_images import (
     frame,
     gif,
     gif_frame,
+    gray_with,
     idat,
     ihdr,
     jpeg,
@@ -35,13 +36,14 @@ from tests.small_images import (
     segment,
     verdict,
 )
-from tests.small_images import (
-    gray_jpeg_with as gray_with,
-)
 
 ROTATED = entry(0x0112, 3, 1, b"\0\6")
+MPF = segment(0xE2, b"MPF\0")
 SCAN = segment(0xDA, b"\1\1\0\0\0\0")
 Q = QUANTIZATION
+BETWEEN_SCANS = b"\x01\xff\x00\xff\xd0" + HUFFMAN + segment(0xFE, b"\xff\xd9")
+ARITHMETIC = segment(0xCC, b"\x00\x10\x11\x05")
+EXIF = chunk(b"eXIf", b"Exif\0\0" + exif(ROTATED))
 PLTE, TEXT = chunk(b"PLTE", b"rgb"), chunk(b"tEXt", b"a\0b")
 CONTROL, COMMENT = b"!\xf9\4\1\0\0\7\0", b"!\xfe\3abc\2de\0"
 BGRA = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
@@ -64,45 +66,25 @@ def exif_segment(orientation: int) -> bytes:
 ACCEPTED = [
     (jpeg(), "jpeg gray"),
     (jpeg_of(YCBCR), "jpeg"),
-    (jpeg_of(b"\1\x22\0\2\x11\0\3\x11\0"), "jpeg"),  # 4:2:0
     # 10 blocks in a unit
     (jpeg_of(b"\1\x22\0\2\x11\0\3\x11\0\4\x22\0", scan=scan_of(1, 2, 3, 4)), "jpeg cmyk"),
     (jpeg_of(b"\1\x11\0" * 3, scan=scan_of(1, 1, 1)), "jpeg"),  # equal ids
     (jpeg_of(YCBCR, scan=b"\0".join(map(scan_of, (1, 2, 3)))), "jpeg"),  # a scan each
-    # tables between scans
-    (
-        jpeg(
-            Q,
-            frame(marker=0xC2),
-            SCAN,
-            b"\x01\xff\x00\xff\xd0",
-            HUFFMAN,
-            segment(0xFE, b"\xff\xd9"),
-            SCAN,
-        ),
-        "jpeg gray progressive",
-    ),
+    (jpeg(Q, frame(marker=0xC2), SCAN, BETWEEN_SCANS, SCAN), "jpeg gray progressive"),
     # as many as allowed
     (jpeg(Q, frame(marker=0xC2), (SCAN + b"\0") * MAX_SCANS), "jpeg gray progressive"),
-    (
-        jpeg(Q, frame(marker=0xC9), segment(0xCC, b"\x00\x10\x11\x05"), GRAY_SCAN),
-        "jpeg arithmetic gray",
-    ),
+    (jpeg(Q, frame(marker=0xC9), ARITHMETIC, GRAY_SCAN), "jpeg arithmetic gray"),
     (gray_with(b"\xff\x01\xff\xd0\xff\xd7"), "jpeg gray"),  # without a length
     (gray_with(b"\xff\xff\xff"), "jpeg gray"),  # fill bytes
     (gray_with(segment(0xFE), b"\xff\x00\xff\xff"), "jpeg gray junk_bytes"),
     (jpeg(end=EOI + b"more"), "jpeg gray trailing_bytes"),
     (jpeg(end=EOI + b"\0" + EOI), "jpeg gray"),  # the trailing bytes are not noticed
-    (
-        gray_with(segment(0xE2, b"MPF\0"), end=EOI + jpeg()),
-        "jpeg gray multi_picture trailing_bytes",
-    ),
+    (gray_with(MPF, end=EOI + jpeg()), "jpeg gray multi_picture trailing_bytes"),
     (jpeg(data=b"\x3f\xff\xd0\x3f\xff\xd7\x3f"), "jpeg gray"),  # restarts
     (jpeg(end=segment(0xFE, EOI) + EOI + b"\0"), "jpeg gray trailing_bytes"),
     (gray_with(segment(0xE2, b"ICC_PROFILE\0\1\1")), "jpeg gray icc_profile"),
     # the first counts
     (gray_with(exif_segment(6), exif_segment(3)), "jpeg exif_orientation gray"),
-    (gray_with(segment(0xE1, b"Exif\0")), "jpeg gray"),  # malformed
     (png(), "png gray"),
     (png(ihdr(bits=16), idat()), "png 16_bit gray"),
     (png(ihdr(colour_type=4), idat()), "png alpha gray"),
@@ -112,11 +94,7 @@ ACCEPTED = [
     (png(ihdr(), chunk(b"acTL", bytes(8)), idat()), "png animated gray"),
     (png(ihdr(), chunk(b"iCCP", b"bad"), idat()), "png gray icc_profile"),
     (png(ihdr(), idat(), chunk(b"eXIf", exif(ROTATED))), "png exif_orientation gray"),
-    # the first counts
-    (
-        png(ihdr(), chunk(b"eXIf", b"Exif\0\0" + exif(ROTATED)), chunk(b"eXIf", b""), idat()),
-        "png exif_orientation gray",
-    ),
+    (png(ihdr(), EXIF, chunk(b"eXIf", b""), idat()), "png exif_orientation gray"),  # the first
     (png(ihdr(), chunk(b"abCd"), idat()), "png gray"),  # not critical
     (png(ihdr(), chunk(b"PLTE", b"rg"), idat()), "png gray"),
     (png(end=IEND + b"\0"), "png gray trailing_bytes"),
@@ -171,9 +149,7 @@ REFUSED = {
     "DAMAGED: end marker at byte 2, before the first scan": SOI + EOI + b"\0\0",
     "DAMAGED: marker ffd8 at byte 2": gray_with(SOI),
     "DAMAGED: more than 10000 segments before a scan": MANY_SEGMENTS,
-    "TYPE: JPEG process SOF3: lossless or hierarchical": jpeg(
-        QUANTIZATION, frame(marker=0xC3), GRAY_SCAN
-    ),
+    "TYPE: JPEG process SOF3: lossless or hierarchical": jpeg(Q, frame(marker=0xC3), GRAY_SCAN),
     "DAMAGED: segment ffe1 without a length at byte 2": gray_with(b"\xff\xe1\0\1"),
     "DAMAGED: two frame headers": gray_with(frame()),
     "DAMAGED: size 8 x 0": gray_with(frame(height_px=0)),  # DNL may follow
@@ -254,16 +230,9 @@ def test_chunks_and_sub_blocks_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
     assert verdict(gif(COMMENT, COMMENT, GIF_FRAME)) == "DAMAGED: more than 5 sub-blocks"
 
 
-# --- EXIF
-
-
 SERIAL = entry(0xA431, 2, 4, b"123\0")
-
-
-def with_exif_directory(entries: bytes, order: str = ">") -> bytes:
-    """Return a block with these entries in the second directory, where photos keep most."""
-    link = entry(0x8769, 4, 1, struct.pack(order + "L", 22), order)
-    return exif(link, order, values=struct.pack(order + "H", len(entries) // 12) + entries)
+# To a second directory, where photos keep most.
+LINK = entry(0x8769, 4, 1, struct.pack(">L", 22))
 
 
 @pytest.mark.parametrize(
@@ -274,10 +243,9 @@ def with_exif_directory(entries: bytes, order: str = ">") -> bytes:
         (exif(entry(0x0112, 3, 1, b"\x08\0", "<"), "<"), 8, "exif_orientation"),
         (exif(entry(0x0112, 2, 1, b"6")), 1, ""),  # as text
         (exif(entry(0x0112, 3, 2, b"\0\6\0\6")), 1, ""),  # two of them
-        (exif(entry(0x0112, 3, 1, b"\0\x09")), 1, ""),
         (exif(entry(0x8825, 4, 1, b"\0\0\0\x99")), 1, "exif_gps"),
         (exif(entry(0xC62F, 2, 4, b"123\0")), 1, "exif_serial"),  # DNG's
-        (with_exif_directory(SERIAL), 1, "exif_serial"),
+        (exif(LINK, values=b"\0\1" + SERIAL), 1, "exif_serial"),
         (b"MM\0*" + b"\xff" * 4 + exif(ROTATED)[8:], 1, ""),  # directory far away
         (exif(ROTATED + SERIAL)[:-1], 6, "exif_orientation"),  # entries cut off
         (exif(ROTATED).replace(b"\0\1", b"\xff\xff", 1), 6, "exif_orientation"),  # too many
@@ -297,10 +265,6 @@ def test_every_trait_is_explained() -> None:
     [
         (b"", "EMPTY: 0 bytes"),
         (b"\xff\xd8", "TRUNCATED: 2 bytes, a signature takes more"),
-        (b"\x89PNG\r\n", "TRUNCATED: 6 bytes, a signature takes more"),
-        (b"GIF89", "TRUNCATED: 5 bytes, a signature takes more"),
-        (b"B", "TRUNCATED: 1 bytes, a signature takes more"),
-        (b"RIFF\0\0\0\0WEBPVP8X", "TYPE: WebP, which --reencode converts"),
         (b"\0\0\0\x20ftypavif", "TYPE: AVIF, which --reencode converts"),
         (b"\0\0\0\x0aftypheic", "TYPE: HEIC"),
         (b"MM\0+", "TYPE: TIFF, which --reencode converts"),

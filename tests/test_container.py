@@ -14,24 +14,17 @@ from tests.fake_programs import FakePrograms
 
 DOCKERFILE = (PROJECT / "Dockerfile").read_text()
 FROM = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
-
-
 LOCK, WORKER_LOCK = ((PROJECT / f"requirements{part}.lock").read_text() for part in ("", "-worker"))
 PINS, WORKER_PINS = (
     dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", lock, re.MULTILINE)) for lock in (LOCK, WORKER_LOCK)
 )
 
 
-def test_image_has_the_tested_beam_version() -> None:
+def test_base_images_have_fixed_versions_and_the_tested_beam() -> None:
     assert FROM[0] == f"apache/beam_python3.11_sdk:{PINS['apache-beam']}"
     assert WORKER_PINS["apache-beam"] == PINS["apache-beam"]
-
-
-def test_base_images_have_fixed_versions() -> None:
-    bases = [base for base in FROM if base != "packages"]
-    assert [
-        base for base in bases if not re.search(r"[:_][0-9]{8}_RC[0-9]+$|:[0-9.]+[0-9]$", base)
-    ] == []
+    fixed = re.compile(r"packages|.*([:_][0-9]{8}_RC[0-9]+|:[0-9.]+[0-9])")
+    assert [base for base in FROM if not fixed.fullmatch(base)] == []
 
 
 def test_lock_pins_every_requirement_with_hashes_and_names_no_host() -> None:
@@ -61,10 +54,8 @@ def test_copied_files_exist_and_are_sent_to_the_builder() -> None:
 @pytest.mark.thorough
 def test_wheel_and_source_archive_hold_the_project_under_one_name(tmp_path: Path) -> None:
     """Users install the wheel, also after an older build, and Beam sends workers the archive."""
-    folders, endings = (
-        ("schemas", "transforms", "pipelines", "readers"),
-        {".py", ".css", ".js", ".j2"},
-    )
+    folders = ("schemas", "transforms", "pipelines", "readers")
+    endings = {".py", ".css", ".js", ".j2"}
     no_caches = shutil.ignore_patterns("__pycache__")
     for name in ("beam_tfrec", *folders):
         shutil.copytree(PROJECT / name, tmp_path / name, symlinks=True, ignore=no_caches)

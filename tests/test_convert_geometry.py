@@ -33,7 +33,6 @@ SQUARES = {  # channel: left, top, right, bottom as stored
     BLUE: (12, 50, 44, 74),
 }
 PERSON = Label(1, "person", keypoints=("nose",))
-
 CONVERSIONS = [
     NO_CONVERSION,
     Conversion(Resize(60, 60)),
@@ -244,12 +243,3 @@ def test_panoptic_images_match_the_pixels(
         assert set(np.unique(ids)) <= {0, 10, 20, 30}
         for channel in SQUARES:
             assert agree(ids[:, :, channel] != 0, scene.written[:, :, channel])
-
-
-def test_areas_shrink_with_clipped_boxes() -> None:
-    scene = Scene((1, False, False), Conversion(Resize(80, 80), ResizeMode.FILL))
-    built = scene.built(DetectionLayout())  # keeps x from 20 to 100
-    assert values(built, "image/object/area") == pytest.approx([40 * 41, 24 * 24])
-    assert [found.code for found in built.dropped] == ["E-BOX-OUTSIDE"]
-    assert "of which the rest is cut off" in built.dropped[0].detail
-    assert built.repairs == ["box_clipped"]

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.fields import (
-    BadAnnotation,
-    EncodedImage,
-    PictureFields,
-    SegmentFields,
-)
+from beam_tfrec.schemas.fields import BadAnnotation, EncodedImage, PictureFields, SegmentFields
 from beam_tfrec.schemas.geometry import masks as panoptic
 from beam_tfrec.schemas.geometry.boxes import Resize, ResizeMode, turn_array
 from beam_tfrec.schemas.geometry.masks import paint_values, read_places
@@ -61,22 +56,15 @@ def reference(ids: np.ndarray, segments: Sequence[SegmentFields]) -> list[np.nda
     return list(masks)
 
 
-def build(
-    images: list[EncodedImage], segments: list[SegmentFields] | None, size_px: tuple[int, int]
-) -> Built | Unfit:
-    fields = PictureFields(*size_px, [], segments=segments)
-    blobs = (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png"))[: len(images)]
-    sample = Sample("train", "1", 0, blobs, pack(fields), (5,))
+PHOTO, PANOPTIC = encoded(jpeg_of(np.zeros((5, 7), np.uint8))), encoded(colours_of(IDS))
+BLOBS = Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")
+
+
+def build(segments: list[SegmentFields] | None, *images: EncodedImage) -> Built | Unfit:
+    """Build the record of a photo of 7 x 5 px, and perhaps its panoptic image."""
+    fields = PictureFields(7, 5, [], segments=segments)
+    sample = Sample("train", "1", 0, BLOBS[: len(images)], pack(fields), (5,))
     return or_unfit(DetectionLayout(features=("boxes", "panoptic")).build, sample, images, {})
-
-
-def photo(width_px: int = 7, height_px: int = 5) -> EncodedImage:
-    return encoded(jpeg_of(np.zeros((height_px, width_px), np.uint8)))
-
-
-def masks_of(built: Built | Unfit) -> list[np.ndarray]:
-    assert isinstance(built, Built), built
-    return [as_stored(*built.features[key][1]) for key in KEYS]
 
 
 @given(
@@ -107,19 +95,19 @@ def test_masks_equal_those_of_the_definition(
 
 
 def test_an_image_without_an_annotation_has_no_masks() -> None:
-    for images in ([photo()], [photo(), encoded(colours_of(IDS))]):
-        built = build(images, None, (7, 5))
+    for images in ([PHOTO], [PHOTO, PANOPTIC]):
+        built = build(None, *images)
         assert isinstance(built, Built)
         assert [built.features[key][1] for key in KEYS] == [[], [], []]
 
 
 def test_segments_and_pixels_that_disagree_are_counted() -> None:
     unseen = SegmentFields(77, 1, BOX, 1.0, 0)
-    built = build([photo(), encoded(colours_of(IDS))], [DOG, unseen, SKY, unseen], (7, 5))
+    built = build([DOG, unseen, SKY, unseen], PHOTO, PANOPTIC)
     assert isinstance(built, Built)  # CAR's pixels are in no segment
     repairs = ["panoptic_pixels_unlisted", "panoptic_segment_empty", "panoptic_segment_empty"]
     assert built.repairs == repairs
-    assert masks_of(built)[0][3:, 4:].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert as_stored(*built.features[KEYS[0]][1])[3:, 4:].tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -134,40 +122,30 @@ def test_a_panoptic_image_without_a_pixel_of_a_segment_is_dropped(
 ) -> None:
     ids = np.zeros((5, 7), int)
     ids[:, 0] = DOG.id if conversion.resize else DOG.id + 1
-    sample = Sample("train", "1", 0, (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")), b"")
-    images = convert_all(sample, [photo(), encoded(colours_of(ids))], conversion)
-    built = build(images, [DOG], (7, 5))
+    sample = Sample("train", "1", 0, BLOBS, b"")
+    images = convert_all(sample, [PHOTO, encoded(colours_of(ids))], conversion)
+    built = build([DOG], *images)
     assert isinstance(built, Built)
     detail = f"none of its 1 segments has a pixel in {shown}"
     assert built.dropped == [BadAnnotation(0, "E-SEG-EMPTY", detail)]
     assert [built.features[key][1] for key in KEYS] == [[], [], []]
 
 
-def thing(category_id: int, segment_id: int = 9) -> SegmentFields:
-    return SegmentFields(segment_id, category_id, BOX, 1.0, 0)
-
-
-def stuff(category_id: int) -> SegmentFields:
-    return SegmentFields(9, category_id, BOX, 1.0, 0, is_thing=0)
+def segment(category_id: int, is_thing: int, segment_id: int = 9) -> SegmentFields:
+    return SegmentFields(segment_id, category_id, BOX, 1.0, 0, is_thing)
 
 
 @pytest.mark.parametrize(
     ("segments", "what"),
     [
-        ([thing(0)], "segment 9 is thing of category 0, not 1 to 255"),  # 0 is void
-        ([thing(256)], "segment 9 is thing of category 256, not 1 to 255"),
-        ([stuff(91)], "segment 9 is stuff of category 91, not 92 to 255"),  # would be a thing
-        ([stuff(256)], "segment 9 is stuff of category 256, not 92 to 255"),
-        ([thing(1, n) for n in range(256)], "256 segments, the limit is 255"),
+        ([segment(0, 1)], "segment 9 is thing of category 0, not 1 to 255"),  # 0 is void
+        ([segment(256, 1)], "segment 9 is thing of category 256, not 1 to 255"),
+        ([segment(91, 0)], "segment 9 is stuff of category 91, not 92 to 255"),  # would be a thing
+        ([segment(1, 1, n) for n in range(256)], "256 segments, the limit is 255"),
     ],
 )
 def test_values_beyond_8_bits_are_refused(segments: list[SegmentFields], what: str) -> None:
-    assert paint_values(segments) == what
-    built = build([photo(), encoded(colours_of(IDS))], segments, (7, 5))
-    assert built == Unfit("E-EX-FAILED", f"panoptic: {what}", 1)
-
-
-NOT_RGB = Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each", 1)
+    assert build(segments, PHOTO, PANOPTIC) == Unfit("E-EX-FAILED", f"panoptic: {what}", 1)
 
 
 @pytest.mark.parametrize(
@@ -179,32 +157,30 @@ NOT_RGB = Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits eac
     ],
 )
 def test_other_colour_types_are_rejected(data: bytes) -> None:
-    assert build([photo(), encoded(data)], SEGMENTS, (7, 5)) == NOT_RGB
+    what = "a panoptic image must be a PNG of RGB, 8 bits each"
+    assert build(SEGMENTS, PHOTO, encoded(data)) == Unfit("E-IMG-TYPE", what, 1)
 
 
 def test_damaged_pixels_name_the_panoptic_image() -> None:
     cut = chunk(b"IDAT", zlib.compress(bytes(5 * 22))[:-8])
-    built = build([photo(), encoded(png(ihdr(7, 5, 8, 2), cut))], SEGMENTS, (7, 5))
+    built = build(SEGMENTS, PHOTO, encoded(png(ihdr(7, 5, 8, 2), cut)))
     assert isinstance(built, Unfit)
     assert (built.code, built.place) == ("E-IMG-DAMAGED", 1)
 
 
 def test_too_many_pixels_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = [photo(), encoded(colours_of(IDS))]
     monkeypatch.setattr(panoptic_group, "MAX_PANOPTIC_PX", 35)
-    assert isinstance(build(images, SEGMENTS, (7, 5)), Built)
+    assert isinstance(build(SEGMENTS, PHOTO, PANOPTIC), Built)
     monkeypatch.setattr(panoptic_group, "MAX_PANOPTIC_PX", 34)
-    assert build(images, SEGMENTS, (7, 5)) == Unfit("E-IMG-PIXELS", "35 pixels, limit 34", 1)
+    assert build(SEGMENTS, PHOTO, PANOPTIC) == Unfit("E-IMG-PIXELS", "35 pixels, limit 34", 1)
 
 
 def test_only_panoptic_pngs_of_stored_pixels_turn_with_their_photo() -> None:
-    blob, panoptic_blob = Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")
     photo_6 = encoded(oriented(png_of(np.zeros((5, 7), np.uint8)), 6))
-    of_stored, of_upright = encoded(colours_of(IDS)), encoded(colours_of(turn_array(IDS, 6)))
-    for other, turned in ((of_stored, 6), (of_upright, 1), (photo(), 1)):
-        sample = Sample("train", "1", 0, (blob, panoptic_blob), b"")
-        found = convert_all(sample, [photo_6, other], UPRIGHT)
+    of_upright = encoded(colours_of(turn_array(IDS, 6)))
+    for other, turned in ((PANOPTIC, 6), (of_upright, 1), (PHOTO, 1)):
+        found = convert_all(Sample("train", "1", 0, BLOBS, b""), [photo_6, other], UPRIGHT)
         assert found[1].turned == turned and (found[1] is other) == (turned == 1)
-    pair = Sample("train", "1", 0, (blob, Blob("train", "b.png")), b"")
-    found = convert_all(pair, [photo_6, of_stored], UPRIGHT)
+    pair = Sample("train", "1", 0, (BLOBS[0], Blob("train", "b.png")), b"")
+    found = convert_all(pair, [photo_6, PANOPTIC], UPRIGHT)
     assert found[1].turned == 1  # images of a pair turn independently

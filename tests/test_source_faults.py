@@ -1,6 +1,5 @@
 """Storage that fails while tables and arrays are read: one line, its exit code, and a rerun."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,16 @@ from tests.array_runs import npy_bytes, random_images, run_arrays
 from tests.coco_command import Run, run_pipeline
 from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at, meanwhile_at
 
-COLUMNS = {"a": [*range(20)], "b": ["x"] * 20}
+pytestmark = pytest.mark.usefixtures("memory_served")
 IMAGES, LABELS = random_images(6, 4), np.arange(6)
-NAMES = ["t.csv", "t.parquet", "x.npy", "packed.npz"]
-
-
-@pytest.fixture(autouse=True)
-def served(memory_served: None) -> Iterator[None]:
-    yield
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> MemoryStore:
     store = MemoryStore()
     store.put("t.csv", b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(20)))
-    pyarrow.parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=5)
+    columns = pyarrow.table({"a": [*range(20)], "b": ["x"] * 20})
+    pyarrow.parquet.write_table(columns, tmp_path / "t.parquet", row_group_size=5)
     np.savez_compressed(tmp_path / "packed.npz", x=IMAGES, y=LABELS)
     for path in tmp_path.iterdir():
         store.put(path.name, path.read_bytes())
@@ -44,7 +38,7 @@ def convert(process: Process, name: str) -> Run:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "x.npy", "packed.npz"])
 def test_a_failed_read_ends_the_run(name: str, store: MemoryStore) -> None:
     """The first and the last read fail; then the file is rewritten before its last read."""
     trial = store.copy().start()

@@ -13,13 +13,7 @@ from PIL import Image
 from beam_tfrec.pipelines import voc
 from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.annotations.voc_file import MAX_XML_BYTES, parse_image_set, parse_voc
-from tests.coco_command import (
-    committed_by,
-    examples,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes, thorough
 from tests.side_folders import sources, voc_object, write_side_files
 from tests.side_folders import voc as voc_xml
@@ -28,7 +22,6 @@ from tests.turned_images import oriented, png_of, saved
 # The shape of VOC 2012's files, with what its objects may have.
 REAL = b"""<annotation>
     <folder>VOC2012</folder><filename>2007_000027.jpg</filename>
-    <source><database>The VOC2007 Database</database><image>flickr</image></source>
     <size><width>486</width><height>500</height><depth>3</depth></size>
     <segmented>0</segmented>
     <object>
@@ -38,9 +31,6 @@ REAL = b"""<annotation>
         <part><name>head</name>
             <bndbox><xmin>169</xmin><ymin>104</ymin><xmax>209</xmax><ymax>146</ymax></bndbox>
         </part>
-        <part><name>hand</name>
-            <bndbox><xmin>278</xmin><ymin>210</ymin><xmax>297</xmax><ymax>233</ymax></bndbox>
-        </part>
     </object>
     <object>
         <name> tv monitor </name><pose>Left</pose><truncated>1</truncated><occluded>1</occluded>
@@ -48,7 +38,10 @@ REAL = b"""<annotation>
         <difficult>Unspecified</difficult>
     </object>
 </annotation>"""
-TWO = voc_object(), voc_object("dog")
+NO_BOX = "<object><name>a</name></object>"
+ROTATED = "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>"
+OF_TEXT = "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'"
+NOT_FINITE = "bndbox holds a number that is not finite"
 
 
 def boxes_of(file: SideFile) -> list[tuple[Any, ...]]:
@@ -57,17 +50,14 @@ def boxes_of(file: SideFile) -> list[tuple[Any, ...]]:
 
 def test_a_real_file() -> None:
     file = parse_voc(REAL)
-    assert boxes_of(file) == [
-        (0, "person", 173, 100, 176, 251),
-        (1, "tv monitor", 0, 9.5, 45.7, 11),
-    ]
-    assert isinstance(file, SideFile)
+    person, monitor = (0, "person", 173, 100, 176, 251), (1, "tv monitor", 0, 9.5, 45.7, 11)
+    assert boxes_of(file) == [person, monitor]
     assert (file.width_px, file.height_px, file.bad) == (486, 500, [])
     assert file.attributes == {
         0: {"difficult": 0, "truncated": 0, "pose": "Unspecified"},
         1: {"truncated": 1, "occluded": 1, "pose": "Left"},
     }
-    assert file.repairs == {"part_left_out": 2, "attribute_left_out": 1}
+    assert file.repairs == {"part_left_out": 1, "attribute_left_out": 1}
     assert boxes_of(parse_voc(REAL, offset_px=0))[0][2:] == (174, 101, 175, 250)
 
 
@@ -75,32 +65,15 @@ def test_a_real_file() -> None:
     ("found", "code", "detail"),
     [
         ("<object/>", "E-ANN-SHAPE", "name is empty"),
-        (
-            "<object><name>a</name></object>",
-            "E-BOX-SHAPE",
-            "bndbox is xmin '', ymin '', xmax '', ymax ''",
-        ),
-        (
-            voc_object("a", (1, 2, "3px", 4)),
-            "E-BOX-SHAPE",
-            "bndbox is xmin '1', ymin '2', xmax '3px', ymax '4'",
-        ),
-        (
-            "<object><type>robndbox</type><name>a</name><robndbox><cx>9</cx></robndbox></object>",
-            "E-BOX-SHAPE",
-            "robndbox is a rotated box, only upright ones can be written",
-        ),
-        (
-            voc_object("a", (1, 2, "nan", 4)),
-            "E-BOX-NOT-FINITE",
-            "bndbox holds a number that is not finite",
-        ),
+        (NO_BOX, "E-BOX-SHAPE", "bndbox is xmin '', ymin '', xmax '', ymax ''"),
+        (voc_object("a", (1, 2, "3px", 4)), "E-BOX-SHAPE", OF_TEXT),
+        (ROTATED, "E-BOX-SHAPE", "robndbox is a rotated box, only upright ones can be written"),
+        (voc_object("a", (1, 2, "nan", 4)), "E-BOX-NOT-FINITE", NOT_FINITE),
     ],
 )
 def test_an_object_that_is_none_is_named(found: str, code: str, detail: str) -> None:
     """Its id is its place in the file, and the others stay."""
     file = parse_voc(voc_xml(voc_object(), found, voc_object()))
-    assert isinstance(file, SideFile)
     assert [*file.bad] == [(1, code, detail)]
     assert [entry.id for entry in file.entries] == [0, 2]
 
@@ -114,11 +87,7 @@ DOCTYPE = "XML: a document type (annotation), which may declare entities: remove
     ("data", "what"),
     [
         (b"", "XML: no element found: line 1, column 0"),
-        (b"<annotation><object>", "XML: no element found: line 1, column 20"),
-        (
-            b"<annotation>\xff</annotation>",
-            "XML: not well-formed (invalid token): line 1, column 12",
-        ),
+        (b"<annotation>\xff<", "XML: not well-formed (invalid token): line 1, column 12"),
         (b"<html/>", "XML: the root is <html>, not <annotation>"),
         (BOMB, DOCTYPE),
         (EXTERNAL, DOCTYPE),
@@ -137,11 +106,8 @@ def test_a_file_that_cannot_be_read_is_named(data: bytes, what: str) -> None:
 
 
 def test_deep_elements_are_read() -> None:
-    deep = 200_000
-    assert (
-        boxes_of(parse_voc(b"<annotation>" + b"<a>" * deep + b"</a>" * deep + b"</annotation>"))
-        == []
-    )
+    nested = b"<a>" * 200_000 + b"</a>" * 200_000
+    assert parse_voc(b"<annotation>" + nested + b"</annotation>").entries == []
 
 
 def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) -> None:
@@ -178,15 +144,11 @@ def test_objects_have_attributes_and_bad_samples_are_rejected(tmp_path: Path) ->
     assert "image/object/occluded" not in {feature["key"] for feature in manifest["features"]}
 
 
-def test_names_may_have_spaces_and_numbers() -> None:
-    assert parse_image_set(b"photo 1\nphoto 2\n", "train.txt") == {"photo 1", "photo 2"}
-    assert parse_image_set(b"\n", "train.txt") == set()
-
-
 def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     """A name without an image is a reject; images that a list does not name are counted."""
     names = [f"{number:06}" for number in range(6)]
-    folders = write_side_files(tmp_path, {name: voc_xml(*TWO) for name in names}, ".xml")
+    folders = write_side_files(tmp_path, dict.fromkeys(names, voc_xml(voc_object())), ".xml")
+    assert parse_image_set(b"photo 1\nphoto 2\n", "train.txt") == {"photo 1", "photo 2"}
     sets = tmp_path / "Main"
     sets.mkdir()
     (sets / "train.txt").write_text("000000\n000001 \r\n\n000003\n")
@@ -196,20 +158,16 @@ def test_lists_of_images_are_the_splits(tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = committed_by(voc.run, out, *given, "train,val", "--max_rejected", 1)
     splits = {
-        split: [value(e, "image/filename")[0].decode() for e in examples(out, split)]
+        split: sorted(value(e, "image/filename")[0] for e in examples(out, split))
         for split in ("train", "val")
     }
-    assert {split: sorted(found) for split, found in splits.items()} == {
-        "train": ["000000.jpg", "000001.jpg", "000003.jpg"],
-        "val": ["000004.jpg"],
-    }
+    of_train = [b"000000.jpg", b"000001.jpg", b"000003.jpg"]
+    assert splits == {"train": of_train, "val": [b"000004.jpg"]}
     (one,) = rejected_of(out)
     assert (one["code"], one["split"], one["key"]) == ("E-IMG-MISSING", "val", "000009")
     assert one["detail"] == "a list names it, and no image has this name before its extension"
     skipped = [manifest["splits"][split]["skipped"] for split in splits]
     assert skipped == [{"not_in_list": 3}, {"not_in_list": 5}]
-    again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
-    assert again.out.startswith("already complete")
     (sets / "val.txt").write_text("000005\n")
     again = run_pipeline(voc.run, *given, "train,val", "--max_rejected", 1, "--output", out)
     assert again.fault.startswith("E-OUT-PLAN")
@@ -232,10 +190,8 @@ def pixels(data: bytes) -> np.ndarray:
 
 
 # Blocks of 8 x 8 px: a border of 255, class 12 twice, and class 8; 64 x 48 px in all.
-NUMBERED = np.kron(
-    np.array([[0, 1, 1, 255, 2, 2, 0, 0]] * 3 + [[0, 0, 3, 3, 3, 3, 3, 0]] * 3),
-    np.ones((8, 8), int),
-)
+ROWS = [[0, 1, 1, 255, 2, 2, 0, 0]] * 3 + [[0, 0, 3, 3, 3, 3, 3, 0]] * 3
+NUMBERED = np.kron(ROWS, np.ones((8, 8), int))
 CLASSED = np.choose(NUMBERED % 251, [0, 12, 8, 12, 255])
 ENCODED, OF_OBJECTS = "image/segmentation/class/encoded", "image/object/mask"
 
@@ -255,7 +211,7 @@ def write_masks(
 
 def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
     """Objects have the masks of their places in the file; the second has no box."""
-    objects = voc_object(), "<object><name>a</name></object>", voc_object("dog"), voc_object("owl")
+    objects = voc_object(), NO_BOX, voc_object("dog"), voc_object("owl")
     names = ("1", "bare", "rgb", "lost", "size", "pixels")
     files = {name: voc_xml(*objects) for name in names} | {"bare": voc_xml()}
     good = palette_png(CLASSED), palette_png(NUMBERED)
@@ -270,18 +226,15 @@ def test_masks_of_classes_and_objects(tmp_path: Path) -> None:
     found = [
         (one["code"], one["key"], one["file_name"], one["detail"])
         for one in rejected_of(tmp_path / "out")
+        if one["code"] != "E-BOX-SHAPE"
     ]
-    assert sorted(one for one in found if one[0] != "E-BOX-SHAPE") == [
+    form = "masks must be PNGs with a palette, or of gray with 8 bits"
+    assert sorted(found) == [
         ("E-IMG-MISSING", "alone", "alone", "a PNG of masks has its name"),
         ("E-IMG-MISSING", "lost.jpg", "lost.png", "not in the listing"),
         ("E-IMG-SIZE", "size.jpg", "size.png", "32 x 24, its photo is 64 x 48"),
         ("E-IMG-TYPE", "pixels.jpg", "pixels.png", "text"),
-        (
-            "E-IMG-TYPE",
-            "rgb.jpg",
-            "rgb.png",
-            "masks must be PNGs with a palette, or of gray with 8 bits",
-        ),
+        ("E-IMG-TYPE", "rgb.jpg", "rgb.png", form),
     ]
     records = {value(e, "image/filename")[0]: e for e in examples(tmp_path / "out")}
     assert sorted(records) == [b"1.jpg", b"bare.jpg"]

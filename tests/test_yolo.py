@@ -1,6 +1,5 @@
 """YOLO's data.yaml and label files: parsing, paths, and the command end to end."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,24 +14,22 @@ from beam_tfrec.schemas.annotations.side_files import SideFile
 from beam_tfrec.schemas.annotations.yolo_file import parse_yolo, read_data_file
 from beam_tfrec.schemas.manifest import Label
 from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
-from tests.conftest import jpeg_bytes, thorough
+from tests.conftest import jpeg_bytes
+from tests.side_folders import write_side_files
 from tests.turned_images import as_stored
 
 CLASSES = [Label(0, "person"), Label(2, "cat")]
 POSE = [Label(0, "person", keypoints=("0", "1"))]
+TRAIN_AND_VAL = {"train": ["c"], "val": ["d"]}
 NAMES = "names: {0: person, 1: cat}\n"
+ORIENTED = [0.25, 0, 0.5, 0.25, 0.25, 0.5, 0, 0.25]
 SHAPE = "kpt_shape must be [1 to 1000, 2 or 3], got "
 
 
 def write_images(folder: Path, labels: dict[str, str | None]) -> Path:
     """Write an image of 64 x 48 px below `images/` and a label file for each name."""
-    for place, (name, text) in enumerate(labels.items()):
-        image, label = folder / f"images/{name}.jpg", folder / f"labels/{name}.txt"
-        for path in (image, label):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        image.write_bytes(jpeg_bytes(color=place))
-        if text is not None:
-            label.write_text(text)
+    texts = {name: text if text is None else text.encode() for name, text in labels.items()}
+    write_side_files(folder, texts, ".txt")
     return folder
 
 
@@ -50,11 +47,7 @@ def parsed(text: str, labels: Sequence[Label] = CLASSES, point_values: int = 0) 
         ("2 0.5 0.5 0.25 0.5", [0.375, 0.25, 0.25, 0.5], None),
         ("2.0 .5 .5 1 1", [0, 0, 1, 1], None),
         ("0 0 0 0.5 0 0.5 0.25", [0, 0, 0.5, 0.25], [[0, 0, 0.5, 0, 0.5, 0.25]]),  # a polygon
-        (
-            "0 .25 0 .5 .25 .25 .5 0 .25",  # an oriented box, by its corners
-            [0, 0, 0.5, 0.5],
-            [[0.25, 0, 0.5, 0.25, 0.25, 0.5, 0, 0.25]],
-        ),
+        ("0 .25 0 .5 .25 .25 .5 0 .25", [0, 0, 0.5, 0.5], [ORIENTED]),  # its four corners
     ],
 )
 def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any) -> None:
@@ -66,12 +59,11 @@ def test_a_line_is_a_box_or_a_polygon(line: str, bbox: list[float], outline: Any
 @pytest.mark.parametrize(
     ("line", "code", "detail"),
     [
-        ("0 0.5 0.5 0.25", "E-ANN-SHAPE", "line 1 has 4 numbers, not 5, or a class and three"),
+        ("0 0.5 0.5 0.25", "E-ANN-SHAPE", "line 1 has 4 numbers, an object has 5"),
         ("0 .5 .5 .25 .5 .9", "E-ANN-SHAPE", "line 1 has 6 numbers"),  # a confidence at the end
         ("cat .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: could not convert string to float: 'cat'"),
         ("0.5 .5 .5 .2 .5", "E-ANN-SHAPE", "line 1: class 0.5 is not a whole number"),
         ("0 .5 .5 nan .5", "E-BOX-NOT-FINITE", "line 1 holds a number that is not finite"),
-        ("1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class 1 is not in names"),
         ("0 0 0 .5 0 .5 1e7", "E-ANN-SHAPE", "line 1 has a point far outside"),
         ("-1 .5 .5 .2 .5", "E-ANN-CATEGORY", "class -1 is not in names"),
     ],
@@ -105,29 +97,18 @@ def test_keypoints(values: str, point_values: int, points: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "names", "splits"),
     [
-        ("names: [person, cat]", {0: "person", 1: "cat"}),
-        ("names:\n  3: person\n  0: 7", {3: "person", 0: "7"}),
-        ("nc: 2", {0: "class_0", 1: "class_1"}),
+        ("names: [a, b]\nval:\ntest: [d, e]", {0: "a", 1: "b"}, {"test": ["d", "e"]}),
+        ("names: {3: a, 0: 7}\ntrain: c\nvalidation: d", {3: "a", 0: "7"}, TRAIN_AND_VAL),
+        ("nc: 2\ntrain: c\nvalid: d", {0: "class_0", 1: "class_1"}, TRAIN_AND_VAL),
+        ("nc: 1\nval: c\nvalid: d", {0: "class_0"}, {"val": ["c"]}),
     ],
 )
-def test_names_are_a_list_or_a_map(text: str, names: dict[int, str]) -> None:
-    labels = read_data_file(text.encode()).labels
-    assert {label.id: label.name for label in labels} == names
-
-
-@pytest.mark.parametrize(
-    ("text", "splits"),
-    [
-        ("train: a\nval:\ntest: [b, c]", {"train": ["a"], "test": ["b", "c"]}),
-        ("train: a\nvalidation: b", {"train": ["a"], "val": ["b"]}),
-        ("valid: b", {"val": ["b"]}),
-        ("val: a\nvalid: b", {"val": ["a"]}),
-    ],
-)
-def test_splits_have_three_names(text: str, splits: dict[str, list[str]]) -> None:
-    assert read_data_file(f"{NAMES}{text}".encode()).splits == splits
+def test_names_and_splits_have_several_forms(text: str, names: dict, splits: dict) -> None:
+    found = read_data_file(text.encode())
+    assert {label.id: label.name for label in found.labels} == names
+    assert found.splits == splits
 
 
 @pytest.mark.parametrize(
@@ -158,22 +139,24 @@ def test_a_wrong_data_file_is_refused(text: str, fault: str, tmp_path: Path) -> 
 def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     """`../` is left out where it leads nowhere, as in Ultralytics and in Roboflow's files."""
     box, out = "1 .5 .5 .5 .5\n", tmp_path / "out"
-    names = ("a/1", "a/2", "b/1", "c/1", "c/2", "c/3")
+    names = ("a/1", "a/2", "b/1", "c/1", "c/2", "c/3", "a/7", "d/7")
     root = write_images(tmp_path / "set", dict.fromkeys(names, box) | {"a/3": "", "a/4": None})
-    (root / "labels/classes.txt").write_text("person\ncat\n")
+    (root / "labels/classes.txt").write_text("person\ncat\n")  # as labelImg writes it
+    for name in ("a/7", "d/7"):  # labels without an image; the second may be of another split
+        (root / f"images/{name}.jpg").unlink()
     (root / "val.txt").write_text("./images/c/1.jpg\nimages/c/2.jpg\n./images/c/9.jpg\n")
     data = root / "data.yaml"
     data.write_text(f"{NAMES}train: [../images/a, images/b]\nval: val.txt\ntest: images/*/3.jpg")
     (root / "images" / os.fsdecode(b"\xff")).symlink_to(".")  # a folder that cannot be listed
-    committed_by(yolo.run, out, "--data", data, "--max_rejected", 2)
+    manifest = committed_by(yolo.run, out, "--data", data, "--max_rejected", 3)
     assert names_of(out, "train") == ["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "b/1.jpg"]
     assert names_of(out, "val") == ["1.jpg", "2.jpg"]
     assert names_of(out, "test") == ["a/3.jpg", "c/3.jpg"]
-    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["skipped"]["label_without_image"] == 4  # of c/ and d/
     assert manifest["splits"]["train"]["repairs"] == {"background": 2}
     rejected = [(found["code"], found["split"], found["key"]) for found in rejected_of(out)]
-    missing = ("E-IMG-MISSING", "val", "9")
-    assert rejected == [("E-IMG-NOT-A-FILE", "test", r"\xff"), missing]
+    missing = [("E-IMG-MISSING", "train", "a/7.txt"), ("E-IMG-MISSING", "val", "9")]
+    assert rejected == [("E-IMG-NOT-A-FILE", "test", r"\xff"), *missing]
     labels = [(label["id"], label["name"]) for label in manifest["plan"]["labels"]]
     assert labels == [(1, "person"), (2, "cat")]
     elsewhere = tmp_path / "elsewhere.yaml"
@@ -186,29 +169,6 @@ def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:
     assert mixed.fault.startswith("E-ARG command line: a split must be lists or folders, got ")
     ended = run_pipeline(yolo.run, *flags[:-1], "dev", "--output", tmp_path / "no")
     assert ended.fault.startswith("E-ARG command line: splits must be of data.yaml, got 'dev'")
-
-
-@pytest.mark.parametrize(
-    ("train", "missing", "skipped"),
-    [
-        thorough("images/a", ["1.txt"], {}),
-        ("[images/a, images/b]", ["a/1.txt", "b/1.txt"], {"label_without_image": 1}),
-        ("images/*/*.jpg", [], {"label_without_image": 3}),  # they may be those of images/*/*.png
-    ],
-)
-def test_a_label_file_without_an_image_is_a_reject_unless_another_split_may_have_it(
-    train: str, missing: list[str], skipped: dict[str, int], tmp_path: Path
-) -> None:
-    root = write_images(tmp_path / "set", dict.fromkeys(("a/1", "a/2", "b/1", "c/1"), ""))
-    for name in ("a/1", "b/1", "c/1"):
-        (root / f"images/{name}.jpg").unlink()
-    (root / "labels/classes.txt").write_text("person\n")  # as labelImg writes it
-    (root / "data.yaml").write_text(f"{NAMES}train: {train}")
-    out, flags = tmp_path / "out", ["--data", root / "data.yaml", "--max_rejected", len(missing)]
-    manifest = committed_by(yolo.run, out, *flags)
-    rejected = [(one["code"], one["key"]) for one in rejected_of(out)] if missing else []
-    assert sorted(rejected) == [("E-IMG-MISSING", name) for name in missing]
-    assert manifest["splits"]["train"].get("skipped", {}) == skipped
 
 
 @pytest.mark.thorough

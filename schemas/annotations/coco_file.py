@@ -7,7 +7,6 @@ boxes and segmentations stay slices of the file until their image is read.
 
 import enum
 import json
-import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,7 +14,6 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2
 from beam_tfrec.schemas.labels import License, read_licenses, unite_labels
 from beam_tfrec.schemas.manifest import Label
 
@@ -28,7 +26,6 @@ AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one 
 NOTHING = msgspec.Raw(b"")
 NO_NAME = "\0 no name"  # compared by identity
 _NULL = msgspec.Raw(b"null")
-_KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
 _UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_FIRST_BYTES = 2**24  # The first entry of a section must lie within them.
@@ -43,11 +40,6 @@ class Kind(enum.Enum):
     CAPTIONS = "captions"
     PANOPTIC = "panoptic"
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether its annotations are objects with boxes."""
-        return self in (Kind.INSTANCES, Kind.KEYPOINTS)
-
 
 class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """One entry of `images`; sizes in pixels, `file_name` as `blob_name` gives it.
@@ -60,7 +52,7 @@ class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     width: PositiveInt
     height: PositiveInt
     license: Any = None
-    coco_url: msgspec.Raw = NOTHING
+    coco_url: Any = None
     neg_category_ids: list[Int64] | None = None
     not_exhaustive_category_ids: list[Int64] | None = None
 
@@ -71,7 +63,13 @@ class CocoCategory(msgspec.Struct, gc=False, kw_only=True):
     id: Int64
     name: str
     keypoints: list[str] | None = None
-    isthing: int | bool | msgspec.UnsetType = msgspec.UNSET
+    isthing: int | bool = True
+
+
+class PanopticCategory(CocoCategory, gc=False, kw_only=True):
+    """One entry of `categories` of a panoptic file, where `isthing` is needed."""
+
+    isthing: int | bool
 
 
 class CocoObject(msgspec.Struct, Generic[AnyCategory], gc=False, kw_only=True):
@@ -90,14 +88,6 @@ class CocoInstance(CocoObject[AnyCategory], Generic[AnyId, AnyCategory], gc=Fals
 
     id: AnyId
     image_id: AnyId
-
-
-class CocoBox(
-    CocoInstance[AnyId, AnyCategory], Generic[AnyId, AnyCategory], gc=False, kw_only=True
-):
-    """An object's entry without its segmentation; a slice would take 48 bytes."""
-
-    segmentation: msgspec.Raw = msgspec.field(default=NOTHING, name="-")
 
 
 class CocoCaption(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
@@ -145,7 +135,6 @@ class CocoFile:
 
     Attributes:
         where: its name, for messages.
-        string_ids: whether ids may be strings.
         kind: kind of its annotations.
         images: entries in the file's order; ids and names are unique.
         categories: entries in the file's order; an id has one name. Empty for captions.
@@ -155,13 +144,7 @@ class CocoFile:
     """
 
     def __init__(
-        self,
-        data: bytes,
-        where: str,
-        *,
-        string_ids: bool = False,
-        image_field: str = "",
-        segmentations: bool = True,
+        self, data: bytes, where: str, *, string_ids: bool = False, image_field: str = ""
     ) -> None:
         """Parse a file.
 
@@ -169,14 +152,12 @@ class CocoFile:
             data: the file's bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             string_ids: accept ids that are strings.
-            segmentations: keep segmentations even where every object has an area.
             image_field: field of images to keep as text; empty for none.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
-        self.string_ids = string_ids
         sections = self._sections(data)
         images, annotations = self._take(sections, "images"), self._take(sections, "annotations")
         self.kind = self._kind_by_keys(annotations)
@@ -186,22 +167,17 @@ class CocoFile:
         self.categories: list[CocoCategory] = []
         if self.kind is not Kind.CAPTIONS:
             section = self._take(sections, "categories")
-            self.categories = self._decode(section, "categories", CocoCategory)
+            category = PanopticCategory if self.kind is Kind.PANOPTIC else CocoCategory
+            self.categories = self._decode(section, "categories", category)
         entries: dict[Kind, Any] = {
-            Kind.INSTANCES: CocoInstance[ids, Int64] if segmentations else CocoBox[ids, Int64],
+            Kind.INSTANCES: CocoInstance[ids, Int64],
             Kind.CAPTIONS: CocoCaption[ids],
             Kind.PANOPTIC: CocoPanoptic[ids],
         }
         self.annotations: list[Any] = self._decode(annotations, "annotations", entries[self.kind])
         if self.kind is Kind.INSTANCES:
-            areas = [annotation.area for annotation in self.annotations] or [0.0]
-            is_usable = None not in areas and 0 <= min(areas) <= max(areas) <= MAX_AREA_PX2
-            if not (segmentations or is_usable):
-                entry = CocoInstance[ids, Int64]  # An area then comes from the segmentation.
-                self.annotations.clear()  # both lists at once take 0.2 kB more an annotation
-                self.annotations = self._decode(annotations, "annotations", entry)
-            missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
-            self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
+            has_keypoints = any(one.keypoints is not NOTHING for one in self.annotations)
+            self.kind = Kind.KEYPOINTS if has_keypoints else Kind.INSTANCES
         self.licenses: list[License] = read_licenses(dict(sections).get("licenses", _NULL))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
@@ -305,21 +281,16 @@ class CocoFile:
             path = f"$.images[{place}]"
             given = image.file_name
             if given is NO_NAME:
-                given = self._name_by_url(image, path)
+                if not isinstance(image.coco_url, str):
+                    what = f"Object missing required field `file_name` - at `{path}`"
+                    raise self.wrong_type(what)
+                given = name_of_url(image.coco_url)
             try:
                 image.file_name = blob_name(given)
             except ValueError as error:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
         refuse_repeated_ids(self.images, self.where)
-
-    def _name_by_url(self, image: CocoImage, path: str) -> str:
-        """Return the file name of an LVIS image, which has only a URL."""
-        try:
-            return name_of_url(msgspec.json.decode(image.coco_url, type=str))
-        except ValueError:
-            what = f"Object missing required field `file_name` - at `{path}`"
-            raise self.wrong_type(what) from None
 
 
 def refuse_repeated_ids(images: Sequence[CocoImage], where: str) -> None:
@@ -348,8 +319,7 @@ def _as_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]")
 
 
 def blob_name(file_name: str) -> str:
@@ -364,7 +334,7 @@ def blob_name(file_name: str) -> str:
     name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
         raise ValueError("names no file")
-    if name.startswith("/") or _SCHEME.match(name) or _DRIVE.match(name):
+    if _ABSOLUTE.match(name):
         raise ValueError("is not relative to the image root")
     if ".." in re.split(r"[/\\]", file_name):
         raise ValueError("climbs out of the image root")

@@ -5,16 +5,12 @@ If several files list an image, the first file wins. Annotations of all files ar
 two files of one kind.
 """
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import (
     CocoAnnotation,
-    CocoCategory,
     CocoFile,
     CocoImage,
     CocoInstance,
@@ -24,14 +20,13 @@ from beam_tfrec.schemas.annotations.coco_file import (
     blob_name,
     refuse_repeated_ids,
 )
-from beam_tfrec.schemas.annotations.coco_objects import Joined, ObjectOpener, OpenedObject
+from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener, OpenedObject
 from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile
 
-_ID = operator.attrgetter("id")
 _KINDS = list(Kind)
-_KINDS_OF_IDS = ((Kind.INSTANCES, Kind.KEYPOINTS), (Kind.CAPTIONS,), (Kind.PANOPTIC,))
+_KINDS_WITH_OBJECTS = Kind.INSTANCES, Kind.KEYPOINTS
 
 
 class AnnotatedImage(NamedTuple):
@@ -72,12 +67,11 @@ class CocoFiles:
         orphans: annotations of images that no file lists, with their files.
     """
 
-    def __init__(self, files: Sequence[CocoFile], *, segmentations: bool = False) -> None:
+    def __init__(self, files: Sequence[CocoFile]) -> None:
         """Join files.
 
         Args:
             files: parsed files; the order within a kind must not depend on the command line.
-            segmentations: parse segmentations; the files must have been parsed with them.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
@@ -95,11 +89,9 @@ class CocoFiles:
             category.id
             for file in self._files
             if file.kind is Kind.PANOPTIC
-            for place, category in enumerate(file.categories)
-            if not _is_thing(category, place, file)
+            for category in file.categories
+            if not category.isthing
         }
-        self._string_ids = any(file.string_ids for file in self._files)
-        self._outlined = segmentations
         self._image_values: dict[int | str, str] = {}
         for file in reversed(self._files):  # the first file wins
             self._image_values |= file.image_values
@@ -128,39 +120,21 @@ class CocoFiles:
         """Return the requested field of an image, from the first file that has it."""
         return self._image_values.get(image.id, "")
 
-    def repeats_ids(self) -> bool:
-        """Return whether two annotations of one kind of file have the same id.
-
-        Instances and keypoints count as one kind.
-        """
-        import numpy as np  # late: few who import schemas need it
-
-        for kinds in _KINDS_OF_IDS:
-            files = [file for file in self._files if file.kind in kinds]
-            number = sum(len(file.annotations) for file in files)
-            ids = (annotation.id for file in files for annotation in file.annotations)
-            if self._string_ids:
-                differ = len({*ids}) == number
-            else:  # A set of a million numbers takes 60 MB and four times as long.
-                differ = bool(np.diff(np.sort(np.fromiter(ids, np.int64, number))).all())
-            if not differ:
-                return True
-        return False
-
     def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
         """Return the number of distinct annotation ids by split, summed over kinds of files.
+
+        Instances and keypoints count as one kind.
 
         Args:
             split_of: returns the split of an image id, also of an unknown one.
         """
-        first: Counter[str] = Counter()
-        for kinds in _KINDS_OF_IDS:
-            image_of: dict[int | str, int | str] = {}
-            for file in self._files:
-                for annotation in file.annotations if file.kind in kinds else ():
-                    image_of.setdefault(annotation.id, annotation.image_id)
-            first.update(map(split_of, image_of.values()))
-        return first
+        images_of: dict[Kind, dict[int | str, int | str]] = {}
+        for file in self._files:
+            kind = Kind.INSTANCES if file.kind in _KINDS_WITH_OBJECTS else file.kind
+            image_of = images_of.setdefault(kind, {})
+            for annotation in file.annotations:
+                image_of.setdefault(annotation.id, annotation.image_id)
+        return Counter(split_of(image) for of in images_of.values() for image in of.values())
 
     def positions(self) -> dict[int | str, int]:
         """Return each annotation id's position, counted from 0 across all files."""
@@ -170,35 +144,27 @@ class CocoFiles:
                 positions.setdefault(annotation.id, len(positions))
         return positions
 
-    def has(self, *kinds: Kind) -> bool:
-        """Return whether a file is of one of these kinds."""
-        return any(file.kind in kinds for file in self._files)
+    def annotated_images(self, *, segmentations: bool = False) -> Iterator[AnnotatedImage]:
+        """Yield every image with its annotations, in the order of `images`; call it once.
 
-    def annotated_images(self) -> Iterator[AnnotatedImage]:
-        """Yield every image with its annotations, in the order of `images`."""
-        joins = self.has(Kind.INSTANCES) and self.has(Kind.KEYPOINTS)
+        Args:
+            segmentations: parse segmentations.
+        """
         for image in self.images:
-            instances: list[tuple[CocoFile, list[CocoInstance]]] = []
+            instances: list[tuple[CocoFile, CocoInstance]] = []
             captions: list[tuple[int | str, str]] = []
             panoptic: list[tuple[CocoFile, CocoPanoptic]] = []
             for file, grouped in zip(self._files, self._by_image, strict=True):
-                here = grouped[image.id]
-                if file.kind.has_objects:
-                    instances.append((file, here))
+                here = grouped.pop(image.id)
+                if file.kind in _KINDS_WITH_OBJECTS:
+                    instances += [(file, one) for one in here]
                 elif file.kind is Kind.CAPTIONS:
                     captions += [(caption.id, caption.caption) for caption in here]
                 else:
                     panoptic += [(file, entry) for entry in here]
-            joined = self._join_keypoints(instances) if joins else {}
-            kept = [
-                one
-                for file, here in instances
-                for one in here
-                if file.kind is Kind.INSTANCES or (one.id, one.category_id) not in joined
-            ]
-            objects, bad = self._opener.open_all(kept, image, joined, segmentations=self._outlined)
-            # Without a key, objects with equal ids are sorted by their fields.
-            objects.sort(key=_by_id if self._string_ids else None)
+            kept = self._join_keypoints(instances)
+            objects, bad = self._opener.open_all(kept, image, segmentations=segmentations)
+            objects.sort(key=_by_id)  # objects with equal ids by their fields
             bad.sort(key=_by_id)
             captions.sort(key=_by_id)
             opened = self._open_panoptic(panoptic, image) if panoptic else None
@@ -220,24 +186,24 @@ class CocoFiles:
                 of_image.append(annotation)
         return grouped
 
-    def _join_keypoints(self, instances: list[tuple[CocoFile, list[CocoInstance]]]) -> Joined:
-        """Return the keypoints of an image that belong to an instance of another file.
+    def _join_keypoints(self, given: Iterable[tuple[CocoFile, CocoInstance]]) -> list[CocoInstance]:
+        """Return the instances of an image, with keypoints that another file has for them.
 
         Annotation id and category must be the same, and occur in exactly one file of each kind.
         Otherwise the match would depend on the order of files.
         """
-        kinds: dict[tuple[int | str, int], list[Kind]] = {}
-        for file, here in instances:
-            for instance in here:
-                kinds.setdefault((instance.id, instance.category_id), []).append(file.kind)
-        joined: dict[tuple[int | str, int], msgspec.Raw] = {}
-        for file, here in instances:
-            for instance in here if file.kind is Kind.KEYPOINTS else ():
-                key = instance.id, instance.category_id
-                if kinds[key] == [Kind.INSTANCES, Kind.KEYPOINTS]:
-                    joined[key] = instance.keypoints
-                    self._joined[file] += 1
-        return joined
+        by_key: dict[tuple[int | str, int], list[tuple[CocoFile, CocoInstance]]] = {}
+        for file, one in given:
+            by_key.setdefault((one.id, one.category_id), []).append((file, one))
+        kept: list[CocoInstance] = []
+        for same in by_key.values():
+            if [file.kind for file, _ in same] == [Kind.INSTANCES, Kind.KEYPOINTS]:
+                (_, instance), (file, person) = same
+                instance.keypoints = person.keypoints
+                self._joined[file] += 1
+                del same[1]
+            kept += [one for _, one in same]
+        return kept
 
     def _open_panoptic(
         self, entries: Sequence[tuple[CocoFile, CocoPanoptic]], image: CocoImage
@@ -251,7 +217,7 @@ class CocoFiles:
         decoded: list[CocoSegment] = file.decode(
             entry.segments_info, list[CocoSegment], lambda: f"{file.path_of(entry)}.segments_info"
         )
-        ids = Counter(map(_ID, decoded)).most_common(1)
+        ids = Counter(segment.id for segment in decoded).most_common(1)
         if ids and ids[0][1] > 1:
             what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {ids[0][0]} twice"
             raise file.fault("E-ANN-DUPLICATE", what, "remove one")
@@ -268,12 +234,9 @@ class CocoFiles:
 
 def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]]:
     """Return the images of all files, and each file's number of images with another size."""
-    first, *others = files
-    if not others:
-        return first.images, [0]
-    united: dict[int | str, CocoImage] = {image.id: image for image in first.images}
-    other_sizes = [0]
-    for file in others:
+    united: dict[int | str, CocoImage] = {}
+    other_sizes = []
+    for file in files:
         differing = 0
         for image in file.images:
             known = united.setdefault(image.id, image)
@@ -282,8 +245,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
                 _add_to_image(known, image, files, file)
         other_sizes.append(differing)
     images = list(united.values())
-    where = f"{first.where} and {len(others)} more of its split"
-    refuse_repeated_ids(images, where)
+    refuse_repeated_ids(images, f"{files[0].where} and {len(files) - 1} more of its split")
     return images, other_sizes
 
 
@@ -309,18 +271,10 @@ def _labels_of(files: Sequence[CocoFile]) -> list[Label]:
     return unite_labels(labels, " and ".join(file.where for file in files))
 
 
-def _is_thing(category: CocoCategory, place: int, file: CocoFile) -> bool:
-    if category.isthing is msgspec.UNSET:
-        what = f"$.categories[{place}] (id {category.id}, {category.name!r}) has no isthing"
-        remedy = "give each category of a panoptic file isthing: 1 if countable, 0 if stuff"
-        raise file.wrong_type(what, remedy)
-    return bool(category.isthing)
-
-
 def _found_in(files: Sequence[CocoFile]) -> list[str]:
     images = [image for file in files for image in file.images]
     holds: Mapping[str, Any] = {
-        "boxes": any(file.kind.has_objects for file in files),
+        "boxes": any(file.kind in _KINDS_WITH_OBJECTS for file in files),
         "captions": any(file.kind is Kind.CAPTIONS for file in files),
         "keypoints": any(file.kind is Kind.KEYPOINTS for file in files),
         "license": any(license_of(image) is not None for image in images),

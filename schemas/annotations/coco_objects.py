@@ -30,8 +30,6 @@ MAX_OUTLINE_PX = 1 << 20
 
 _MAX_CHARS_PER_COUNT = 13  # 64 bits, 5 bits a character
 
-_FIRST_CHAR, _LAST_CHAR = "0", "o"
-
 _EMPTY = Segmentation()
 
 
@@ -41,10 +39,6 @@ class _Rle(msgspec.Struct, gc=False):
 
 
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
-
-
-Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
-"""Keypoints by annotation id and category id."""
 
 
 class OpenedObject(NamedTuple):
@@ -69,28 +63,19 @@ class ObjectOpener:
         self._num_keypoints = num_keypoints
 
     def open_all(
-        self,
-        instances: Iterable[CocoInstance],
-        image: CocoImage,
-        joined: Joined | None = None,
-        *,
-        segmentations: bool,
+        self, instances: Iterable[CocoInstance], image: CocoImage, *, segmentations: bool
     ) -> tuple[list[OpenedObject], list[BadAnnotation]]:
         """Return the objects of an image's annotations, in their order, and the bad annotations.
 
         Args:
             instances: annotations of one image.
             image: the image.
-            joined: keypoints from another file.
             segmentations: parse segmentations too; an object with a bad one is dropped.
         """
         objects: list[OpenedObject] = []
         bad: list[BadAnnotation] = []
         for instance in instances:
-            keypoints = instance.keypoints
-            if joined:
-                keypoints = joined.get((instance.id, instance.category_id), keypoints)
-            fields = self._open(instance, keypoints, image)
+            fields = self._open(instance, instance.keypoints, image)
             if not isinstance(fields, ObjectFields):
                 bad.append(BadAnnotation(instance.id, *fields))
                 continue
@@ -187,12 +172,12 @@ def area_px2(outline: Segmentation | Reason, bbox_xywh_px: BBoxXywhPx) -> float:
 def _bbox_fault(raw: msgspec.Raw) -> Reason:
     """Return the fault of an invalid bbox."""
     try:
-        bbox = msgspec.json.decode(raw)
+        fault = check_bbox(msgspec.json.decode(raw))
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     except (ValueError, RecursionError):  # Invalid UTF-8, or far too many brackets.
-        return "E-BOX-SHAPE", "bbox is not four numbers"
-    return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
+        fault = None
+    return fault or ("E-BOX-SHAPE", "bbox is not four numbers")
 
 
 def parse_segmentation(
@@ -293,9 +278,8 @@ def decode_rle_counts(text: str) -> list[int] | Reason:
     counts: list[int] = []
     value = shift = 0
     for char in text:
-        if not _FIRST_CHAR <= char <= _LAST_CHAR or shift == 5 * _MAX_CHARS_PER_COUNT:
-            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is not part of it"
-            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} {what}"
+        if not "0" <= char <= "o" or shift == 5 * _MAX_CHARS_PER_COUNT:
+            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} is not part of it"
         bits = ord(char) - 48
         value |= (bits & 31) << shift
         shift += 5

@@ -89,10 +89,7 @@ def parse_mapped(data: bytes, objects: ObjectMap) -> SideFile:
 
 
 def side_file_of(
-    cells: Mapping[str, Any],
-    objects: Any,
-    names: ObjectMap,
-    class_of: Callable[[Any], str],
+    cells: Mapping[str, Any], objects: Any, names: ObjectMap, class_of: Callable[[Any], str]
 ) -> SideFile:
     """Return objects as a side file.
 

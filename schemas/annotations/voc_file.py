@@ -18,7 +18,6 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
 _VALUE_OF_FLAG = {"0": 0, "1": 1, "false": 0, "true": 1}
 _OF_A_CLASS = re.compile(r"\S+\s+-?[01]")
-_MAX_SIDE_PX = 2**31 - 1
 
 
 def parse_voc(data: bytes, offset_px: int = 1) -> SideFile:
@@ -124,7 +123,7 @@ def _side_px(root: Element, name: str) -> int:
         side = float(text or "0")
     except ValueError:
         side = math.nan
-    if not 0 <= side <= _MAX_SIDE_PX or side != int(side):
+    if not 0 <= side < 2**31 or side != int(side):
         raise ValueError(f"{name} must be a number of pixels, got {text!r}")
     return int(side)
 

@@ -17,7 +17,6 @@ _MAX_YAML_BYTES = 1 << 20
 _MAX_POINTS = 1000
 _FARTHEST = 10.0
 """Largest coordinate of a polygon, in sides of the image; masks of others cannot be drawn."""
-_VISIBLE = 2.0
 
 
 class DataFile(NamedTuple):
@@ -157,9 +156,8 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
         return "E-ANN-SHAPE", f"line {line}: class {category} is not a whole number"
     is_polygon = not points and len(values) >= 6 and len(values) % 2 == 0
     if not is_polygon and len(values) != 4 + points * point_values:
-        of_others = "5, or a class and three or more points"
-        wanted = f"{5 + points * point_values}" if points else of_others
-        return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, not {wanted}"
+        wanted = 5 + points * point_values
+        return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, an object has {wanted}"
     if is_polygon and max(map(abs, values)) > _FARTHEST:
         return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
     if is_polygon:
@@ -177,9 +175,12 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
 
 
 def _points(values: list[float], point_values: int) -> list[float]:
-    """Return `x, y, visibility` of each keypoint; points without a place are zeros."""
+    """Return `x, y, visibility` of each keypoint; points without a place are zeros.
+
+    Without a visibility, points are visible (2).
+    """
     flat: list[float] = []
     for start in range(0, len(values), point_values):
-        x, y, v = (*values[start : start + point_values], _VISIBLE)[:3]
+        x, y, v = (*values[start : start + point_values], 2.0)[:3]
         flat += [x, y, v] if v and x >= 0 and y >= 0 else [0.0, 0.0, 0.0]
     return flat

@@ -188,11 +188,8 @@ def check_bbox(bbox: object) -> Reason | None:
     >>> check_bbox([1.0, 2.0, 0, 4.0])
     ('E-BOX-EMPTY', 'width 0 and height 4.0')
     """
-    if not isinstance(bbox, (list, tuple)) or len(bbox) != 4:
-        found = f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
-        return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
-        return "E-BOX-SHAPE", "bbox holds something that is not a number"
+    if not (isinstance(bbox, Sequence) and len(bbox) == 4 and {*map(type, bbox)} <= {int, float}):
+        return "E-BOX-SHAPE", f"bbox is {bbox!r:.80}, not four numbers"
     if not all(abs(v) <= sys.float_info.max for v in bbox):  # integers may be larger
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:

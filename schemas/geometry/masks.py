@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from beam_tfrec.schemas.annotations.coco_objects import is_drawable
@@ -27,8 +27,6 @@ STUFF_OFFSET = 90
 """Number subtracted from COCO's category ids of stuff, 92 to 200, in a semantic mask."""
 
 _MAX_VALUE = 255
-
-_NUM_IDS = 1 << 24
 
 _STRIP_PX = 1 << 20  # pixels decoded at once; their ids take four bytes each
 
@@ -135,12 +133,11 @@ def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     Source of the format: https://www.w3.org/TR/png-3/
     """
     height_px, width_px = pixels.shape
-    left, right = _nonzero_range(pixels.max(axis=0))
-    columns = pixels[:, left:right]
-    top, bottom = _nonzero_range(columns.any(axis=1))
+    used = np.flatnonzero(pixels.any(axis=1))
+    top, bottom = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
     stride = width_px + 1  # a row begins with a byte that names its filter
     rows = np.zeros((bottom - top, stride), np.uint8)
-    rows[:, 1 + left : 1 + right] = columns[top:bottom]
+    rows[:, 1:] = pixels[top:bottom]
     compressor = _compressor()
     middle = compressor.compress(rows.data) + compressor.flush(zlib.Z_SYNC_FLUSH)
     above_bytes, below_bytes = top * stride, (height_px - bottom) * stride
@@ -187,7 +184,7 @@ def read_places(
     image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
     for top in range(0, height_px, rows):
         part = image.crop((0, top, width_px, min(top + rows, height_px)))
-        ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & (_NUM_IDS - 1)
+        ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & 0xFFFFFF
         starts = np.flatnonzero(np.diff(ids, prepend=-1))  # runs are far fewer than pixels
         values = ids[starts]
         nearest = np.searchsorted(known, values, side="right") - 1
@@ -265,12 +262,6 @@ def _old_pixels(number: int, of_number: int, start: float, end: float) -> NDArra
 def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[float]:
     scales = (x_scale, y_scale) * (len(polygon_px) // 2)
     return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
-
-
-def _nonzero_range(line: ArrayLike) -> tuple[int, int]:
-    """Return start and end of the part that is not 0; (0, 0) if all is 0."""
-    used = np.flatnonzero(line)
-    return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
 
 
 def _compressor() -> "zlib._Compress":

@@ -173,9 +173,6 @@ def _mask_png(segmentation: Segmentation, picture: Picture, pixels: Any = None) 
         what = what.format(*annotated_size_px, *frame_size_px)
         raise Unfit("E-IMG-SIZE", f"{what}; give --on_size_mismatch trust_json or auto")
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
-    is_same = frame_size_px == size_px and frame.orientation == 1 and frame.crop is None
-    if is_same and pixels is None:
-        return masks.encode_gray_png(masks.mask_of(segmentation, *size_px))
     inverse = inverse_orientation(frame.orientation)
     crop_of_frame = frame.crop and unturn_box(*frame.crop, inverse)
     if pixels is None:

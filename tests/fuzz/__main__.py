@@ -56,10 +56,8 @@ def _libfuzzer(target: Target, arguments: list[str], log: Path, most_s: int) -> 
     """Run libFuzzer on a target in a new process; return whether it succeeded."""
     command = ["timeout", "-s", "KILL", f"{most_s}", sys.executable, "-m", "tests.fuzz.one"]
     with log.open("w") as out:
-        return (
-            subprocess.run([*command, target.name, *arguments], stdout=out, stderr=out).returncode
-            == 0
-        )
+        ended = subprocess.run([*command, target.name, *arguments], stdout=out, stderr=out)
+    return ended.returncode == 0
 
 
 if __name__ == "__main__":

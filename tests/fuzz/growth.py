@@ -14,8 +14,6 @@ from tests.fuzz.target import Choices, Target
 from tests.small_images import verdict
 
 LONG_BYTES = 2**18
-
-
 _READERS: tuple[Callable[[bytes], object], ...] = (
     verdict,
     lambda data: verdict(with_right_checksums(data)),

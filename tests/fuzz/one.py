@@ -6,7 +6,6 @@ Only our own packages are instrumented: new edges in Beam or Pillow are not prog
 import resource
 import sys
 
-INSTRUMENTED = ["beam_tfrec"]
 INPUT_MIB = 256
 """Memory that an input may take above that of the process; libFuzzer checks once a second."""
 INPUT_SECONDS = 5
@@ -16,7 +15,7 @@ def main(name: str, arguments: list[str]) -> None:
     """Run libFuzzer on a target until its arguments or a finding stop it."""
     import atheris
 
-    with atheris.instrument_imports(include=INSTRUMENTED):
+    with atheris.instrument_imports(include=["beam_tfrec"]):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
     for seed in target.inputs():  # does all late imports before memory is measured

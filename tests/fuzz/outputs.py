@@ -41,8 +41,6 @@ _PLAN = JobPlan(
 _REJECTED = Rejected(
     code="E-IMG-TYPE", stage="write_shards", split="train", key="30", annotation_ids=(1, "b")
 )
-
-
 _NESTED = b'{"a": ' + b"[" * 1500
 
 

@@ -51,9 +51,7 @@ _SIGNATURES = (
     (rb"\0{16}", "zero bytes"),
     (rb"[\t\n\f\r\x20-\x7e\x80-\xff]+\Z", "text"),
 )
-_FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})  # formats that can be converted
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_DETAIL_CHARACTERS = 200
 
 
 class Check(enum.Enum):
@@ -145,7 +143,7 @@ def one_line(error: Exception) -> str:
     'OSError: broken data stream in <io.BytesIO object at 0x>'
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return printable(_ADDRESS.sub("0x", text))[:_DETAIL_CHARACTERS]
+    return printable(_ADDRESS.sub("0x", text))[:200]
 
 
 def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
@@ -192,7 +190,7 @@ def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     if any(signature.startswith(data) for signature in _READERS):
         raise truncated(f"{len(data)} bytes, a signature takes more")
     kind = _name_kind(data)
-    if kind not in _FOREIGN_KINDS:
+    if kind not in ("WebP", "TIFF", "AVIF"):
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")

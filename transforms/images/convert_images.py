@@ -68,7 +68,6 @@ _PLAIN_MODES = {
     **{"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB"},
     **{"PA": "RGBA", "RGBa": "RGBA"},
 }
-_WITH_ALPHA = {"L": "LA", "RGB": "RGBA"}
 _PALETTE_TYPE, _GRAY_ALPHA_TYPE = 3, 4  # colour types of a PNG
 
 
@@ -213,7 +212,7 @@ def _plain(image: Image.Image, icc: bytes) -> Image.Image:
         return Image.fromarray(np.asarray(image).astype("<u2"))
     mode = _PLAIN_MODES.get(image.mode, image.mode)
     if "transparency" in image.info:
-        mode = _WITH_ALPHA.get(mode, mode)
+        mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
     if mode not in _SPACES:
         raise unreadable(f"pixels of Pillow's mode {image.mode}, which are not converted")
     return image if mode == image.mode else image.convert(mode)

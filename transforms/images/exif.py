@@ -13,8 +13,6 @@ _SERIAL_NUMBERS = frozenset({0xA431, 0xA435, 0xC62F})
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _NUMBERS = {1: "B", 3: "H", 4: "L"}  # formats of `struct` by type: BYTE, SHORT, LONG
 
-_Entry = tuple[int, int, int, int]  # offset, tag, type, number of values
-
 
 def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     """Return the orientation (1 to 8) and the traits of an EXIF block.
@@ -64,8 +62,13 @@ def upright_exif(tiff: bytes) -> bytes:
     return bytes(upright)
 
 
-def _entries(tiff: bytes, pointer: int = 4) -> Iterator[_Entry]:
-    """Yield the complete entries of the directory at a pointer; by default the first one."""
+def _entries(tiff: bytes, pointer: int = 4) -> Iterator[tuple[int, int, int, int]]:
+    """Yield offset, tag, type and number of values of the complete entries of a directory.
+
+    Args:
+        tiff: the block.
+        pointer: where the directory's offset stands; by default that of the first one.
+    """
     order = _BYTE_ORDERS.get(tiff[:4])
     if order is None or len(tiff) < pointer + 4:
         return

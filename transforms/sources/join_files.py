@@ -1,7 +1,8 @@
 """Join files of several roots by name, such as images and annotation files; rows of tables too."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,24 +25,25 @@ Row = tuple[str, int, list[str]]
 
 @dataclass(frozen=True)
 class NameList:
-    """Names of a split's images without extensions, from a text file.
+    """Names of a split's images without extensions, from text files.
 
-    Every process reads the file once, so that it need not be sent to each.
+    Every process reads the files once, so that the names need not be sent to each.
 
     Attributes:
-        uri: URI of the file.
-        parse: parser of the file; gets its content and, for messages, its URI.
+        uris: URIs of the files.
+        parse: parser of a file; gets its content and, for messages, its URI.
         access: credentials and limits for stores.
     """
 
-    uri: str
-    parse: Callable[[bytes, str], frozenset[str]]
+    uris: Sequence[str]
+    parse: Callable[[bytes, str], Iterable[str]]
     access: Access = DEFAULT_ACCESS
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """The names."""
-        return self.parse(read_uri(self.uri, self.access), self.uri)
+        lists = (self.parse(read_uri(uri, self.access), uri) for uri in self.uris)
+        return frozenset(itertools.chain.from_iterable(lists))
 
 
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -72,10 +74,11 @@ class _Batch(Batch, frozen=True, array_like=True):
     files: list[JoinedFiles]
 
 
-def join_files(source: str, files: Iterable[JoinedFiles]) -> Iterator[JoinedFiles]:
-    """Yield the files of a source, joined by name, in the order of names."""
+def join_files(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
+    """Yield the files of a partition of a source, joined by name, in the order of names."""
+    (source, _), batches = grouped
     by_name: dict[str, list[JoinedFiles]] = {}
-    for file in files:
+    for file in (file for batch in batches for file in batch.files):
         by_name.setdefault(file.name, []).append(file)
     for name, parts in sorted(by_name.items()):
         yield JoinedFiles(
@@ -113,13 +116,8 @@ class JoinFiles(beam.PTransform):
         batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
         spool = spool_for(sides[0].pipeline, self.spool_dir)
         together = tuple(batches) | "JoinOnName" >> GroupBatches(_Batch, spool)
-        return together | "Join" >> beam.FlatMap(_join)
+        return together | "Join" >> beam.FlatMap(join_files)
 
 
 def _name_of(file: JoinedFiles) -> tuple[str, str]:
     return file.source, file.name
-
-
-def _join(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
-    (source, _), batches = grouped
-    return join_files(source, (file for batch in batches for file in batch.files))

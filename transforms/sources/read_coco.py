@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage, Kind
+from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
 from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, fault_line
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
@@ -53,18 +53,16 @@ class CocoRules:
     annotated_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse an invalid side, and sort licenses."""
+        """Refuse an invalid side."""
         if not 0 <= self.min_box_px < float("inf"):
-            raise ValueError(
-                f"min_box_px must be at least 0, got {self.min_box_px}: give 0 or more"
-            )
-        object.__setattr__(self, "licenses", tuple(sorted(set(self.licenses))))
+            what = f"min_box_px must be at least 0, got {self.min_box_px}"
+            raise ValueError(f"{what}: give 0 or more")
 
     def options(self) -> dict[str, str]:
         """Return the options that decide membership, with the filters in use."""
         smallest = repr(float(self.min_box_px)).removesuffix(".0")
         filters = {
-            "licenses": ",".join(map(str, self.licenses)),
+            "licenses": ",".join(map(str, sorted({*self.licenses}))),
             "min_box_px": smallest if self.min_box_px else "",
             "skip_crowd": "yes" if self.skip_crowd else "",
             "skip_unannotated": "yes" if self.skip_unannotated else "",
@@ -110,28 +108,27 @@ class CocoReader:
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
-        ids, outlines = self.rules.string_ids, self.rules.segmentations
         name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
+            CocoFile(data, where, string_ids=self.rules.string_ids, image_field=name)
             for where, data in in_order
         ]
-        files = CocoFiles(parsed, segmentations=outlines)
+        files = CocoFiles(parsed)
         self._check_kinds(files, split)
         yield from _ImageReader(files, split, self).items()
 
     def _check_kinds(self, files: CocoFiles, split: str) -> None:
         """Refuse kinds of files that do not fit the options."""
-        panoptic = split in self.panoptic_splits
+        panoptic, found = split in self.panoptic_splits, files.found
         what = remedy = ""
-        if files.has(Kind.PANOPTIC) and not panoptic:
+        if "panoptic" in found and not panoptic:
             what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
-        if panoptic and not files.has(Kind.PANOPTIC):
+        if panoptic and "panoptic" not in found:
             what = "a folder of panoptic PNGs, and no panoptic file"
             remedy = "give it in --annotations"
-        if self.rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
-            kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
-            what = f"a {kind} file, for which records of one object each have no place"
+        others = [kind for kind in found if kind in ("captions", "panoptic")]
+        if self.rules.per_annotation and others:
+            what = f"a {others[0]} file, for which records of one object each have no place"
             remedy = "leave it out, or give another --layout"
         if what:
             raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
@@ -153,13 +150,14 @@ class _ImageReader:
         self._split_of = {image.id: self._split_for(image) for image in files.images}
         self._annotations = Counter[str]()
         self._category_ids = {label.id for label in files.labels}
-        self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
+        self._has_objects = "boxes" in files.found
         self._positions = files.positions() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
         """Yield orphans, then each image's samples, rejects and notes, then the summaries."""
         yield from self._orphans()
-        for position, annotated in enumerate(self._files.annotated_images()):
+        images = self._files.annotated_images(segmentations=self._rules.segmentations)
+        for position, annotated in enumerate(images):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
             if annotated.repairs:
@@ -192,7 +190,7 @@ class _ImageReader:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
         sources = files.sources() if self._splitting.is_given else []  # counts of whole files
-        first = files.count_first_ids(self._split) if files.repeats_ids() else counts
+        first = files.count_first_ids(self._split)
         for split in self._splitting.splits([self._given]):
             yield SplitTally(
                 split,

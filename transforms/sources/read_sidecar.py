@@ -17,20 +17,10 @@ import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import CocoImage, blob_name
 from beam_tfrec.schemas.annotations.coco_objects import ObjectOpener
-from beam_tfrec.schemas.annotations.side_files import (
-    SideFile,
-    cells_at,
-    parse_side_file,
-    value_at,
-)
+from beam_tfrec.schemas.annotations.side_files import SideFile, cells_at, parse_side_file, value_at
 from beam_tfrec.schemas.columns import ColumnFacts, ColumnType, kind_of_value, matches, values_of
 from beam_tfrec.schemas.faults import Reason, Rejected
-from beam_tfrec.schemas.fields import (
-    AttributedFields,
-    BadAnnotation,
-    PictureFields,
-    fields_of_row,
-)
+from beam_tfrec.schemas.fields import AttributedFields, BadAnnotation, PictureFields, fields_of_row
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
@@ -42,12 +32,7 @@ from beam_tfrec.transforms.sources.listing import (
     pin_all,
     why_skipped,
 )
-from beam_tfrec.transforms.sources.read_samples import (
-    Item,
-    SplitTally,
-    note_skipped,
-    reject_file,
-)
+from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
 from beam_tfrec.transforms.storage import (
     DEFAULT_ACCESS,
     DEFAULT_REMOTE_READERS,
@@ -57,7 +42,6 @@ from beam_tfrec.transforms.storage import (
 )
 
 STAGE = "read_sidecar"
-_NO_OTHERS: Mapping[str, str] = {}
 _MAX_HELD_BYTES = 32 << 20
 _BYTES_EACH = 64 << 10  # added to each size, so that a batch has at most 512 files
 
@@ -146,7 +130,7 @@ def open_objects(side: SideFile, *, segmentations: bool = False) -> SideSample:
 
 
 def read_values(
-    text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] = _NO_OTHERS
+    text: bytes | None, types: Mapping[str, ColumnType], others: Mapping[str, str] | None = None
 ) -> SideSample | Reason:
     """Read fields of an annotation file, for the layout of tables.
 
@@ -159,7 +143,7 @@ def read_values(
         cells = {} if text is None else cells_at(text, types.keys())
     except ValueError as error:
         return "E-ANN-FILE", str(error)
-    cells |= others
+    cells |= others or {}
     row: dict[str, Any] = {}
     for path, wanted in types.items():
         try:

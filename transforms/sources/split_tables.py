@@ -162,9 +162,7 @@ def read_earlier(uri: str, splitting: Splitting, access: Access) -> Iterator[Ear
 
 
 def assign_splits(
-    splitting: Splitting,
-    batches: Iterable[Listed],
-    earlier: Collection[EarlierShard] = (),
+    splitting: Splitting, batches: Iterable[Listed], earlier: Collection[EarlierShard] = ()
 ) -> DigestValues:
     """Return the sorted digests of keys or groups, and the number of the split of each.
 
