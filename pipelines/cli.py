@@ -64,6 +64,7 @@ T = TypeVar("T", bound="DataclassInstance")
 _LOG = logging.getLogger(__name__)
 _RETRY_SAID_EVERY_S = 60.0
 _STDERR = 2
+_TO_RESUME = "; free some space, then run again to resume"  # of a full disk below the output
 _IN_A_STEP = "[while running '"  # of Beam; a ValueError of a step is a bug
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _SPENT = {
@@ -354,6 +355,11 @@ def _report(error: BaseException) -> int:
             say(line_of_text, sys.stderr)
         return faults.EXIT_BUG
     code, message = fault
+    made = PROGRESS.counts
+    left = PROGRESS.planned - made.done
+    if message.endswith(_TO_RESUME) and made.done and left > 0:
+        needed = faults.bytes_text(made.bytes / made.done * left)
+        message = f"{message.removesuffix(_TO_RESUME)}, about {needed} more are needed{_TO_RESUME}"
     say(message, sys.stderr)
     return faults.FAULTS[code].exit_code
 

@@ -8,18 +8,21 @@ import msgspec
 from apache_beam.pvalue import AsList, AsSingleton
 
 from beam_tfrec.pipelines.data_set import DataSetConfig, plan_data_set
+from beam_tfrec.schemas.documents.tensorflow_files import label_files
 from beam_tfrec.schemas.faults import bytes_text, counted, printable
+from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.samples import STAGED_IMAGES
 from beam_tfrec.transforms import forecast, output_files, publish_plan
 from beam_tfrec.transforms.earlier import refuse_changed_earlier
 from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes; an ArrayRecord file has one
-_OTHER_FILES = 12  # plan, manifest, rejects, note of sources, documents; a few more or fewer
+_OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
 _OTHER_BYTES = 40_000  # of these, without the manifest's shards
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 _ROW_BYTES = 46  # of both indexes: key and numbers
 _SOURCE_BYTES = 130  # more for each source: name, pin and hash
+_MAX_HOSTS = 12  # numbers to print
 _STATES = {
     publish_plan.FREE: "nothing of a data set is there",
     publish_plan.OURS: "begun by the same plan, the run goes on",
@@ -92,6 +95,9 @@ def plan_run(
     images = sum(n for outline in outlines for n, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + images * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
+    written_files = (_FILES_A_SHARD - bool(config.array_record_options)) * shards
+    written_files += _OTHER_FILES + bool(config.report and records)
+    written_files += _metadata_files(config.layout.resolved(job_plan.found), bool(job_plan.labels))
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
     if config.conversion.changes and any(outline.reads.get(STAGED_IMAGES) for outline in outlines):
         notes.append("images in archives or Parquet were not converted: sizes are of the originals")
@@ -104,12 +110,22 @@ def plan_run(
         sampled=sampled,
         read_files=read_files,
         read_bytes=read_bytes,
-        written_files=(_FILES_A_SHARD - bool(config.array_record_options)) * shards + _OTHER_FILES,
+        written_files=written_files,
         written_bytes=written_bytes,
         notes=notes,
         refused="" if fault is None else str(fault),
     )
     return plan, fault
+
+
+def _metadata_files(layout: Layout, has_labels: bool) -> int:
+    """Return the number of files that `metadata_files` makes."""
+    if layout.spec.is_opaque:
+        return 0
+    if layout.spec.is_sequence:
+        return 2
+    names_classes = has_labels and layout.first_label_id == 0
+    return 4 + (len(label_files(layout.spec, [])) if names_classes else 0)
 
 
 def _notes(
@@ -150,7 +166,7 @@ def plan_lines(plan: forecast.RunForecast, noun: str) -> Iterator[str]:
         yield "  sizes: from the listed sizes of files; no image was read"
     reads = f"{counted(plan.read_files, 'file')}, {bytes_text(plan.read_bytes)}"
     writes = f"{counted(plan.written_files, 'file')}, {bytes_text(plan.written_bytes)}"
-    yield f"  reads {reads}; writes about {writes}"
+    yield f"  reads {reads}; writes {writes}"
     for note in plan.notes:
         yield f"  note: {printable(note)}"
     yield "  nothing was written"
@@ -172,6 +188,9 @@ def _split_lines(name: str, split: forecast.SplitForecast, noun: str) -> Iterato
             f"    a shard: {min(records)} to {max(records)} records;"
             f" {bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
         )
+        more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""
+        shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
+        yield f"    numbers of hosts with equal shares of files[h::H]: {shown}{more}"
     if split.images is not None:
         yield f"    {counted(split.images, 'image')}: a photo is stored once for each object"
     if split.left_out:

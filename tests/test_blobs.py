@@ -116,7 +116,7 @@ def test_tallies_add_up() -> None:
     assert add_root_tallies([add_root_tallies(tallies[:2]), *tallies[2:]]) == total
 
 
-FOLDER = "correct the names, or give the folder of images that they are relative to"
+FOLDER = "give this split's folder of images, which file names are relative to"
 LOOK_LIKE = "2 of 2 images are missing, the first is {!r}; listed names look like {!r}; "
 
 
@@ -125,6 +125,12 @@ LOOK_LIKE = "2 of 2 images are missing, the first is {!r}; listed names look lik
     [
         ("30.jpg", "train2017/30.jpg", "add /train2017 to the folder that you gave"),
         ("a/1.jpg", "coco/train/a/1.jpg", "add /coco/train to the folder that you gave"),
+        (
+            "a/1.jpg",
+            "a/1.JPG",
+            "rename the files as the annotations name them: upper and lower case differ",
+        ),
+        ("a\\1.jpg", "a/7.jpg", "write / instead of each backslash in the file names"),
         ("a/1.jpg", "b/7.jpg", FOLDER),
         ("train/1.jpg", "abc/1.jpg", FOLDER),
         ("c/1.jpg", "abc/1.jpg", FOLDER),
@@ -145,6 +151,12 @@ def test_listed_names_show_what_to_correct(first: str, listed: str, remedy: str)
             RootTally(5, 5, 0, "0", "a.jpg", ""),
             f"5 of 5 images are missing, the first is 'a.jpg'; no file is listed; {FOLDER}, with"
             " --panoptic_images",
+        ),
+        (
+            "train",
+            RootTally(5, 5, 5, "0", "t.jpg", "v.jpg"),
+            "5 of 5 images are missing, the first is 't.jpg'; listed names look like 'v.jpg';"
+            " the first lies in the folder of test: give each split its own",
         ),
         (
             "train",

@@ -9,6 +9,7 @@ import pytest
 
 import beam_tfrec
 from beam_tfrec.pipelines import cli
+from beam_tfrec.transforms.progress import PROGRESS, Counts
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco, run_pipeline, spawn_coco
 
 SCRIPT = Path(sys.executable).parent / "beam-tfrec"
@@ -109,6 +110,36 @@ def test_paths_after_two_hyphens_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     run = run_pipeline(cli.run_command, "verify", "--", "--a-b")
     assert run.code == 2
     assert run.err.startswith("E-ARG --a-b: ")
+
+
+FULL = "E-IO-NOSPACE out: No space left on device, 1 MB are free"
+RESUME = "free some space, then run again to resume"
+
+
+@pytest.mark.parametrize(
+    ("planned", "line", "expected"),
+    [
+        (8, f"{FULL}; {RESUME}", f"{FULL}, about 6 MB more are needed; {RESUME}"),
+        (2, f"{FULL}; {RESUME}", f"{FULL}; {RESUME}"),  # only small files are missing
+        (8, f"{FULL}; give a --spool_dir", f"{FULL}; give a --spool_dir"),
+        (
+            8,
+            "E-IO-NOSPACE out: File too large; ask for smaller shards with --shard_size",
+            "E-IO-NOSPACE out: File too large; ask for smaller shards with --shard_size",
+        ),
+    ],
+)
+def test_only_a_full_output_says_how_much_is_needed(planned: int, line: str, expected: str) -> None:
+    def fail(_: object) -> None:
+        PROGRESS.plan(planned, 1)
+        PROGRESS.add(Counts(done=2, bytes=2_000_000))
+        raise RuntimeError(line)
+
+    PROGRESS.reset()
+    try:
+        assert run_pipeline(fail) == (6, "", f"{expected}\n")
+    finally:
+        PROGRESS.reset()
 
 
 @pytest.mark.thorough

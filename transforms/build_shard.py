@@ -88,7 +88,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
             check_sources(shard, rows, output, storages)
-        PROGRESS.add(Counts(info.planned, info.planned - info.records, 1))
+        PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
         info = build_shard(shard, job, plan, gate, output, storages)
@@ -284,7 +284,7 @@ class GrowingShard:
         self._unwritten: list[bytes] = []
         self._crc32c = 0
         self._sha256 = hashlib.sha256()
-        self._written_bytes = self._counted = 0
+        self._written = Counts()
         self._annotations_written = 0
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
@@ -317,7 +317,7 @@ class GrowingShard:
             row = IndexRow(sample.key, offset, size, sources, built.labels, *facts, crc32c)
         self.rows.append(row)
         self._bytes += size
-        if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
+        if self._bytes - self._written.bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
         if ready_row is None:  # of a ready row nothing is counted
             self._count(sample, built, images)
@@ -381,8 +381,9 @@ class GrowingShard:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
         self._unwritten = []
-        PROGRESS.add(Counts(len(self.rows) - self._counted))
-        self._written_bytes, self._counted = self._bytes, len(self.rows)
+        before, self._written = self._written, Counts(len(self.rows), bytes=self._bytes)
+        done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
+        PROGRESS.add(Counts(done, bytes=new_bytes))
 
     def _note(self, reject: Rejected, annotation_ids: tuple[int | str, ...]) -> None:
         more = {"annotation_ids": annotation_ids, "shard": self._shard.name}

@@ -62,6 +62,8 @@ class SplitForecast(msgspec.Struct, frozen=True):
         dropped: annotations that are already dropped, by code.
         shards: shards in their order.
         bytes: size of all shards.
+        hosts: numbers of hosts that can share the shards by `files[h::hosts]`: each host gets the
+            same number of files and of records (±1).
     """
 
     listed: int
@@ -72,6 +74,7 @@ class SplitForecast(msgspec.Struct, frozen=True):
     dropped: dict[str, Known]
     shards: list[ShardForecast]
     bytes: int
+    hosts: list[int]
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -98,7 +101,7 @@ class RunForecast(msgspec.Struct, frozen=True, kw_only=True):
         sampled: records that were built to estimate sizes.
         read_files: number of files to read; a file of two samples counts twice.
         read_bytes: number of bytes to read.
-        written_files: about the number of files to write, with side files.
+        written_files: number of files to write, with side files.
         written_bytes: number of bytes to write.
         notes: hints before running it, a line each.
         refused: fault that would end the run before its first shard; empty for none.
@@ -311,6 +314,7 @@ def forecast_split(tally: SplitTally, gathered: GatheredPlan, scale: float) -> S
         dropped=known_rejects(rejected, Scope.ANNOTATION),
         shards=shards,
         bytes=sum(shard.bytes for shard in shards),
+        hosts=served_hosts([shard.records for shard in shards]),
     )
 
 
@@ -324,3 +328,22 @@ def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]
         code: Known(counts[code], reject_text(first, fate))
         for code, first in sorted(firsts.items())
     }
+
+
+def served_hosts(records: Sequence[int]) -> list[int]:
+    """Return the numbers of hosts that get equal shares (±1 record) if shards are dealt in turn.
+
+    Args:
+        records: number of records in each shard.
+
+    >>> served_hosts([3, 3, 3, 2]), served_hosts([4, 4, 1]), served_hosts([])
+    ([1, 2, 4], [1], [])
+    """
+    count = len(records)
+    found = []
+    for hosts in range(1, count + 1):
+        if count % hosts == 0:
+            sums = [sum(records[host::hosts]) for host in range(hosts)]
+            if max(sums) - min(sums) <= 1:
+                found.append(hosts)
+    return found

@@ -61,24 +61,36 @@ def refuse_mostly_missing(
     Raises:
         RuntimeError: `E-SET-MISSING`, with examples of a missing and a listed name.
     """
+    listed_in = {tally.first_unreferenced: root for root, tally in root_tallies}
     for root, tally in root_tallies:
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing <= tally.named or accepted:
             continue
-        remedy = "correct the names, or give the folder of images that they are relative to"
+        remedy = "give this split's folder of images, which file names are relative to"
         remedy += ", with --panoptic_images" * is_panoptic_root(root)
         listed = "no file is listed"
         if tally.first_unreferenced:
             listed = f"listed names look like {tally.first_unreferenced!r}"
-            folder = tally.first_unreferenced.removesuffix(f"/{tally.first_missing}")
-            if folder != tally.first_unreferenced:
-                remedy = f"add /{folder} to the folder that you gave"
+            remedy = _likely_remedy(tally.first_missing, tally.first_unreferenced) or remedy
+            if swapped := listed_in.get(tally.first_missing):
+                remedy = f"the first lies in the folder of {swapped}: give each split its own"
         elif tally.missing < tally.named:
             listed = "samples name all listed files"
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
         what = f"{tally.missing} of {tally.named} images are missing, the first is"
         what += f" {tally.first_missing!r}; {listed}"
         raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
+
+
+def _likely_remedy(missing: str, listed: str) -> str:
+    """Return the remedy that the first names of both kinds suggest, or an empty text."""
+    name, wanted = listed.rpartition("/")[2], missing.rpartition("/")[2]
+    if name != wanted and name.lower() == wanted.lower():
+        return "rename the files as the annotations name them: upper and lower case differ"
+    if "\\" in missing and "\\" not in listed:  # as programs on Windows write it
+        return "write / instead of each backslash in the file names"
+    folder = listed.removesuffix(f"/{missing}")
+    return "" if folder == listed else f"add /{folder} to the folder that you gave"
 
 
 @dataclass(eq=False)

@@ -14,11 +14,13 @@ class Counts(NamedTuple):
     Attributes:
         done: number of samples written or rejected, including those of kept shards.
         rejected: number of samples rejected.
+        bytes: number of bytes written to shards.
         shards_done: number of shards written or kept.
     """
 
     done: int = 0
     rejected: int = 0
+    bytes: int = 0
     shards_done: int = 0
 
 

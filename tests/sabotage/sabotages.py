@@ -77,6 +77,14 @@ SABOTAGES = (
         "tests/test_plan_shards.py::test_the_shuffled_order_never_changes",
     ),
     Sabotage(
+        "a clock reaches the manifest",
+        COMMIT,
+        "        features=[*layout.spec.sorted_features],\n",
+        "        features=[msgspec.structs.replace(f, doc=f\"{__import__('time').time_ns()}\")"
+        " for f in layout.spec.sorted_features],\n",
+        "tests/test_commit.py::test_data_sets_do_not_depend_on_paths_or_clocks",
+    ),
+    Sabotage(
         "the output's path reaches the plan",
         PUBLISH,
         "options=config.options(),",

@@ -4,13 +4,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import bytes_text, fault_line
 from beam_tfrec.transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes take a moment to end
@@ -47,6 +48,9 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     if code not in ("E-IO-LIMIT", "E-IO-RETRIES") and error.errno != errno.EFBIG:
         remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            what += f", {bytes_text(shutil.disk_usage(where).free)} are free"
     return RuntimeError(fault_line(code, where, what, remedy))
 
 
