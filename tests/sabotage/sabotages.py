@@ -30,7 +30,7 @@ SHARD_TABLE = "transforms/shard_table.py"
 BUILD_RECORDS = "transforms/build_records.py"
 BUILD_SHARD = "transforms/build_shard.py"
 
-# Grouped by the promise in README's "What you can rely on" that they break; 7 is about retries.
+# Grouped by the guarantee in README that they break; 7 is about retries.
 SABOTAGES = (
     # 1. Nothing is lost silently.
     Sabotage(
