@@ -2,42 +2,30 @@
 
 import functools
 import hashlib
-from collections import Counter
+import operator
 from collections.abc import Mapping
 
-from beam_tfrec.schemas.columns import LIST, ColumnFacts
+from beam_tfrec.schemas.columns import LIST
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.shard_index import ReadyRow
-from beam_tfrec.transforms.sources.read_samples import SplitTally
 
 
-class FeatureNotes:
-    """Kinds of all features that records of a split hold, and how many records hold them."""
+def kinds_in(record: Sequences, bits: Mapping[str, int]) -> dict[str, int]:
+    """Return the kinds of all features of a record, by key, for `ColumnNotes`.
 
-    def __init__(self) -> None:
-        self._kinds: dict[str, int] = {}
-        self._cells: Counter[str] = Counter()
-        self._rows = 0
-
-    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
-        """Add the features of a record, with its `bits_in`."""
-        self._rows += 1
-        for key, found in bits.items():
-            self._kinds[key] = self._kinds.get(key, 0) | found | NO_STEPS
-        for key, steps in record.feature_lists.items():
-            self._kinds[key] = functools.reduce(
-                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
-            )
-        self._cells.update([*record.context, *record.feature_lists])
-
-    def note(self, split: str) -> SplitTally:
-        """Return the note of all records."""
-        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
-        return SplitTally(split, columns=facts, rows=self._rows)
+    Args:
+        record: the parsed record.
+        bits: its `bits_in`.
+    """
+    kinds = {key: found | NO_STEPS for key, found in bits.items()}
+    for key, steps in record.feature_lists.items():
+        found = kinds.get(key, 0) | STEPS
+        kinds[key] = functools.reduce(operator.or_, map(_bits_of, steps), found)
+    return kinds
 
 
 def bits_in(record: Sequences) -> dict[str, int]:
