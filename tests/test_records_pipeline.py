@@ -1,6 +1,5 @@
 """Copying records: reshard, merge, divide and choose, from data sets and other TFRecord files."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given
+from hypothesis import strategies as st
 
 from beam_tfrec.pipelines import coco, records
 from beam_tfrec.pipelines.verify import run as verify
@@ -17,11 +18,12 @@ from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
-from tests.coco_command import Run, run_pipeline
-from tests.conftest import thorough
+from tests.coco_command import Run, committed_by, digests, run_pipeline
+from tests.conftest import draw, thorough
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in import Kind as RequestKind
 from tests.invariants import check_committed, files_of, keyed_records
+from tests.small_runs import write_set
 
 TRAIN = [
     *("--images", oracle.DATA / "coco_train/images", "--no_report"),
@@ -45,11 +47,6 @@ def copied(output: Path, *flags: object) -> dict[str, Any]:
     run = copy(output, *flags)
     assert run.code == 0, run.err
     return check_committed(files_of(output))
-
-
-def shards(output: Path) -> dict[str, str]:
-    found = sorted(output.glob("*.tfrec"))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +104,7 @@ def test_resharding_there_and_back_gives_the_same_shards(
     seed = seed and ("--seed", options["seed"])
     names = ["--shard_names", options["shard_names"], *seed]
     again = copied(third, "--records", *sources, *sizes, *names, *order)
-    assert shards(third) == shards(first)
+    assert digests(third, "*.tfrec") == digests(first, "*.tfrec")
     assert again["layout"] == manifest["layout"]
     for document in ("features.json", "schema.pbtxt", "label_map.pbtxt"):
         if (first / document).exists():
@@ -129,21 +126,11 @@ def test_files_of_another_program_give_the_same_shards(
     files = shards_alone(whole, tmp_path / "in")
     flags = ("--num_shards", 3, "--seed", 5)
     manifest = copied(tmp_path / "out", "--records", files / "*.tfrec", *KEY, *flags)
-    assert shards(tmp_path / "out") == shards(resharded)
+    assert digests(tmp_path / "out", "*.tfrec") == digests(resharded, "*.tfrec")
     features = {feature["key"]: feature for feature in manifest["features"]}
     assert features["image/encoded"]["content"] == "image"
     assert features["image/object/bbox/xmin"]["repeated"]
     assert run_pipeline(verify, tmp_path / "out", "--deep").code == 0
-
-
-@pytest.mark.thorough
-def test_two_halves_merge_to_the_whole(whole: Path, tmp_path: Path) -> None:
-    halves = tmp_path / "halves"
-    divide = ("--split_by", "hash", "--splits", "one=1,two=1")
-    copied(halves, "--records", whole, *divide)
-    parts = [f"train={halves}/{half}-*.tfrec" for half in ("two", "one")]
-    copied(tmp_path / "merged", "--records", *parts, "--num_shards", 2)
-    assert shards(tmp_path / "merged") == shards(whole)
 
 
 def keys_of(output: Path) -> set[str]:
@@ -378,3 +365,48 @@ def test_a_bucket_s_records_are_read_together(
     shards_read = [name for name in read if name.endswith(".tfrec")]
     records_there = len(keys_of(whole))
     assert 2 <= len(shards_read) < records_there  # not one request a record
+
+
+PHOTOS = 12
+
+
+@st.composite
+def options(drawn: st.DrawFn) -> list[object]:
+    """Flags of shards, order, seed and splits that fit together."""
+    seed = drawn(st.integers(0, 2**31))
+    found = drawn(st.sampled_from([["--order", "input"], ["--seed", seed]]))
+    shares = drawn(st.sampled_from(["", "train=1,val=1", "train=8,val=3,test=1"]))
+    if shares:
+        found += ["--split_by", "hash", "--splits", shares, "--split_seed", seed % 7]
+        found += ["--allow_empty"]
+    number = drawn(st.integers(1, PHOTOS))
+    sizes = [
+        ["--num_shards", 1 if shares else number],  # a split may be empty or small
+        ["--records_per_shard", number],
+        ["--shard_size", f"{2 + number}kB", "--hosts", 1 if shares else 1 + number % 3],
+    ]
+    return [*found, *drawn(st.sampled_from(sizes))]
+
+
+@pytest.mark.slow
+@draw(12, phases=[Phase.generate])  # to shrink takes minutes, as an example takes seconds
+@given(flags=options())
+def test_copies_equal_a_fresh_conversion(
+    flags: list[object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A reshard, a merge and a relabelled copy give the same shards."""
+    out = tmp_path_factory.mktemp("out")
+    old, (images, annotations) = out / "old", write_set(out, PHOTOS)
+    annotated = ("--annotations", annotations, "--no_report")
+    parts = [old / f"train-0000{number}-*" for number in range(2)]
+    runs: Mapping[str, tuple[Callable, Flags]] = {
+        "fresh": (coco.run, ("--images", images, *annotated)),
+        "reshard": (records.run, ("--records", old, "--no_report")),
+        "merge": (records.run, ("--records", *parts, "--no_report")),
+        "relabel": (coco.run, ("--images", old, *annotated)),
+    }
+    in_order = ("--num_shards", 2, "--order", "input")
+    committed_by(coco.run, old, "--images", images, *annotated, *in_order)
+    for name, (run, given_flags) in runs.items():
+        committed_by(run, out / name, *given_flags, *flags)
+        assert digests(out / name, "*.tfrec") == digests(out / "fresh", "*.tfrec"), name
