@@ -26,9 +26,8 @@ from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
 from tests.coco_command import committed_by
 from tests.conftest import draw
 from tests.oracle import CASES, DATA, make_sources
-from tests.test_splits import put_photos, split_of_each
+from tests.test_splits import SHARES, put_photos, split_of_each
 
-SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 FLAGS = ("--split_by", "stratified", "--splits", "train=80,val=10,test=10")
 
 
