@@ -65,15 +65,6 @@ def test_equal_shares_draw_equal_splits(text: str) -> None:
     }
 
 
-@given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde")), st.integers(0, 3))
-def test_only_keys_and_groups_decide(scene_of: dict[str, str], seed: int) -> None:
-    """New keys never move others, and a group is never in two splits."""
-    by_key = Splitting(HASH, SHARES, seed=seed)
-    for key, scene in scene_of.items():
-        assert by_key.split_of("given", key) == by_key.draw(key)
-        assert GROUPED.split_of("", key, {"scene": scene}) == GROUPED.draw(scene)
-
-
 @pytest.mark.parametrize("text", ["test", "TEST", " Test "])
 @pytest.mark.parametrize("names", [(), ("a", "test")])
 def test_a_field_names_the_split(text: str, names: tuple[str, ...]) -> None:
