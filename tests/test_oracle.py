@@ -7,13 +7,6 @@ import pytest
 from tests import oracle
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    oracle.make_sources(folder)
-    return folder
-
-
 def is_variant(name: str) -> bool:
     """Return whether another case covers the source and layout, so that `make test` needs it not.
 
@@ -29,8 +22,8 @@ def is_variant(name: str) -> bool:
         for name in oracle.CASES
     ],
 )
-def test_bytes_are_as_recorded(name: str, made: Path, tmp_path: Path) -> None:
+def test_bytes_are_as_recorded(name: str, oracle_sources: Path, tmp_path: Path) -> None:
     case, recorded = oracle.CASES[name], oracle.golden()
     if case.codecs and oracle.codecs() != recorded["codecs"]:
         pytest.skip(f"recorded with {recorded['codecs']}, here are {oracle.codecs()}")
-    assert oracle.write_case(case, made, tmp_path / "out") == recorded[name]
+    assert oracle.write_case(case, oracle_sources, tmp_path / "out") == recorded[name]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from beam_tfrec.schemas.columns import FLOAT, INT, TEXT, ColumnFacts, format_of
 from beam_tfrec.schemas.faults import Rejected
-from beam_tfrec.schemas.fields import labels_of, row_bytes, row_of
+from beam_tfrec.schemas.fields import row_bytes, row_of
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.read_samples import SplitTally
@@ -385,7 +385,6 @@ def test_classes_are_noted(tmp_path: Path) -> None:
     *_, note = read(tmp_path / "t.jsonl", data, label_columns=("l", "m"))
     assert isinstance(note, SplitTally)
     assert note.class_names == ["7", "a", "b", "cat"]
-    assert labels_of({"l": "cat", "m": ["b", "cat"]}, ("m", "l")) == ("b", "cat")
 
 
 def test_a_column_of_splits_is_not_a_feature(tmp_path: Path) -> None:

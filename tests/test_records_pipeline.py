@@ -75,20 +75,16 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    oracle.make_sources(folder)
-    return folder
-
-
 @pytest.mark.parametrize("name", [*QUICK, *map(thorough, OTHERS)])
 def test_resharding_there_and_back_gives_the_same_shards(
-    name: str, made: Path, tmp_path: Path
+    name: str, oracle_sources: Path, tmp_path: Path
 ) -> None:
     case = oracle.CASES[name]
     first = tmp_path / "first"
-    assert run_pipeline(case.run, *case.words(made), "--no_report", "--output", first).code == 0
+    assert (
+        run_pipeline(case.run, *case.words(oracle_sources), "--no_report", "--output", first).code
+        == 0
+    )
     manifest = json.loads((first / "manifest.json").read_text())
     plan = manifest["plan"]
     splits, options = plan["splits"], plan["options"]
@@ -284,7 +280,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
     ),
     "no split": (
         lambda old, _: ("--records", f"val={old}"),
-        "is a data set without a split val; give one of train as SPLIT=",
+        "has no records of split val; give train=",
     ),
     "one split to divide": (
         lambda old, _: ("--records", f"val={old}", "--split_by", "hash", "--splits", "a=1,b=1"),

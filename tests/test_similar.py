@@ -25,7 +25,7 @@ from beam_tfrec.transforms.similar import (
 )
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.coco_command import Run, committed_by, finish, rejected_of, run_pipeline, start_command
-from tests.conftest import TEST_DATA
+from tests.conftest import TEST_DATA, thorough
 from tests.report_contents import BIDI, XSS
 from tests.test_engine_pipelines import PRISM
 from tests.test_report_page import Elements
@@ -229,25 +229,23 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, mode: str) -> None:
-    flags = ("--direct_running_mode", mode, "--direct_num_workers", 2)
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    assert search(photos, tmp_path / "2.parquet", *flags).code == 0
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+MODES = {
+    "threads": thorough("--direct_running_mode multi_threading --direct_num_workers 2"),
+    "processes": thorough("--direct_running_mode multi_processing --direct_num_workers 2"),
+    "Prism": pytest.param(f"--runner PrismRunner --prism_location {PRISM}", marks=pytest.mark.slow),
+}
 
 
-@pytest.mark.slow
-def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
-    if not PRISM.exists():
+@pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
+def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, flags: str) -> None:
+    if "Prism" in flags and not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    words = ["folder", *given_of(photos), "--output", tmp_path / "2.parquet"]
-    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    run = finish(start_command("similar", *words, *prism), timeout_s=120)
+    one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    assert search(photos, one).code == 0
+    words = ("similar", "folder", *given_of(photos), "--output", two, *flags.split())
+    run = finish(start_command(*words), timeout_s=120)
     assert run.code == 0, run.err
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+    assert one.read_bytes() == two.read_bytes()
 
 
 GIVEN = "similar folder --images in --output a.parquet"

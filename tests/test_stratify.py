@@ -25,7 +25,7 @@ from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
 from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
 from tests.coco_command import committed_by
 from tests.conftest import draw
-from tests.oracle import CASES, DATA, make_sources
+from tests.oracle import CASES, DATA
 from tests.test_splits import SHARES, put_photos, split_of_each
 
 FLAGS = ("--split_by", "stratified", "--splits", "train=80,val=10,test=10")
@@ -242,13 +242,6 @@ def test_samples_without_any_class_are_refused() -> None:
     assert [len(column) for column in assign_splits(BY_CLASS, [])] == [0, 0]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    make_sources(folder)
-    return folder
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "flags", "records"),
@@ -264,11 +257,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_each_source_is_divided(
-    name: str, flags: Sequence[str], records: int, made: Path, tmp_path: Path
+    name: str, flags: Sequence[str], records: int, oracle_sources: Path, tmp_path: Path
 ) -> None:
     case, out = CASES[name], tmp_path / "out"
     given = " ".join([case.flags, *flags]).replace("val=", "").replace("--num_shards 2", "")
-    words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split()
+    words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{oracle_sources}/").split()
     divide = ("--split_by", "stratified", "--splits", "fold*2", "--allow_empty")
     manifest = committed_by(case.run, out, *words, *divide)
     counts = [split["records"] for split in manifest["splits"].values()]

@@ -21,10 +21,6 @@ from beam_tfrec.schemas.tensors import (
 from tests.array_runs import npy_bytes
 
 
-def bits(name: str) -> np.dtype:
-    return np.dtype("uint16" if name == "bfloat16" else name)
-
-
 def serialized(values: np.ndarray, name: str) -> bytes:
     import tensorflow as tf
 
@@ -38,7 +34,8 @@ def serialized(values: np.ndarray, name: str) -> bytes:
 @given(data=st.data())
 def test_bytes_equal_those_of_tensorflow(name: str, data: st.DataObject) -> None:
     shapes = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
-    values = data.draw(arrays.arrays(bits(name), shapes))
+    bits = np.dtype("uint16" if name == "bfloat16" else name)
+    values = data.draw(arrays.arrays(bits, shapes))
     if name != "bfloat16":
         assert encode_tensor(values) == serialized(values, name)
     little = values.astype(values.dtype.newbyteorder("<")).tobytes()

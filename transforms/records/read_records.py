@@ -172,14 +172,9 @@ def _shards_of(
     taken = [shard for shard in shards if shard.entry.records and takes(shard.entry)]
     if not (taken or source.pattern or source.every_split):
         buckets = [of for of in manifest.splits if split_without_bucket(of) == source.split != of]
-        if buckets:
-            what = f"has split {source.split} in size buckets"
-            remedy = f"give {' '.join(f'{of}={source.uri}' for of in buckets)}"
-            raise _refused(source.uri, what, remedy)
-        if source.split not in manifest.splits:
-            what = f"is a data set without a split {source.split}"
-            remedy = f"give one of {', '.join(manifest.splits)} as SPLIT={source.uri}"
-            raise _refused(source.uri, what, remedy)
+        if buckets or source.split not in manifest.splits:
+            named = " ".join(f"{split}={source.uri}" for split in buckets or manifest.splits)
+            raise _refused(source.uri, f"has no records of split {source.split}", f"give {named}")
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
