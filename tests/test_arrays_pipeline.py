@@ -8,7 +8,7 @@ import pytest
 import beam_tfrec
 from beam_tfrec.pipelines.arrays import COMMAND
 from tests.array_runs import parsed, random_images, run_arrays
-from tests.coco_command import committed_by, counts, rejected_of, shard_paths
+from tests.coco_command import committed_by, rejected_of, shard_paths
 from tests.gcs_stand_in import GcsStandIn
 
 pytestmark = pytest.mark.thorough
@@ -52,28 +52,6 @@ def test_bfloat16_is_read_back(tmp_path: Path) -> None:
     found = parsed(tmp_path / "out", tf.bfloat16)
     for row, expected in zip(found, values, strict=True):
         np.testing.assert_array_equal(row["image"].view("uint16"), expected)
-
-
-def test_keras_archive_gives_two_splits(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    file, out = tmp_path / "mnist.npz", tmp_path / "out"
-    images = {"x_train": IMAGES[:40, :, :, 0], "x_test": IMAGES[40:, :, :, 0]}
-    np.savez(file, **images, y_train=LABELS[:40], y_test=LABELS[40:])
-    arguments = (
-        *("--arrays", f"train={file}", f"test={file}"),
-        *("--image_array", "train=x_train", "test=x_test"),
-        *("--label_array", "train=y_train", "test=y_test"),
-    )
-    committed_by(COMMAND.run, out, *arguments)
-    assert (sum(counts(out, "train")), sum(counts(out, "test"))) == (40, 20)
-    label = tf.io.FixedLenFeature([], tf.int64)
-    found = parsed(out, tf.uint8, "test", label=label)
-    assert {row["image"].shape for row in found} == {(8, 8)}
-    assert {int(row["depth"]) for row in found} == {1}
-    expected = zip(IMAGES[40:, :, :, 0], LABELS[40:], strict=True)
-    labels = {row["image"].tobytes(): row["label"] for row in found}
-    assert labels == {image.tobytes(): number for image, number in expected}
 
 
 def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
@@ -150,6 +128,14 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
 def test_since_compares_the_kind_of_keys(flags: str, keys: str | None) -> None:
     config, _ = COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
     assert config.options().get("keys") == keys
+
+
+def test_a_split_has_arrays_of_its_own() -> None:
+    flags = "--arrays train=m.npz test=m.npz --image_array train=x_train test=x_test"
+    flags += " --label_array y --output out"
+    config, _ = COMMAND.configure(flags.split())
+    found = {split: (of.uri, of.image, of.label) for split, of in config.sources.items()}
+    assert found == {"train": ("m.npz", "x_train", "y"), "test": ("m.npz", "x_test", "y")}
 
 
 def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) -> None:

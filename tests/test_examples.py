@@ -83,9 +83,6 @@ def test_training_reduces_the_loss(
     assert float(last) < left * float(first)
 
 
-# --- the tutorials in docs/ ---
-
-
 def tutorial(page: str, blocks: int, *more: str) -> str:
     """Return the first blocks of a tutorial as one program."""
     return "\n".join([*code_blocks((PROJECT / "docs" / page).read_text())[:blocks], *more])

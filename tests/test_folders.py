@@ -145,9 +145,6 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
-# --- files as samples
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -183,8 +180,6 @@ def test_entries_that_are_not_image_files_are_rejected(
     assert isinstance(rejected, Rejected)
     assert (rejected.code, rejected.key, rejected.detail) == (code, name, detail)
 
-
-# --- label files
 
 SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
 

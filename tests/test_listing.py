@@ -74,8 +74,6 @@ def test_unusable_files_are_rejects(entry: Entry | None, code: str, detail: str)
     assert pin_sample(sample("1", "a.jpg"), entry) == rejected("1", "a.jpg", code, detail)
 
 
-# --- digests and tallies ---
-
 ENTRY = Entry("a.jpg", 100, "pin", None, "file")
 WITH_CRC = Entry("a.jpg", 100, "pin", 7, "file")
 

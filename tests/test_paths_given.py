@@ -41,13 +41,6 @@ def test_odd_output_paths_work(out: str) -> None:
     assert again.out.count("\n") == 1
 
 
-def test_file_uris(sources: Sources, tmp_path: Path) -> None:
-    images, annotations = map("file://{}".format, sources)
-    run = convert(images=images, annotations=annotations, output=f"file://{tmp_path}/out")
-    assert run.code == 0, run.err
-    check_committed(tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("given", "line"),
     [

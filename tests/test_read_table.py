@@ -63,9 +63,6 @@ def parquet(columns: dict[str, Any] | pa.Table, **options: Any) -> bytes:
     return file.getvalue()
 
 
-# --- files ---
-
-
 def test_files_are_sorted_and_prefix_the_keys(tmp_path: Path) -> None:
     uris = [str(tmp_path / name) for name in ("x/b.csv", "y/a.csv")]
     for uri in uris:
@@ -122,9 +119,6 @@ def test_other_files_are_refused(name: str, data: bytes, line: str, tmp_path: Pa
     with pytest.raises(RuntimeError) as raised:
         rows(tmp_path / name, data, max_cell_bytes=20)
     assert str(raised.value).replace(f"{tmp_path}/", "").startswith(line)
-
-
-# --- rows of text ---
 
 
 TOO_LARGE = "E-ROW-TOO-LARGE"
@@ -214,9 +208,6 @@ def test_bad_json_lines(line: bytes, code: str, detail: str, tmp_path: Path) -> 
     assert bad[0] == code and bad[1].startswith(detail)
 
 
-# --- rows of Parquet ---
-
-
 def test_rows_of_parquet_by_row_groups(tmp_path: Path) -> None:
     cells = {
         "i": [1, None],
@@ -280,9 +271,6 @@ def test_large_cells_of_parquet_are_rejects(use_dictionary: bool, tmp_path: Path
     assert [number for number, _, cells in found if cells == large] == [1, 3, 4]
     assert found[2] == (2, 0, {"text": "x" * 40, "data": b"c", "list": []})
     assert len(found) == 6
-
-
-# --- samples ---
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-# --- as a sequence ---
-
-
 def test_a_split_is_a_sequence(output: Path) -> None:
     records = beam_tfrec.open(str(output), "train")
     assert len(records) == 10
@@ -130,9 +127,6 @@ def test_keys_are_found(output: Path) -> None:
         records.find(42)  # type: ignore[arg-type]  # an image's id is a number in COCO's file
 
 
-# --- hosts and data sets ---
-
-
 @pytest.mark.parametrize("hosts", [3, 12])
 def test_hosts_share_a_split(output: Path, hosts: int) -> None:
     for dropping in (True, False):
@@ -153,9 +147,6 @@ def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
     records = beam_tfrec.open([str(output), str(other)], "train")
     assert ids(records) == list(range(11))
     assert ids(records.__getitems__([10, 0])) == [10, 0]
-
-
-# --- values, against TensorFlow ---
 
 
 def check_against_tensorflow(spec: FeatureSpec, data: bytes, ours: Mapping[str, Any]) -> None:
@@ -253,9 +244,6 @@ def test_a_record_without_a_picture_is_not_shown(key: str, value: bytes, what: s
     data = encode_example({key: (Kind.BYTES, [value])})
     with pytest.raises(ValueError, match=f"^record must have an image to show, got {what}"):
         draw_picture(data, spec, [])
-
-
-# --- processes and threads ---
 
 
 def read_in_child(records: Any) -> list[int]:

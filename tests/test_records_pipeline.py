@@ -230,116 +230,66 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
 
 
-Flags = tuple[object, ...]
-
-
-def unfinished(folder: Path) -> Flags:
-    folder.mkdir()
-    (folder / "_plan.json").write_text("{}")
-    (folder / "train-00000-of-00002-9.tfrec").write_bytes(b"")
-    return "--records", folder
-
-
-def with_half_an_index(old: Path, folder: Path) -> Flags:
-    shutil.copytree(old, folder)
-    index = min(folder.glob("index/*.parquet"))
+@pytest.fixture(scope="module")
+def odd_sources(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set, `old`, and with sources and keys that cannot be read."""
+    odd = tmp_path_factory.mktemp("odd")
+    for name in ("old", "half"):
+        shutil.copytree(whole, odd / name)
+    index = min(odd.glob("half/index/*.parquet"))
     index.write_bytes(index_to_parquet(index_from_parquet(index.read_bytes())[:2]))
-    return "--records", folder
+    shards_alone(whole, odd / "files")
+    (odd / "unfinished").mkdir()
+    (odd / "unfinished/_plan.json").write_text("{}")
+    (odd / "unfinished/train-00000-of-00002-9.tfrec").write_bytes(b"")
+    links = {"a_file": (b"b.tfrecord", "nowhere"), "a_folder": (b"\xff", ".")}
+    for name, (link, target) in links.items():
+        write_records(odd / name / "a.tfrecord", [row(1, "a")])
+        (odd / name / os.fsdecode(link)).symlink_to(target)
+    kind, step = {"id": (Kind.FLOAT, [1.5])}, {"id": (Kind.INT64, [[1]])}
+    write_records(odd / "kinds/a.tfrecord", [row(1, "a"), encode_example(kind)])
+    write_records(odd / "steps/a.tfrecord", [row(1, "a"), encode_example({}, step)])
+    (odd / "other_keys").write_bytes(b"other")
+    (odd / "latin_keys").write_bytes(b"\xff")
+    return odd
 
 
-def with_keys(old: Path, keys: Path, data: bytes) -> Flags:
-    keys.write_bytes(data)
-    return "--records", old, "--keys", keys
+DIVIDED = "--split_by hash --splits a=1,b=1"
+OPAQUE = {"key_feature": "", "classes": "", "split_by": "", "group_by": DIVIDED}
+OF_ONE_KIND = "feature 'id' must be of one kind, got"
+REFUSED = [
+    ("nowhere", "no such folder"),
+    ("old/index", "has no TFRecord file; give a folder, file or quoted glob of TFRecord files"),
+    ("old/no*", "no file matches 'no*'"),
+    ("a_file", "b.tfrecord: a dangling link, not a file; repair it, or remove it"),
+    ("a_folder/**/a*", "a directory whose name is not UTF-8, not a file; repair it, or remove it"),
+    ("val=old", "has no records of split val; give train="),
+    (f"val=old {DIVIDED}", "divides all splits of a data set, got val; give it without SPLIT="),
+    ("old --classes unicorn", "has no class 'unicorn'; it has"),
+    ("files --classes unicorn", "no record with features is left; check sources, --keys and --cla"),
+    ("old --keys other_keys", "E-SET-EMPTY split train: none of 7 records is left; correct, exclu"),
+    ("old --keys latin_keys", "invalid start byte; save it as UTF-8"),
+    ("unfinished", "is not a finished data set"),
+    ("half", "do not fill the shard's"),
+    ("kinds", f"{OF_ONE_KIND} float in some records and int64 in others"),
+    ("steps", f"{OF_ONE_KIND} int64 a step in some records and int64 in others"),
+    *(
+        (f"old --record_type bytes {more} --{option} a", f"{option} needs features, got 'a'; leave")
+        for option, more in OPAQUE.items()
+    ),
+    ("old " * 501, "at most 500 sources per split, got 501; give a folder, or a glob in quotes"),
+    ("old --sample 120%", "sample must be above 0"),
+    ("old --sample few", "such as 10%, got 'few'"),
+    ("old --since new", "since must come without records, got both"),
+]
 
 
-def with_a_link(folder: Path, name: bytes, target: str, given: str) -> Flags:
-    write_records(folder / "a.tfrecord", [row(1, "a")])
-    (folder / os.fsdecode(name)).symlink_to(target)
-    return "--records", folder / given
-
-
-def mixed(folder: Path, other: bytes) -> Flags:
-    write_records(folder / "a.tfrecord", [row(1, "a"), other])
-    return "--records", folder
-
-
-REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
-    "no folder": (lambda _, new: ("--records", new), "no such folder"),
-    "no records": (
-        lambda old, _: ("--records", old / "index"),
-        "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
-    ),
-    "no match": (lambda old, _: ("--records", old / "no*"), "no file matches 'no*'"),
-    "a file that is gone": (
-        lambda _, new: with_a_link(new, b"b.tfrecord", "nowhere", ""),
-        "b.tfrecord: a dangling link, not a file; repair it, or remove it",
-    ),
-    "a folder that cannot be listed": (
-        lambda _, new: with_a_link(new, b"\xff", ".", "**/a*"),
-        "a directory whose name is not UTF-8, not a file; repair it, or remove it",
-    ),
-    "no split": (
-        lambda old, _: ("--records", f"val={old}"),
-        "has no records of split val; give train=",
-    ),
-    "one split to divide": (
-        lambda old, _: ("--records", f"val={old}", "--split_by", "hash", "--splits", "a=1,b=1"),
-        "split_by divides all splits of a data set, got val; give it without SPLIT=",
-    ),
-    "no class": (
-        lambda old, _: ("--records", old, "--classes", "unicorn"),
-        "has no class 'unicorn'; it has",
-    ),
-    "no class in files": (
-        lambda old, new: ("--records", shards_alone(old, new), "--classes", "unicorn"),
-        "no record with features is left; check sources, --keys and --classes",
-    ),
-    "no key": (
-        lambda old, new: with_keys(old, new, b"other"),
-        "E-SET-EMPTY split train: none of 7 records is left; correct, exclude or skip fewer",
-    ),
-    "unfinished": (lambda _, new: unfinished(new), "is not a finished data set"),
-    "half an index": (lambda old, new: with_half_an_index(old, new), "do not fill the shard's"),
-    "keys": (lambda old, new: with_keys(old, new, b"\xff"), "invalid start byte; save it as UTF-8"),
-    "kinds": (
-        lambda _, new: mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])})),
-        "feature 'id' must be of one kind, got float in some records and int64 in others",
-    ),
-    "steps": (
-        lambda _, new: mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])})),
-        "feature 'id' must be of one kind, got int64 a step in some records and int64 in others",
-    ),
-    **{
-        f"{option} of bytes": (
-            lambda old, _, flags=flags: ("--records", old, "--record_type", "bytes", *flags),
-            f"{option} needs features, got 'a'; leave it out",
-        )
-        for option, flags in {
-            "key_feature": ("--key_feature", "a"),
-            "classes": ("--classes", "a"),
-            "split_by": ("--split_by", "a"),
-            "group_by": ("--split_by", "hash", "--splits", "a=1,b=1", "--group_by", "a"),
-        }.items()
-    },
-    "a glob without quotes": (
-        lambda old, _: ("--records", *[old / f"{n}.tfrec" for n in range(501)]),
-        "at most 500 sources per split, got 501; give a folder, or a glob in quotes",
-    ),
-    "share": (lambda old, _: ("--records", old, "--sample", "120%"), "sample must be above 0"),
-    "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),
-    "since": (
-        lambda old, new: ("--records", old, "--since", new),
-        "since must come without records, got both",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
-    flags, message = REFUSED[name]
-    run = run_pipeline(
-        records.run, "--output", tmp_path / "out", *flags(whole, tmp_path / "new"), "--no_report"
-    )
+@pytest.mark.parametrize(("flags", "message"), REFUSED, ids=[flags[:40] for flags, _ in REFUSED])
+def test_it_is_refused(
+    flags: str, message: str, odd_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(odd_sources)
+    run = copy(tmp_path / "out", "--records", *flags.split())
     assert run.code in (2, 3, 7)
     assert message in run.fault
     assert not (tmp_path / "out").exists()
@@ -395,7 +345,7 @@ def test_copies_equal_a_fresh_conversion(
     old, (images, annotations) = out / "old", write_set(out, PHOTOS)
     annotated = ("--annotations", annotations, "--no_report")
     parts = [old / f"train-0000{number}-*" for number in range(2)]
-    runs: Mapping[str, tuple[Callable, Flags]] = {
+    runs: Mapping[str, tuple[Callable, tuple[object, ...]]] = {
         "fresh": (coco.run, ("--images", images, *annotated)),
         "reshard": (records.run, ("--records", old, "--no_report")),
         "merge": (records.run, ("--records", *parts, "--no_report")),

@@ -148,8 +148,6 @@ def test_splits_that_cannot_be_read_are_refused(text: str, message: str) -> None
         parse_splits(text)
 
 
-# --- folders of classes ---
-
 DRAWN = ("--split_by", "hash", "--splits", "train=80,val=10,test=10", "--group_by", "folder")
 
 
@@ -269,9 +267,6 @@ def test_digests_are_found(digests: list[bytes], other: bytes) -> None:
     table = DigestTable(np.array(held, "S16"), np.arange(len(held)))
     assert [table.find(digest).tolist() for digest in held] == [[n] for n in range(len(held))]
     assert table.find(other).tolist() == [n for n, digest in enumerate(held) if digest == other]
-
-
-# --- COCO images ---
 
 
 def records(out: Path, split: str = "") -> list[bytes]:

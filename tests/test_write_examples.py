@@ -94,9 +94,6 @@ def framed(pairs: Pairs) -> bytes:
     return b"".join(part for _, data in pairs for part in frame_record([data]))
 
 
-# --- the result ---
-
-
 def test_the_shards_are_those_of_copied_files(written: Path, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.tfrecord").write_bytes(framed(PAIRS))
@@ -165,9 +162,6 @@ def test_labels_splits_and_rejects(tmp_path: Path) -> None:
     assert [*(tmp_path / "temp").iterdir()] == []
 
 
-# --- what ends a run ---
-
-
 def test_a_fault_ends_a_run_and_the_next_one_clears_up(written: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Exception, match=r"E-SET-DUPLICATE split train: .* the key 'k003';"):
@@ -207,9 +201,6 @@ def test_wrong_options_and_windows_are_refused(test_pipeline: Callable[[], beam.
     pairs = test_pipeline() | beam.Create(PAIRS) | beam.WindowInto(beam.window.FixedWindows(1))
     with pytest.raises(ValueError, match=r"^examples must be bounded and in the global w"):
         pairs | WriteExamples("out")
-
-
-# --- bundles ---
 
 
 def stage(pairs: Pairs, staging: Staging, *, bundles: int = 1, lost: int = 0) -> list[Sample]:
@@ -255,9 +246,6 @@ def test_a_repeated_bundle_doubles_nothing(tmp_path: Path) -> None:
 def test_pairs_of_other_types_are_refused(pair: Any, error: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"^{error}"):
         stage([pair], Staging(str(tmp_path), "1", DEFAULT_ACCESS))
-
-
-# --- reading, and stores ---
 
 
 def test_a_bucket_is_written_and_read(
@@ -308,9 +296,6 @@ def test_parts_of_a_shard_are_its_records(part_bytes: int, written: Path) -> Non
         sorted(pair for part in parts for pair in read_part(part, storage.root, DEFAULT_ACCESS, ""))
         == PAIRS
     )
-
-
-# --- compressed files ---
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, thorough(zlib.compress)])
