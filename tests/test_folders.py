@@ -18,14 +18,7 @@ from beam_tfrec.transforms.sources.listing import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
 from beam_tfrec.transforms.storage import Entry
 from tests.array_runs import parsed
-from tests.coco_command import (
-    committed_by,
-    examples,
-    literal_png,
-    rejected_of,
-    run_pipeline,
-    value,
-)
+from tests.coco_command import committed_by, examples, literal_png, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes
 from tests.small_pictures import or_unfit
 from tests.turned_images import encoded

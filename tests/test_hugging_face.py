@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_tfrec.pipelines import coco, table
-from beam_tfrec.transforms.sources.hugging_face import StoredFeatures, features_of
+from beam_tfrec.transforms.sources.hugging_face import StoredFeatures, features_of, open_image
 from tests.coco_command import (
     committed_by,
     digests,
@@ -147,31 +147,21 @@ def test_boxes_are_those_of_coco(form: str, of_coco: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out/_staged").exists()
 
 
-@pytest.mark.parametrize("stored", ["files", thorough("binary")])
-def test_classes_and_images_are_those_of_files(stored: str, tmp_path: Path) -> None:
+def test_classes_and_images_are_those_of_files(tmp_path: Path) -> None:
     """Images in cells give the records of images in files."""
-    images, rows = tmp_path / "images", photo_rows()
+    images = tmp_path / "images"
     images.mkdir()
     lines = ["id,image,label"]
-    for row, photo in zip(rows, PHOTOS, strict=True):
-        name = photo.name if stored == "files" else f"t.parquet:{row['id']}"
-        (images / name).symlink_to(photo)
-        lines.append(f"{row['id']},{name},{photo.parent.name}")
+    for number, photo in enumerate(PHOTOS):
+        (images / photo.name).symlink_to(photo)
+        lines.append(f"{number},{photo.name},{photo.parent.name}")
     (images / "t.csv").write_text("\n".join([*lines, ""]))
     (tmp_path / "labels.txt").write_text("\n".join(CLASSES))
-    flags: tuple[object, ...] = ("--resize", "max:64", "--reencode", "png", "--num_shards", 2)
+    flags = ("--resize", "max:64", "--reencode", "png", "--num_shards", 2)
     named = ("--image_column", "image", "--label_column", "label")
     named = (*named, "--label_file", str(tmp_path / "labels.txt"))
     committed_by(table.run, tmp_path / "wanted", "--table", images / "t.csv", *named, *flags)
-    path = tmp_path / "in/t.parquet"
-    if stored == "files":
-        write_photos(path, group=3)
-    else:  # bytes without a name or metadata
-        bare = [
-            {**row, "image": row["image"]["bytes"], "label": CLASSES[row["label"]]} for row in rows
-        ]
-        write(path, bare, PHOTO_TYPES | {"image": pa.binary(), "label": pa.string()}, None)
-        flags = (*named, *flags)
+    path = write_photos(tmp_path / "in/t.parquet", group=3)
     plan = run_pipeline(table.run, "--table", path, *flags, "--output", tmp_path / "out", "--plan")
     assert "note: images in archives or Parquet were not converted" in plan.out
     manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
@@ -308,6 +298,7 @@ def test_other_metadata_is_ignored(metadata: str) -> None:
     types = {"a": IMAGE, "b": pa.int64(), "c": pa.large_binary(), "d": pa.list_(pa.binary())}
     types["e"] = strict
     schema = pa.schema(types, metadata={"huggingface": metadata})
+    assert open_image(JPG, "c") == (JPG, "")
     assert features_of(schema)._replace(columns=(), members=frozenset()) == StoredFeatures(
         frozenset("ace")
     )

@@ -144,6 +144,12 @@ def test_the_largest_image_is_kept_and_mirror_images_are_told() -> None:
         ]
 
 
+def write_copies(path: Path, *names: tuple[str, str]) -> None:
+    """Write a table in which images of these splits and keys are one cluster."""
+    images = [HashedImage(*name, hashes_of(1, 2, 3, 4), (2, 2)) for name in names]
+    pq.write_table(make_table(images, 0, 2), path)
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two splits: photos, and near copies of four of them; one file is damaged, one is no image."""
@@ -311,8 +317,7 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
 def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
     table, root = tmp_path / "s.parquet", TEST_DATA / "coco_val"
     keys = [str(int(path.stem)) for path in sorted(root.glob("images/*.jpg"))]
-    images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in keys[:2]]
-    pq.write_table(make_table(images, 0, 2), table)
+    write_copies(table, *(("train", key) for key in keys[:2]))
     flags = ("--images", root / "images", "--annotations", root / "annotations/instances.json")
     given = (*flags, "--drop_similar", table, "--output", tmp_path / "out", "--plan")
     plan = run_pipeline(coco.run, *given)
@@ -324,18 +329,19 @@ def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> None:
     table = tmp_path / "s.parquet"
-    images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in "ab"]
-    pq.write_table(make_table(images, 0, 2), table)
+    write_copies(table, ("train", "a"), ("train", "b"))
     (copy,) = read_copies(str(table), [], DEFAULT_ACCESS).kept_of.items()
     (same,) = read_copies(str(table), ["train", "val"], DEFAULT_ACCESS).kept_of.items()
     key, kept = ("b", "train/a") if copy[1] == "train/a" else ("a", "train/b")
     assert (copy, same) == ((("", key), kept), (("train", key), kept))
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has no split test or val; "):
-        read_copies(str(table), ["test", "val"], DEFAULT_ACCESS)
-    images = [HashedImage(split, "a", hashes_of(1, 2, 3, 4), (2, 2)) for split in ("train", "val")]
-    pq.write_table(make_table(images, 0, 2), table)
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has a key in two splits, and "):
-        read_copies(str(table), [], DEFAULT_ACCESS)
-    table.write_bytes(b"no table")
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*; give a file that beam-tfrec similar made"):
-        read_copies(str(table), [], DEFAULT_ACCESS)
+    other, twice, no_table = (tmp_path / name for name in ("other", "twice", "no_table"))
+    write_copies(other, ("train", "a"))
+    write_copies(twice, ("train", "a"), ("val", "a"))
+    no_table.write_bytes(b"no table")
+    for path, splits, what in (
+        (other, ["test", "val"], "has no split test or val; "),
+        (twice, [], "has a key in two splits, and "),
+        (no_table, [], ".*; give a file that beam-tfrec similar made"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^E-ARG {path}: {what}"):
+            read_copies(str(path), splits, DEFAULT_ACCESS)

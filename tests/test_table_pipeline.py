@@ -14,12 +14,7 @@ import pytest
 
 from beam_tfrec.pipelines.table import COMMAND, TableConfig, run
 from beam_tfrec.schemas.example import encode_example
-from beam_tfrec.schemas.features import (
-    FeatureSpec,
-    Kind,
-    parse_sequence_spec,
-    parse_spec,
-)
+from beam_tfrec.schemas.features import FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from beam_tfrec.schemas.fields import fields_of_row
 from beam_tfrec.schemas.layouts.table import TableLayout
 from beam_tfrec.schemas.manifest import Manifest, read_manifest

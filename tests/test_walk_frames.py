@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from beam_tfrec.schemas.tfrecord import frame_record, masked_crc
 from beam_tfrec.transforms import walk_frames as module
-from beam_tfrec.transforms.walk_frames import (
-    UNKNOWN_SIZE,
-    BadFrame,
-    Record,
-    walk_frames,
-)
+from beam_tfrec.transforms.walk_frames import UNKNOWN_SIZE, BadFrame, Record, walk_frames
 
 ABC = b"".join(b"".join(frame_record([data])) for data in (b"abc", b"", b"defgh"))
 """Three records, at bytes 0, 19 and 35; 56 bytes."""

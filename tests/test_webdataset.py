@@ -340,19 +340,15 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
-def test_a_bucket_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_read_by_ranges(tmp_path: Path, stand_in: GcsStandIn) -> None:
     small = [*members_of(PHOTOS, "cls", "json", "txt")]
     large = [("l/0.cls", b"0"), ("l/0.jpg", PHOTOS[0].read_bytes()), ("l/0.npy", bytes(9 << 20))]
-    data = {"in/small.tar": tar_bytes(small), "in/large.tar": tar_bytes([*large, ("m.jpg", JPG)])}
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for name, content in data.items():
-            gcs.put("b", name, content)
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(content)
-        flags = ("--max_rejected", 1, "--num_shards", 1)
-        committed_by(webdataset.run, tmp_path / "far", "--shards", "gs://b/in/*.tar", *flags)
-        read = [call.name for call in gcs.requests if call.kind is Kind.READ]
+    for name, members in (("small", small), ("large", [*large, ("m.jpg", JPG)])):
+        path = write_tar(tmp_path / f"in/{name}.tar", members)
+        stand_in.put("b", f"in/{name}.tar", path.read_bytes())
+    flags = ("--max_rejected", 1, "--num_shards", 1)
+    committed_by(webdataset.run, tmp_path / "far", "--shards", "gs://b/in/*.tar", *flags)
+    read = [call.name for call in stand_in.requests if call.kind is Kind.READ]
     committed_by(webdataset.run, tmp_path / "near", "--shards", tmp_path / "in", *flags)
     assert digests(tmp_path / "far", "*.tfrec") == digests(tmp_path / "near", "*.tfrec")
     # A request an image. Headers: the small file at once; two ends of the large one.

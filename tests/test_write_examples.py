@@ -249,23 +249,21 @@ def test_pairs_of_other_types_are_refused(pair: Any, error: str, tmp_path: Path)
 
 
 def test_a_bucket_is_written_and_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: Path
+    stand_in: GcsStandIn, caplog: pytest.LogCaptureFixture, written: Path
 ) -> None:
     caplog.set_level(logging.WARNING, "beam_tfrec")
-    with GcsStandIn() as stand_in:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        stand_in.put("bucket", f"out/_staged/{0:032x}/x.tfrecord", b"left by a dead run")
-        stand_in.put("bucket", "out/_staged/mine/x.tfrecord", b"of the user")
-        write("gs://bucket/out")
-        names = {name for name in files_of(written) if not name.startswith("_sources/")}
-        found = {name.removeprefix("out/") for name in stand_in.objects("bucket")}
-        found.remove("_staged/mine/x.tfrecord")
-        assert {name for name in found if not name.startswith("_sources/")} == names
-        check_read("gs://bucket/out", "train", PAIRS)
-        stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
-        write("gs://bucket/out")  # its records stay there
-        assert caplog.text.count(" is left, delete it: E-IO-AUTH ") == 1
-        assert len(stand_in.objects("bucket")) == len(found) + 2
+    stand_in.put("bucket", f"out/_staged/{0:032x}/x.tfrecord", b"left by a dead run")
+    stand_in.put("bucket", "out/_staged/mine/x.tfrecord", b"of the user")
+    write("gs://bucket/out")
+    names = {name for name in files_of(written) if not name.startswith("_sources/")}
+    found = {name.removeprefix("out/") for name in stand_in.objects("bucket")}
+    found.remove("_staged/mine/x.tfrecord")
+    assert {name for name in found if not name.startswith("_sources/")} == names
+    check_read("gs://bucket/out", "train", PAIRS)
+    stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
+    write("gs://bucket/out")  # its records stay there
+    assert caplog.text.count(" is left, delete it: E-IO-AUTH ") == 1
+    assert len(stand_in.objects("bucket")) == len(found) + 2
 
 
 def test_a_damaged_record_is_named(written: Path, tmp_path: Path) -> None:
