@@ -243,8 +243,6 @@ def test_each_bad_object_is_dropped(tmp_path: Path) -> None:
 
 FAULTS = [
     ("cut.parquet", "E-TAB-FORMAT ./cut.parquet: cannot be read as Parquet", 3),
-    thorough("page.parquet", "E-TAB-FORMAT ./page.parquet: cannot be read as Parquet", 3),
-    ("twice.parquet --key_column id", "E-SET-DUPLICATE ", 3),
     ("two.parquet", "E-ARG command line: image_column must name one of a, b, got none", 2),
     ("t.parquet --image_root .", "E-ARG command line: image_root must come with image_col", 2),
     ("t.parquet --objects_column x", "E-TAB-HEADER ./t.parquet: has no column 'x'; give", 3),
@@ -262,8 +260,6 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("odd")
     whole = write_photos(folder / "t.parquet").read_bytes()
     (folder / "cut.parquet").write_bytes(whole[:-100])
-    (folder / "page.parquet").write_bytes(whole[:9] + bytes(2000) + whole[2009:])
-    write_photos(folder / "twice.parquet", [{**row, "id": 1} for row in photo_rows()[:2]])
     both = {"a": {"_type": "Image"}, "b": {"_type": "Image"}}
     write(folder / "two.parquet", [], dict.fromkeys("ab", IMAGE), both)
     posed = {"image": {"_type": "Image"}, "o": [{"bbox": NUMBERS, "a": NAMED, "b": NAMED}]}

@@ -40,7 +40,7 @@ from tests.conftest import thorough
 from tests.gcs_stand_in import GcsStandIn
 from tests.invariants import files_of
 from tests.servers import started
-from tests.test_engines import ENGINES, PRISM, WORKER, service
+from tests.test_engines import WORKER, service
 
 STEPS_OF_A_RUN = 139  # that `die_at` counts
 KILLS = [1 + number * (STEPS_OF_A_RUN - 1) // 59 for number in range(60)]
@@ -129,14 +129,6 @@ def test_a_job_service_writes_the_same(written: Path, tmp_path: Path) -> None:
         engine = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}")
         worker = ("--environment_type", "beam:env:harness_subprocess_python:v1")
         write(tmp_path / "out", PAIRS, *engine, *worker, "--environment_config", WORKER)
-    assert digests(tmp_path / "out") == digests(written)
-
-
-@pytest.mark.slow
-def test_prism_writes_the_same(written: Path, tmp_path: Path) -> None:
-    if not PRISM.exists():
-        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
-    write(tmp_path / "out", PAIRS, *ENGINES["Prism"])
     assert digests(tmp_path / "out") == digests(written)
 
 

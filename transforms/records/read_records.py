@@ -26,13 +26,7 @@ from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
-from beam_tfrec.transforms.records.describe_records import (
-    bits_in,
-    classes_in,
-    kinds_in,
-    row_of,
-    text_in,
-)
+from beam_tfrec.transforms.records.describe_records import classes_in, describe_record, text_in
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
 from beam_tfrec.transforms.sources.listing import HIDDEN, is_folder, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
@@ -316,11 +310,9 @@ class RecordReader:
         if row is not None:
             return self._sample(file, place, ready_row(row, found.crc32c), record)
         assert record is not None
-        bits = bits_in(record)
-        copied = row_of(record, bits, found.data, found.crc32c, file.entry.name)
+        kinds, copied = describe_record(record, found.data, found.crc32c, file.entry.name)
         sample = self._sample(file, place, copied, record)
         if isinstance(sample, Sample):
-            kinds = kinds_in(record, bits)
             notes.setdefault(sample.split, ColumnNotes()).add(kinds, kinds)
         return sample
 
@@ -410,10 +402,8 @@ class StageExamples(beam.DoFn):
         else:
             fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
             split = self._splitting.split_of(self._split, key, fields)
-            bits = bits_in(record)
-            kinds = kinds_in(record, bits)
+            kinds, row = describe_record(record, data, google_crc32c.value(data), key)
             self._notes.setdefault(split, ColumnNotes()).add(kinds, kinds)
-            row = row_of(record, bits, data, google_crc32c.value(data), key)
             sample = Sample(split, key, 0, (), pack(row))
             yield from self._stager.add(sample, STAGED_RECORD, frame_record([data]))
 
