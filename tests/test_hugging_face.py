@@ -62,31 +62,6 @@ def write_photos(path: Path, rows: Rows | None = None, group: int = 4) -> Path:
     return write(path, rows or photo_rows(), PHOTO_TYPES, PHOTO_FEATURES, group)
 
 
-def coco_rows() -> tuple[Rows, list[str]]:
-    """Return COCO's photos and boxes as rows with lists of objects, and the class names."""
-    spec = json.loads((COCO / "annotations/instances.json").read_text())
-    numbers = {of["id"]: place for place, of in enumerate(spec["categories"])}
-    rows = [
-        {
-            "image_id": image["id"],
-            "image": {
-                "bytes": (COCO / "images" / image["file_name"]).read_bytes(),
-                "path": image["file_name"],
-            },
-            "width": image["width"],
-            "height": image["height"],
-            "objects": [
-                {name: one[name] for name in ("id", "area", "bbox", "iscrowd")}
-                | {"category": numbers[one["category_id"]]}
-                for one in spec["annotations"]
-                if one["image_id"] == image["id"]
-            ],
-        }
-        for image in spec["images"]
-    ]
-    return rows, [of["name"] for of in spec["categories"]]
-
-
 OBJECT_TYPES = {
     "id": pa.int64(),
     "area": pa.float64(),
@@ -133,12 +108,23 @@ def of_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("form", ["List", *map(thorough, ("Sequence", "dict", "[]"))])
 def test_boxes_are_those_of_coco(form: str, of_coco: Path, tmp_path: Path) -> None:
-    rows, names = coco_rows()
+    spec = json.loads((COCO / "annotations/instances.json").read_text())
+    numbers = {of["id"]: place for place, of in enumerate(spec["categories"])}
+    rows = {image["id"]: {"image_id": image["id"], "objects": []} for image in spec["images"]}
+    for image in spec["images"]:
+        name = image["file_name"]
+        file = {"bytes": (COCO / "images" / name).read_bytes(), "path": name}
+        size = {"width": image["width"], "height": image["height"]}
+        rows[image["id"]] |= {"image": file, **size}
     box_format = "yxyx" if form == "dict" else "xywh"
-    for of in (of for row in rows for of in row["objects"] if box_format == "yxyx"):
-        x, y, width, height = of["bbox"]
-        of["bbox"] = [y, x, y + height, x + width]
-    path = write_objects(tmp_path / "in/t.parquet", rows, names, form)
+    for one in spec["annotations"]:
+        if box_format == "yxyx":
+            x, y, width, height = one["bbox"]
+            one["bbox"] = [y, x, y + height, x + width]
+        one["category"] = numbers[one["category_id"]]
+        rows[one["image_id"]]["objects"].append({name: one[name] for name in OBJECT_TYPES})
+    names = [of["name"] for of in spec["categories"]]
+    path = write_objects(tmp_path / "in/t.parquet", [*rows.values()], names, form)
     flags = ("--key_column", "image_id", "--num_shards", 3, "--box_format", box_format)
     manifest = committed_by(table.run, tmp_path / "out", "--table", path, *flags)
     assert digests(tmp_path / "out", "*.tfrec") == digests(of_coco, "*.tfrec")

@@ -44,16 +44,12 @@ def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
     assert others == RECORDS[1:]
 
 
-def claiming(size: int) -> bytes:
-    """Return 96 bytes that begin with a valid header of a record of this size."""
-    length = struct.pack("<Q", size)
-    return (length + struct.pack("<I", masked_crc(google_crc32c.value(length)))).ljust(96, b"\0")
-
-
 @pytest.mark.parametrize("size", [81, 2**31, 2**62, 2**64 - 1])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_false_length_allocates_no_memory(size: int, known: bool) -> None:
-    data = claiming(size)
+    length = struct.pack("<Q", size)
+    header = length + struct.pack("<I", masked_crc(google_crc32c.value(length)))
+    data = header.ljust(96, b"\0")
     tracemalloc.start()
     (found,) = walked(data, known=known)
     _, peak = tracemalloc.get_traced_memory()
