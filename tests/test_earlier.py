@@ -366,22 +366,15 @@ def test_a_key_with_another_file_stops_the_run(
         leave_out([given[0]], [], given[1])
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_an_index_that_differs_from_the_manifest_stops_the_run(
-    tmp_path: Path, damaged: bool
-) -> None:
+def test_an_index_that_differs_from_the_manifest_stops_the_run(tmp_path: Path) -> None:
     """A sample whose key is missing would be written again."""
     out = tmp_path / "out"
     build_run(plan_run(*write_set(tmp_path, 5), out))
     (earlier,) = find(str(out)).sets
     (shard,) = out.glob("train-00001-of-00002-*.tfrec")
-    path = out / "index" / f"{shard.stem}.parquet"
-    path.write_bytes(b"no index" if damaged else index_to_parquet([IndexRow("4", 0, 20, [], [])]))
-    size = shard.stat().st_size
-    with pytest.raises(RuntimeError) as raised:
+    path, size = out / "index" / f"{shard.stem}.parquet", shard.stat().st_size
+    path.write_bytes(index_to_parquet([IndexRow("4", 0, 20, [], [])]))
+    line = f"E-VER-INDEX {path}: its records do not fill the shard's {size} bytes; restore index/"
+    with pytest.raises(RuntimeError, match=f"^{line} of that data set"):
         for index in list_earlier_shards(earlier, ["train"]):
             list(read_written(index, DEFAULT_ACCESS, 1))
-    what = f"its records do not fill the shard's {size} bytes; restore index/ of that data set"
-    assert str(raised.value).startswith(
-        f"E-VER-INDEX {path}: {'index must be a Parquet' if damaged else what}"
-    )

@@ -21,7 +21,7 @@ from beam_tfrec.pipelines.examples import WriteExamples
 from beam_tfrec.pipelines.pairs import PairsConfig
 from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
-from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
+from beam_tfrec.schemas.splits import NEW, STRATIFIED, Splitting, stratify
 from beam_tfrec.transforms.sources.split_tables import Listed, assign_splits
 from tests.coco_command import committed_by
 from tests.conftest import draw
@@ -53,24 +53,6 @@ def divide(items: Sequence[Item], shares: Sequence[Fraction] = (*SHARES.values()
         np.array([item.earlier for item in items], np.int64),
     )
     return splits[np.searchsorted(units, digests)].tolist()
-
-
-def error(items: Sequence[Item], splits: Sequence[int]) -> float:
-    """Return the mean distance of a class's share in a split from the split's share."""
-    total = Counter(name for item in items for name in item.classes)
-    there = Counter(
-        (name, split) for item, split in zip(items, splits, strict=True) for name in item.classes
-    )
-    whole = sum(SHARES.values())
-    return float(
-        np.mean(
-            [
-                abs(there[name, split] / total[name] - share / whole)
-                for name in total
-                for split, share in enumerate(SHARES.values())
-            ]
-        )
-    )
 
 
 weights = st.lists(st.fractions(Fraction(1, 9), 9), min_size=1, max_size=5)
@@ -108,19 +90,6 @@ def test_groups_stay_together(groups: list[tuple[int, int]], shares: list[Fracti
                 if of == name and splits[Item(str(n), (name,))] == split
             )
             assert abs(there - sum(sizes) * share / sum(shares)) < max(sizes)
-
-
-def test_samples_of_several_classes_have_nearly_their_shares() -> None:
-    """A long tail as in LVIS: the error is less than half of the hash's."""
-    random = np.random.default_rng(0)
-    chance = np.minimum(0.4, 0.5 / np.arange(1, 301))
-    held = random.random((6_000, 300)) < chance
-    items = [Item(str(n), tuple(np.flatnonzero(row).tolist())) for n, row in enumerate(held)]
-    by_hash = Splitting(HASH, SHARES)
-    hashed = [[*SHARES].index(by_hash.draw(item.unit)) for item in items]
-    splits = divide(items)
-    assert error(items, splits) < 0.4 * error(items, hashed)
-    assert np.abs(np.bincount(splits) - [4800, 600, 600]).max() <= 2
 
 
 def test_earlier_samples_keep_their_split() -> None:
