@@ -114,10 +114,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"names": ("a",)}, "splits without shares need split_by FIELD, got 'given': name it"),
     ({"seed": 3}, "group_by and split_seed need split_by hash or stratified, got 'given': leave"),
     ({"stratify_by": "a"}, "stratify_by needs split_by stratified, got 'given': omit it"),
-    (
-        {"by": HASH, "shares": ONE, "seed": 10**64},
-        "split_seed must have at most 64 digits, got 1000",
-    ),
+    ({"by": HASH, "shares": ONE, "seed": 10**64}, "split_seed must have at most 64 digits, got 1"),
 ]
 
 
@@ -188,11 +185,7 @@ def test_folders_name_the_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "splitting", "message"),
     [
-        (
-            {"train": "a"},
-            Splitting("part"),
-            "or stratified, or name a field (folder), got 'part': leave it out",
-        ),
+        ({"train": "a"}, Splitting("part"), "or name a field (folder), got 'part': leave it out"),
         ({"train": "a"}, Splitting("hsh"), "field (folder), got 'hsh': did you mean hash?"),
         ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got train and val: give one"),
     ],

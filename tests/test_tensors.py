@@ -116,10 +116,7 @@ NO_SHAPE = "must be as NumPy saves one array, got a shape that no array can have
         (npy_bytes(np.zeros(2, [("a", "i4")])), "got '|V4': convert it"),
         (npy_bytes(np.zeros(2, "c8")), "got '<c8': convert it"),
         (npy_bytes(np.zeros(2, "M8[s]")), "got '<M8[s]': convert it"),
-        (
-            npy_bytes(np.zeros(2, "V2")),
-            "got '|V2': convert it, or give --dtype bfloat16 if that is",
-        ),
+        (npy_bytes(np.zeros(2, "V2")), "got '|V2': convert it, or give --dtype bfloat16 if"),
         (npy_bytes(np.zeros((3, 4), order="F")), "got Fortran: save it by ascontiguousarray"),
         (b"", UNREADABLE),
         (b"PK\3\4" + bytes(99), UNREADABLE),

@@ -303,15 +303,9 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("IN/**/t*.tar", r"E-ARG IN/links/\xff: a directory whose name is not UTF-8, not a file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: its compression is not supported;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
-        (
-            "IN --fields a=int64 --format auto",
-            "E-ARG command line: fields must come without format and objects, got",
-        ),
+        ("IN --fields a=int64 --format auto", "E-ARG command line: fields must come without"),
         ("IN --features boxes", "E-ARG command line: features must come with format or objects, "),
-        (
-            "IN --objects o --object_keys a",
-            "E-ARG command line: object_keys must be BOX,CLASS, got",
-        ),
+        ("IN --objects o --object_keys a", "E-ARG command line: object_keys must be BOX,CLASS"),
         ("IN --box_format xyxy", "E-ARG command line: box_format must come with objects, got xyxy"),
         ("IN --objects o --features masks", "E-ARG command line: features must be of boxes, got"),
         ("IN --objects o --format sa1b", "E-ARG command line: format must come without objects, "),
