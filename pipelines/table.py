@@ -76,7 +76,6 @@ class TableConfig(StagingConfig):
     detection: DetectionLayout = field(default_factory=lambda: DetectionLayout(first_label=1))
     layout: Layout = field(default_factory=TableLayout, kw_only=True)
 
-    staged_root: ClassVar[str] = STAGED_IMAGES
     source_flag: ClassVar[str] = "--table"
     images_field: ClassVar[str] = "image_root"
 
