@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beam_tfrec.schemas.tfrecord import frame_record, masked_crc
 from beam_tfrec.transforms import walk_frames as module
-from beam_tfrec.transforms.walk_frames import BadFrame, Record, walk_frames
+from beam_tfrec.transforms.walk_frames import UNKNOWN_SIZE, BadFrame, Record, walk_frames
 
 ABC = b"".join(b"".join(frame_record([data])) for data in (b"abc", b"", b"defgh"))
 """Three records, at bytes 0, 19 and 35; 56 bytes."""
@@ -22,9 +22,12 @@ RECORDS = [
 ]
 
 
-def walked(data: bytes, starts: Sequence[int] = (), piece_bytes: int = 8) -> list:
+def walked(
+    data: bytes, starts: Sequence[int] = (), *, known: bool = True, piece_bytes: int = 8
+) -> list:
+    size_bytes = len(data) if known else UNKNOWN_SIZE
     pieces = (data[start : start + piece_bytes] for start in range(0, len(data), piece_bytes))
-    return list(walk_frames(pieces, starts))
+    return list(walk_frames(pieces, size_bytes, starts))
 
 
 def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
@@ -42,12 +45,13 @@ def test_after_a_damaged_length_the_index_gives_the_next_record() -> None:
 
 
 @pytest.mark.parametrize("size", [81, 2**31, 2**62, 2**64 - 1])
-def test_a_false_length_allocates_no_memory(size: int) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_false_length_allocates_no_memory(size: int, known: bool) -> None:
     length = struct.pack("<Q", size)
     header = length + struct.pack("<I", masked_crc(google_crc32c.value(length)))
     data = header.ljust(96, b"\0")
     tracemalloc.start()
-    (found,) = walked(data)
+    (found,) = walked(data, known=known)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(found, BadFrame)
@@ -69,9 +73,11 @@ def test_a_record_beyond_the_limit_is_checksummed_in_pieces(
     assert damaged or first == Record(0, 0, 100, None, crc32c)
 
 
-@given(st.lists(st.binary(max_size=40)), st.integers(1, 64))
-def test_any_records_in_pieces_of_any_size(records: list[bytes], piece_bytes: int) -> None:
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 64), st.booleans())
+def test_any_records_in_pieces_of_any_size(
+    records: list[bytes], piece_bytes: int, known: bool
+) -> None:
     data = b"".join(part for record in records for part in frame_record([record]))
-    found = walked(data, piece_bytes=piece_bytes)
+    found = walked(data, known=known, piece_bytes=piece_bytes)
     assert [record.data for record in found if isinstance(record, Record)] == records
     assert len(found) == len(records)

@@ -1,8 +1,8 @@
 """Read a TFRecord or ArrayRecord file of any origin in pieces, and check all checksums.
 
-A record above `MAX_RECORD_BYTES` is checksummed in pieces and not kept, so that a false length
-costs no memory. After a damaged header, reading continues only if an index has the offset of the
-next frame.
+The length in a frame's header is compared with the rest of the file before it is used. A record
+above `MAX_RECORD_BYTES` is checksummed in pieces and not kept. After a damaged header, reading
+continues only if an index has the offset of the next frame.
 
 Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
@@ -34,6 +34,8 @@ SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", ARRAY_RECORD_SUFFIX)
 `.gz`."""
 MAX_RECORD_BYTES = 512 << 20
 """Maximum size of a record that is returned; larger ones are only checksummed."""
+UNKNOWN_SIZE = 2**63
+"""Size of a compressed file's content, which is unknown until its end."""
 
 _PIECE_BYTES = 2 << 20
 _INFLATED_BYTES = 1 << 20
@@ -120,23 +122,26 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
         raise ValueError(f"damaged, {error}") from None
 
 
-def walk_frames(pieces: Iterable[bytes], starts: Sequence[int] = ()) -> Iterator[Record | BadFrame]:
+def walk_frames(
+    pieces: Iterable[bytes], size_bytes: int, starts: Sequence[int] = ()
+) -> Iterator[Record | BadFrame]:
     """Yield every record and every damaged frame, in the file's order.
 
     Where compressed data is damaged, the last frame says so.
 
     Args:
         pieces: consecutive pieces of the file.
+        size_bytes: size of the file, or `UNKNOWN_SIZE`.
         starts: offsets of all frames from an index, ascending, to continue after a damaged one.
     """
     file = _Forward(iter(pieces))
     offset = number = 0
     try:
         while head := file.read(offset, HEADER_BYTES):
-            frame, following = _read_frame(file, head, offset, number)
+            frame, following = _read_frame(file, head, size_bytes, offset, number)
             if following is None:
                 next_number = bisect.bisect_right(starts, offset)
-                if next_number == len(starts):
+                if next_number == len(starts) or starts[next_number] >= size_bytes:
                     assert isinstance(frame, BadFrame)
                     yield frame._replace(what=f"{frame.what}; the rest of the file was not read")
                     break
@@ -149,7 +154,7 @@ def walk_frames(pieces: Iterable[bytes], starts: Sequence[int] = ()) -> Iterator
 
 
 def walk_records(
-    name: str, pieces: Iterable[bytes], starts: Sequence[int] = ()
+    name: str, pieces: Iterable[bytes], size_bytes: int, starts: Sequence[int] = ()
 ) -> Iterator[Record | BadFrame]:
     """Yield the records of a file as `walk_frames` does; its name says its format.
 
@@ -157,7 +162,7 @@ def walk_records(
     """
     if is_array_record(name):
         return _walk_array_record(pieces)
-    return walk_frames(pieces, starts)
+    return walk_frames(pieces, size_bytes, starts)
 
 
 def _walk_array_record(pieces: Iterable[bytes]) -> Iterator[Record | BadFrame]:
@@ -186,10 +191,12 @@ class OpenedRecords(NamedTuple):
 
     Attributes:
         pieces: consecutive pieces of the content.
+        size_bytes: size of the content, or `UNKNOWN_SIZE`.
         compression: `GZIP` or `ZLIB`; empty for none.
     """
 
     pieces: Iterator[bytes]
+    size_bytes: int
     compression: str
 
 
@@ -199,7 +206,9 @@ def open_records(storage: Storage, file: Entry) -> OpenedRecords:
     if not is_array_record(file.name):
         head = storage.read(file.name, file, (0, min(HEADER_BYTES, file.size_bytes)))
         compression = _compression(head)
-    return OpenedRecords(_inflate(pieces) if compression else pieces, compression)
+    if compression:
+        return OpenedRecords(_inflate(pieces), UNKNOWN_SIZE, compression)
+    return OpenedRecords(pieces, file.size_bytes, "")
 
 
 def _compression(head: bytes) -> str:
@@ -253,7 +262,7 @@ class _Forward:
 
 
 def _read_frame(
-    file: _Forward, head: bytes, offset: int, number: int
+    file: _Forward, head: bytes, size_bytes: int, offset: int, number: int
 ) -> tuple[Record | BadFrame, int | None]:
     """Read the frame at an offset, and return it with the next frame's offset; None if unknown."""
 
@@ -268,14 +277,14 @@ def _read_frame(
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
     at, data_end = offset + HEADER_BYTES, offset + HEADER_BYTES + size
-    is_kept = size <= MAX_RECORD_BYTES
+    is_kept, fits = size <= MAX_RECORD_BYTES, offset + FRAME_BYTES + size <= size_bytes
     kept, data_crc = list[bytes](), 0
-    while at < data_end and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
+    while fits and at < data_end and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
         data_crc = google_crc32c.extend(data_crc, piece)
         at += len(piece)
         if is_kept:
             kept.append(piece)
-    checksum = file.read(at, _CRC.size)  # none if the file ends before
+    checksum = file.read(at, _CRC.size) if fits and at == data_end else b""
     if len(checksum) < _CRC.size:
         what = f"the file ends within a record of {size} bytes or its checksum"
         return bad(what, is_last=True), None

@@ -254,7 +254,7 @@ class RecordReader:
             return
         by_offset = {row.offset: row for row in rows}
         opened = open_records(storage, file.entry)
-        walk = walk_records(file.entry.name, opened.pieces, sorted(by_offset))
+        walk = walk_records(file.entry.name, opened.pieces, opened.size_bytes, sorted(by_offset))
         has_ranges = not (opened.compression or is_array)
         stager = Stager(self.staging) if self.staging and not has_ranges else None
         for found in walk:

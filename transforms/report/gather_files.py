@@ -158,7 +158,7 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     """Yield the records that are Examples or SequenceExamples; count the others."""
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
-    for frame in walk_records(file.name, opened.pieces):
+    for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
         if isinstance(frame, BadFrame):
             file.notes["damaged record", ""] += 1
         elif frame.data is None:

@@ -24,6 +24,7 @@ MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
 """Modulus of digests of sets; such a digest is a sum."""
 _STAGE = "pin_blobs"
+_EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 HIDDEN = "hidden"
 NOT_AN_IMAGE = "not_called_an_image"
 IMAGE_EXTENSIONS = frozenset(
@@ -128,8 +129,8 @@ def listing_digest(entries: Iterable[Entry]) -> int:
         if entry.kind != "file":
             continue
         content = entry.pin if entry.crc32c is None else entry.crc32c
-        named = pack((entry.name, entry.size_bytes, content))
-        digest = hashlib.blake2b(named, digest_size=32)
+        digest = _EMPTY_DIGEST.copy()  # a new one takes a quarter longer
+        digest.update(pack((entry.name, entry.size_bytes, content)))
         total += int.from_bytes(digest.digest(), "big")
     return total % DIGEST_MODULUS
 

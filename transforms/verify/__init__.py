@@ -387,7 +387,7 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Findings:
     """
     storage, file = find_uri(uri, access)
     findings, opened = Findings(files=1, bytes=file.size_bytes), open_records(storage, file)
-    for found in walk_records(uri, opened.pieces):
+    for found in walk_records(uri, opened.pieces, opened.size_bytes):
         place = uri, found.number, found.offset
         if isinstance(found, BadFrame):
             findings.add(found.code, at_record(*place), found.what, _RESTORE_FILE)

@@ -234,7 +234,7 @@ def verify_bytes(
     by_offset = {row.offset: row for row in rows or ()}
     has_files, more_bytes = entry.split not in rules.converted, framing_bytes(entry.file)
     pieces = map(hashed, pieces)
-    for found in walk_records(entry.file, pieces, sorted(by_offset)):
+    for found in walk_records(entry.file, pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         key = None if row is None else row.key
         at = functools.partial(at_record, entry.file, found.number, found.offset, key)

@@ -51,7 +51,7 @@ class FoundRecord(NamedTuple):
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield the records of a TFRecord file from number `first` on, including damaged ones."""
     opened = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
-    for found in walk_records(uri, opened.pieces):
+    for found in walk_records(uri, opened.pieces, opened.size_bytes):
         if found.number >= first or (opened.compression and isinstance(found, BadFrame)):
             wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
             data = None if isinstance(found, BadFrame) else found.data
