@@ -123,7 +123,7 @@ class ArraysConfig(DataSetConfig):
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that identify the sources, per split of the data set."""
-        of_split = {split: [*self.files, *s.files] for split, s in self.sources.items()}
+        of_split = {split: [*self.shared_files, *s.files] for split, s in self.sources.items()}
         if self.splitting.by == GIVEN:
             return of_split
         return dict.fromkeys(self.splits, next(iter(of_split.values())))  # of the one source
@@ -138,7 +138,7 @@ class ArraysConfig(DataSetConfig):
         planned = root | "PlanArrays" >> PlanArrays(self.sources, self.access)
         reader = ArrayReader(self.splitting, self.sources, self.access)
         read = planned.pieces | "ReadArrays" >> self.samples_step(reader)
-        return read._replace(tallies=planned.tallies)
+        return read._replace(root_tallies=planned.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -100,7 +100,7 @@ class CocoConfig(DataSetConfig):
         pieces = root | "Files" >> beam.Create(files)
         read = pieces | "ReadCoco" >> self.samples_step(self.reader())
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access)
-        return read._replace(listing=listed.pieces, tallies=listed.tallies)
+        return read._replace(listing=listed.pieces, root_tallies=listed.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -114,7 +114,7 @@ class DataSetConfig(DataSetJob):
         if self.drop_similar and self.layout.per_annotation:
             raise ValueError(f"drop_similar needs whole images, got {self.layout.name}: omit it")
         self.access.refuse_unused(self.roots.values(), self._other_uris(), self.output)
-        for uri in self.uris:
+        for uri in self.all_uris:
             check_uri(uri)
         if self.since.names:
             self.refuse_since_without_keys()
@@ -132,14 +132,14 @@ class DataSetConfig(DataSetJob):
         """Delete what a run has left that was killed after its commit."""
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_splits(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(getattr(self, self.source_flag.removeprefix("--")))
 
     @property
     def source_splits(self) -> tuple[str, ...]:
         """The splits of the samples as they are read."""
-        return self.splitting.splits(self.given)
+        return self.splitting.splits(self.given_splits)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -164,14 +164,14 @@ class DataSetConfig(DataSetJob):
         return self.roots
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
         return [self.label_file] if self.label_file else []
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that identify the sources, per split of the data set."""
-        return dict.fromkeys(self.source_splits, self.files)
+        return dict.fromkeys(self.source_splits, self.shared_files)
 
     @property
     def all_files(self) -> list[str]:
@@ -179,7 +179,7 @@ class DataSetConfig(DataSetJob):
         return [*dict.fromkeys(uri for uris in self.source_files.values() for uri in uris)]
 
     @property
-    def uris(self) -> list[str]:
+    def all_uris(self) -> list[str]:
         """Everything that workers read and write."""
         return [*self.roots.values(), *self._other_uris(), self.output]
 
@@ -205,7 +205,7 @@ class DataSetConfig(DataSetJob):
             changes["splitting"] = replace(self.splitting, table_identity=identity)
         if self.drop_similar:
             changes["similar_identity"] = uri_identity([self.drop_similar], "", self.access)
-        given = {root: uri for root, uri in self.roots.items() if root in self.given}
+        given = {root: uri for root, uri in self.roots.items() if root in self.given_splits}
         if not (self.images_field and given):
             return replace(self, **changes)
         for root, uri in given.items():
@@ -224,8 +224,8 @@ class DataSetConfig(DataSetJob):
 
     def _check_splitting(self) -> None:
         """Refuse to divide several sources, since keys may repeat, or by unknown fields."""
-        if not self.splitting.is_given and len(self.given) > 1:
-            given = " and ".join(sorted(self.given))
+        if not self.splitting.is_given and len(self.given_splits) > 1:
+            given = " and ".join(sorted(self.given_splits))
             raise ValueError(f"split_by divides one source, got {given}: give one of them")
         known, splitting = self.split_fields, self.splitting
         by_class = splitting.by == STRATIFIED and splitting.stratify_by == CLASS
@@ -382,7 +382,7 @@ def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples
     if config.earlier.sets:
         from beam_tfrec.transforms.leave_out_earlier import LeaveOutEarlier  # only for --since
 
-        divided = "" if config.splitting.is_given else next(iter(config.given))
+        divided = "" if config.splitting.is_given else next(iter(config.given_splits))
         leave_out = LeaveOutEarlier(
             config.earlier.sets, config.splits, rejected, sources, config.access, divided, spool
         )

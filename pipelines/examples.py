@@ -51,7 +51,7 @@ class ExamplesConfig(StagingConfig):
         super().__post_init__()
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_splits(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return (self.split,)
 

@@ -57,7 +57,7 @@ class FolderConfig(DataSetConfig):
         """Build the part of the graph that reads samples from the listing."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
         read = listed.pieces | "ReadFolder" >> self.samples_step(FolderReader(self.splitting))
-        return read._replace(tallies=listed.tallies)
+        return read._replace(root_tallies=listed.root_tallies)
 
 
 def add_flags(parser: SourceParser) -> None:

@@ -80,9 +80,9 @@ class OpenImagesConfig(DataSetConfig):
         return [(split, kind, uri) for kind in uris for split, uri in uris[kind].items()]
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
-        return [*super().files, *(uri for _, _, uri in self.tables)]
+        return [*super().shared_files, *(uri for _, _, uri in self.tables)]
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from images joined with rows."""
@@ -99,7 +99,7 @@ class OpenImagesConfig(DataSetConfig):
             has_masks=bool(self.masks),
         )
         read = joined | "ReadOpenImages" >> self.samples_step(reader)
-        return read._replace(tallies=listed.tallies)
+        return read._replace(root_tallies=listed.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

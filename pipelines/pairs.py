@@ -62,7 +62,7 @@ class PairsConfig(DataSetConfig):
         ).with_output_types(JoinedFiles)
         pairs = (named,) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
         read = pairs | "ReadPairs" >> self.samples_step(PairReader(self.splitting))
-        return read._replace(tallies=listed.tallies)
+        return read._replace(root_tallies=listed.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

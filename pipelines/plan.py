@@ -41,9 +41,9 @@ def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[N
     return table | "GatherPlan" >> beam.Map(
         forecast.gather_plan,
         AsList(outlines),
-        AsList(read.sources),
+        AsList(read.split_tallies),
         AsList(read.rejected),
-        [] if read.tallies is None else AsList(read.tallies),
+        [] if read.root_tallies is None else AsList(read.root_tallies),
     )
 
 
@@ -66,11 +66,11 @@ def plan_run(
         RuntimeError: the fault that would end the run before it has a plan.
     """
     # Without rejects, since their budgets are checked below.
-    job_plan = publish_plan.make_job_plan(gathered.table, gathered.sources, [], config)
+    job_plan = publish_plan.make_job_plan(gathered.table, gathered.split_tallies, [], config)
     state, there, fault = publish_plan.COMPLETE, len(gathered.outlines), None
     try:
-        publish_plan.check_budget_aloud(gathered.rejected, gathered.sources, config)
-        publish_plan.warn_of_sources(gathered.sources, config)
+        publish_plan.check_budget_aloud(gathered.rejected, gathered.split_tallies, config)
+        publish_plan.warn_of_sources(gathered.split_tallies, config)
         if not complete:
             output = open_storage(config.output, config.access)
             state, there = publish_plan.look_at_output(
@@ -78,14 +78,16 @@ def plan_run(
             )
             refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
             samples = {split: planned.samples for split, planned in job_plan.splits.items()}
-            publish_plan.refuse_none_left(gathered.sources, job_plan, samples, config)
+            publish_plan.refuse_none_left(gathered.split_tallies, job_plan, samples, config)
     except RuntimeError as error:
         state, there, fault = publish_plan.REFUSED, 0, error
     sampled, scale = forecast.try_records(
         gathered, config.shard_job(), job_plan, config.limits, config.record_bytes
     )
-    sources = sorted(gathered.sources, key=lambda source: source.split)
-    splits = {source.split: forecast.forecast_split(source, gathered, scale) for source in sources}
+    split_tallies = sorted(gathered.split_tallies, key=lambda tally: tally.split)
+    splits = {
+        tally.split: forecast.forecast_split(tally, gathered, scale) for tally in split_tallies
+    }
     roots = {**config.listed_roots, **config.roots}
     read_files, read_bytes = forecast.forecast_reads(
         gathered, roots, config.all_files, config.access
@@ -138,7 +140,7 @@ def _notes(
             f"{config.output} has room for {has}, but {needs} are needed:"
             " the run would end with E-IO-NOSPACE"
         )
-    for root, tally in sorted(gathered.tallies):
+    for root, tally in sorted(gathered.root_tallies):
         if tally.unreferenced and not config.earlier.sets:  # earlier samples may name them
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"

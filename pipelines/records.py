@@ -91,9 +91,9 @@ class RecordsConfig(StagingConfig):
         return {name: of.pattern for name, of in self.sources.items() if of.pattern}
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
-        return [*super().files, *self.choice.files]
+        return [*super().shared_files, *self.choice.files]
 
     def refuse_since_without_keys(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
@@ -111,23 +111,23 @@ class RecordsConfig(StagingConfig):
             not self.layout.is_opaque,
             None if self.plan else self.staging,
         )
-        plan = functools.partial(read_records.plan_source, reader=reader)
-        planned = root | "PlanRecords" >> ListFiles(self.listed_roots, self.access, plan=plan)
+        select = functools.partial(read_records.select_files, reader=reader)
+        planned = root | "ListRecords" >> ListFiles(self.listed_roots, self.access, select=select)
         read = planned.pieces | "ReadRecords" >> self.samples_step(reader)
         if self.choice.keys:
-            sources = (
-                read.sources
-                | "AllSources" >> beam.combiners.ToList()
+            tallies = (
+                read.split_tallies
+                | "AllTallies" >> beam.combiners.ToList()
                 | "WarnOfKeys"
                 >> beam.FlatMap(choose_records.warn_of_keys, self.choice.keys, self.access)
             )
-            read = read._replace(sources=sources)
+            read = read._replace(split_tallies=tallies)
         if self.on_duplicate is not choose_records.OnDuplicate.STOP:
             spool = spool_for(root, self.access.spool_dir)
-            drop = choose_records.DropRepeated(self.on_duplicate, read.sources, spool)
-            samples, sources = read.samples | "DropRepeated" >> drop
-            read = read._replace(samples=samples, sources=sources)
-        return read._replace(tallies=planned.tallies)
+            drop = choose_records.DropRepeated(self.on_duplicate, read.split_tallies, spool)
+            samples, tallies = read.samples | "DropRepeated" >> drop
+            read = read._replace(samples=samples, split_tallies=tallies)
+        return read._replace(root_tallies=planned.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -125,7 +125,7 @@ def beam_options(config: DataSetConfig, beam_args: Sequence[str]) -> PipelineOpt
     """Log as the user asks, and return Beam's options, checked."""
     if config.quiet:
         OURS.setLevel(logging.ERROR)
-    return engines.checked_options(beam_args, config.uris, waits=config.waits)
+    return engines.checked_options(beam_args, config.all_uris, waits=config.waits)
 
 
 def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:

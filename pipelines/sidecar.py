@@ -120,7 +120,7 @@ class SideConfig(DataSetConfig):
             names.masks,
         )
         read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.samples_step(reader)
-        return read._replace(tallies=listed.tallies)
+        return read._replace(root_tallies=listed.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -93,7 +93,7 @@ class TableConfig(StagingConfig):
         elif isinstance(layout, TableLayout):
             layout = replace(layout, with_image=bool(self.image_column))
         object.__setattr__(self, "layout", layout)
-        check_splits_named("image_root", self.image_root, "--table", self.given)
+        check_splits_named("image_root", self.image_root, "--table", self.given_splits)
         require_at_least(1, max_cell_bytes=self.max_cell_bytes)
         super().__post_init__()
         if not self._may_be_parquet:
@@ -105,7 +105,7 @@ class TableConfig(StagingConfig):
         return any(format_of(uri) in ("", PARQUET) for uris in self.tables.values() for uri in uris)
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def given_splits(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(self.tables)
 
@@ -138,7 +138,7 @@ class TableConfig(StagingConfig):
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
         folders |= {name.rpartition("/")[0]: uri for name, (uri, _) in self.table_folders.items()}
         for_all = self.image_root.get("", "")
-        return {s: self.image_root.get(s, for_all) or folders[s] for s in self.given}
+        return {s: self.image_root.get(s, for_all) or folders[s] for s in self.given_splits}
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -152,9 +152,9 @@ class TableConfig(StagingConfig):
         return {name: glob for name, (_, glob) in self.table_folders.items() if glob}
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
-        return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]
+        return [*super().shared_files, *(uri for uris in self.table_files.values() for uri in uris)]
 
     def refuse_since_without_keys(self) -> None:
         """Refuse `since` if keys are row numbers, which start again in each file."""
@@ -246,9 +246,9 @@ class TableConfig(StagingConfig):
         read = pieces | "ReadTable" >> self.samples_step(reader)
         if self.image_column and not self.stores_images:
             listed = root | "ListFiles" >> ListFiles(self.roots, self.access)
-            tallies = (tallies, listed.tallies) | "Tallies" >> beam.Flatten()
+            tallies = (tallies, listed.root_tallies) | "Tallies" >> beam.Flatten()
             read = read._replace(listing=listed.pieces)
-        return read._replace(tallies=tallies)
+        return read._replace(root_tallies=tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -63,9 +63,9 @@ class VocConfig(SideConfig):
         return _MASKS[: max(map(len, self.segmentation.values()), default=0)]
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
-        return [*super().files, *self.image_sets.values()]
+        return [*super().shared_files, *self.image_sets.values()]
 
     @property
     def side_names(self) -> SideNames:

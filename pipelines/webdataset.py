@@ -86,10 +86,10 @@ class WebdatasetConfig(StagingConfig):
         reader = read_tar.TarReader(
             self.splitting, self.sources, self.access, types, self.label_file, read, staging
         )
-        plan = functools.partial(read_tar.plan_tars, sources=self.sources)
-        planned = root | "PlanTars" >> ListFiles(self.listed_roots, self.access, plan=plan)
+        select = functools.partial(read_tar.select_tars, sources=self.sources)
+        planned = root | "ListTars" >> ListFiles(self.listed_roots, self.access, select=select)
         read = planned.pieces | "ReadTars" >> self.samples_step(reader)
-        return read._replace(tallies=planned.tallies)
+        return read._replace(root_tallies=planned.root_tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -155,7 +155,7 @@ class YoloConfig(SideConfig):
     point_values: int = 0
 
     @property
-    def files(self) -> Sequence[str]:
+    def shared_files(self) -> Sequence[str]:
         """URIs of files that identify the sources, of any split."""
         return [self.data, *(uri for images in self.sources.values() for uri in images.lists)]
 

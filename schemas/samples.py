@@ -14,7 +14,7 @@ import msgspec
 from beam_tfrec.schemas.faults import Rejected
 
 TAR, NPZ = ".tar", ".npz"
-ORDER_BYTES = 16
+PREFIX_BYTES = 16
 """Size of an order key, by which the samples of a split are sorted."""
 
 _PACK = msgspec.msgpack.Encoder()
@@ -189,7 +189,7 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
     return total
 
 
-def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
+def shuffle_prefixes(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
     """Return the order key of each sample key of a shuffled split. Order keys decide bytes.
 
     An order key is a keyed hash of split and key. So the order is uniform, and does not depend on
@@ -198,7 +198,7 @@ def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[bytes]:
     begun = hashlib.blake2b(
         f"{split}\0".encode(),
         key=str(seed).encode(),
-        digest_size=ORDER_BYTES,
+        digest_size=PREFIX_BYTES,
         person=b"tfrec-order",
     )
     places = []

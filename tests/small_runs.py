@@ -21,7 +21,7 @@ from beam_tfrec.transforms.data_set_job import DataSetJob
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.plan_shards import (
     RangeBatch,
-    ShardRun,
+    ShardSlice,
     make_range_batches,
     make_shard_plan,
     rank_range,
@@ -29,8 +29,8 @@ from beam_tfrec.transforms.plan_shards import (
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
 from beam_tfrec.transforms.shard_table import (
     KeyRange,
-    Shard,
     Sharding,
+    ShardKey,
     ShardTable,
     make_shard_table,
 )
@@ -144,7 +144,7 @@ def batch_samples(
 
 def place_samples(batches: Mapping[KeyRange, RangeBatch], table: ShardTable) -> list[ShardPlan]:
     """Return the shard plans of batches, whose ranges the table has counted."""
-    placed: dict[Shard, list[ShardRun]] = {}
+    placed: dict[ShardKey, list[ShardSlice]] = {}
     for key_range, batch in batches.items():
         for shard, run in rank_range((key_range, [batch]), table):
             placed.setdefault(shard, []).append(run)

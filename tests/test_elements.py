@@ -7,8 +7,8 @@ from apache_beam import coders
 from beam_tfrec.schemas.manifest import JobPlan, Label, PlannedSplit
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.shards import ShardPlan
-from beam_tfrec.transforms.plan_shards import ShardRun
-from beam_tfrec.transforms.shard_table import Tally
+from beam_tfrec.transforms.plan_shards import ShardSlice
+from beam_tfrec.transforms.shard_table import RangeTally
 from beam_tfrec.transforms.shuffle.elements import Batch, StructCoder
 from beam_tfrec.transforms.storage import Entry
 
@@ -17,10 +17,10 @@ SAMPLE = Sample("train", "42", 7, (BLOB, Blob("train", "c.jpg")), b"\x00\xff", (
 VALUES = [
     SAMPLE,
     Entry("a", 1, "2", None, "fifo"),
-    Tally(3, 10**15, "ff"),
+    RangeTally(3, 10**15, "ff"),
     ShardPlan("train", 0, 2, [SAMPLE]),
     JobPlan(1, {"seed": "0"}, [Label(1, "person")], {"train": PlannedSplit(2, 1)}, "ff"),
-    ShardRun(3, [msgspec.Raw(b"\x01")]),
+    ShardSlice(3, [msgspec.Raw(b"\x01")]),
 ]
 
 

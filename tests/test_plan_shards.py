@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_keys
+from beam_tfrec.schemas.samples import Blob, Sample, add_content_digests, pack, shuffle_prefixes
 from beam_tfrec.schemas.shards import ShardPlan
 from beam_tfrec.transforms.plan_shards import (
     Order,
     PlanShards,
     RangeBatch,
-    ShardRun,
+    ShardSlice,
     make_range_batches,
     make_shard_plan,
     members_digest,
     rank_range,
 )
 from beam_tfrec.transforms.shard_table import (
+    RangeTally,
     Sharding,
     ShardTable,
-    Tally,
     count_shards,
     make_shard_table,
 )
@@ -71,7 +71,9 @@ def test_hosts_get_equal_shares_of_records(hosts: int, files_each: int, more: in
 
 
 def table_of(sharding: Sharding, totals: dict[str, int]) -> ShardTable:
-    tallies = [((split, 0), Tally(total, 1000 * total, "0")) for split, total in totals.items()]
+    tallies = [
+        ((split, 0), RangeTally(total, 1000 * total, "0")) for split, total in totals.items()
+    ]
     return make_shard_table(tallies, sharding)
 
 
@@ -188,7 +190,7 @@ KEYS = [*map(str, range(1, 13)), "a.jpg", "b/c.jpg", CAFE, "z", "30", LONG, "Z",
 )
 def test_the_shuffled_order_never_changes(seed: int, split: str, expected: str) -> None:
     # Output bytes depend on it. The expected keys were computed without this project's code.
-    places = shuffle_keys(split, KEYS, seed)
+    places = shuffle_prefixes(split, KEYS, seed)
     assert " ".join(key for _, key in sorted(zip(places, KEYS, strict=True))) == expected
 
 
@@ -236,15 +238,15 @@ def test_a_range_that_was_not_counted_stops_the_run() -> None:
     "runs",
     [
         [],
-        [ShardRun(0, packed(numbered(2)))],
-        [ShardRun(0, packed(numbered(4)))],
-        [ShardRun(1, packed(numbered(3)))],
-        [ShardRun(0, packed(numbered(2))), ShardRun(1, packed(numbered(1)))],  # overlap
-        [ShardRun(0, packed(numbered(1))), ShardRun(2, packed(numbered(1)))],  # gap
-        [ShardRun(0, packed(numbered(3))), ShardRun(0, packed(numbered(3)))],  # twice
+        [ShardSlice(0, packed(numbered(2)))],
+        [ShardSlice(0, packed(numbered(4)))],
+        [ShardSlice(1, packed(numbered(3)))],
+        [ShardSlice(0, packed(numbered(2))), ShardSlice(1, packed(numbered(1)))],  # overlap
+        [ShardSlice(0, packed(numbered(1))), ShardSlice(2, packed(numbered(1)))],  # gap
+        [ShardSlice(0, packed(numbered(3))), ShardSlice(0, packed(numbered(3)))],  # twice
     ],
 )
-def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> None:
+def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardSlice]) -> None:
     table = table_of(TWO_SHARDS, {"train": 6})
     with pytest.raises(RuntimeError) as raised:
         make_shard_plan((("train", 1), runs), table)

@@ -129,7 +129,7 @@ class Record(NamedTuple):
 
 
 def record_maker(
-    job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+    job: ShardJob, plan: JobPlan, gate: WorkerGate, storages: Mapping[str, Storage]
 ) -> Callable[[Sample], Record | Unfit]:
     """Return a thread-safe function that reads a sample's images and makes its record."""
     labels = labels_by_category(plan.labels)
@@ -137,7 +137,7 @@ def record_maker(
     conversion_of = functools.cache(job.conversion.for_split)
 
     def make_fit(sample: Sample) -> Record:
-        contents = read_contents(sample, roots)
+        contents = read_contents(sample, storages)
         if job.spool is not None:
             sample = job.spool.load_payload(sample)
         conversion = conversion_of(sample.split)
@@ -163,7 +163,7 @@ def record_maker(
     return make_record
 
 
-def read_contents(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
+def read_contents(sample: Sample, storages: Mapping[str, Storage]) -> list[bytes]:
     """Return the bytes of a sample's blobs.
 
     Raises:
@@ -171,7 +171,7 @@ def read_contents(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
         RuntimeError: a storage fault, which fails the shard instead of rejecting the sample.
     """
     try:
-        return [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+        return [read_blob(storages[blob.root], blob) for blob in sample.blobs]
     except FrameError as error:  # of a record that holds an image
         raise Unfit("E-REC-DAMAGED", str(error)) from None
 
@@ -194,7 +194,7 @@ def make_rows(
     return [*map(make_record, samples)]
 
 
-def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Record | Unfit]:
+def copy_group(group: Sequence[Sample], storages: Mapping[str, Storage]) -> list[Record | Unfit]:
     """Return the copies of a group's records, in its order; damaged ones as rejects.
 
     Raises:
@@ -202,11 +202,11 @@ def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Re
             fault.
     """
     copies: dict[int, Record | Unfit] = {}
-    for places in _neighbours(group, roots):
+    for places in _neighbours(group, storages):
         first, last = group[places[0]].blobs[0], group[places[-1]].blobs[0]
         listed = Entry(first.name, first.size_bytes, first.pin, first.crc32c)
         span = first.offset, last.offset + last.length
-        data = roots[first.root].read(first.name, listed, span)
+        data = storages[first.root].read(first.name, listed, span)
         for place in places:
             blob = group[place].blobs[0]
             start = blob.offset - first.offset
@@ -214,12 +214,12 @@ def copy_group(group: Sequence[Sample], roots: Mapping[str, Storage]) -> list[Re
     return [copies[place] for place in range(len(group))]
 
 
-def _neighbours(group: Sequence[Sample], roots: Mapping[str, Storage]) -> Iterator[list[int]]:
+def _neighbours(group: Sequence[Sample], storages: Mapping[str, Storage]) -> Iterator[list[int]]:
     """Yield the places of records to read together, in the order of their offsets."""
     ranges = [(b.root, b.name, b.offset, b.length) for b in (sample.blobs[0] for sample in group)]
     gaps = {
-        name: _LOCAL_GAP_BYTES if is_local(root.root) else _REMOTE_GAP_BYTES
-        for name, root in roots.items()
+        name: _LOCAL_GAP_BYTES if is_local(storage.root) else _REMOTE_GAP_BYTES
+        for name, storage in storages.items()
     }
     together: list[int] = []
     file, start, end = ("", ""), 0, 0

@@ -82,16 +82,16 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
             `E-ARG` when this worker's codecs differ from the plan's.
     """
     output = open_storage(job.output, job.access)
-    roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+    storages = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
     kept = find_written(shard, output, plan_digest(plan))
     if kept is not None:
         info, rows = kept
         if not job.layout.copies_records:  # their contents are part of the plan
-            check_sources(shard, rows, output, roots)
+            check_sources(shard, rows, output, storages)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
-        info = build_shard(shard, job, plan, gate, output, roots)
+        info = build_shard(shard, job, plan, gate, output, storages)
         PROGRESS.add(Counts(shards_done=1))
     verb, records = "kept" if kept else "wrote", counted(info.records, "record")
     _LOG.debug("%s %s (%s, %s)", verb, info.file, records, bytes_text(info.bytes))
@@ -135,7 +135,7 @@ def find_written(
 
 
 def check_sources(
-    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, roots: Mapping[str, Storage]
+    shard: ShardPlan, rows: Sequence[IndexRow], output: Storage, storages: Mapping[str, Storage]
 ) -> None:
     """Check that images with a new modification time or generation still have the same content.
 
@@ -143,7 +143,7 @@ def check_sources(
         shard: plan of a kept shard.
         rows: rows of the shard's index, with the sources' pins and sums.
         output: output of the run.
-        roots: storages by root name.
+        storages: storages by root name.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the content has changed; `E-OUT-CONFLICT` when the index
@@ -158,13 +158,13 @@ def check_sources(
         for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan
                 continue
-            root = roots[blob.root]
+            storage = storages[blob.root]
             with contextlib.suppress(FrameError):  # the record that holds it is damaged
-                if hashlib.sha256(read_blob(root, blob)).hexdigest() == source.sha256:
+                if hashlib.sha256(read_blob(storage, blob)).hexdigest() == source.sha256:
                     continue
             what = f"has changed since {shard.name} was written"
             remedy = "restore it, or give another --output, or --overwrite"
-            where = join_uri(root.root, blob.file_name)
+            where = join_uri(storage.root, blob.file_name)
             raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
@@ -174,7 +174,7 @@ def build_shard(
     plan: JobPlan,
     gate: WorkerGate,
     output: Storage,
-    roots: Mapping[str, Storage],
+    storages: Mapping[str, Storage],
 ) -> ShardInfo:
     """Read a shard's images, commit its files, and return its receipt."""
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
@@ -186,7 +186,7 @@ def build_shard(
             framed = stack.enter_context(contextlib.closing(opened))
         growing = GrowingShard(shard, pending, job.conversion, roles, framed)
         with gate.building:
-            for sample, record in _records(shard, job, plan, gate, roots):
+            for sample, record in _records(shard, job, plan, gate, storages):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:
@@ -197,16 +197,20 @@ def build_shard(
 
 
 def _records(
-    shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+    shard: ShardPlan,
+    job: ShardJob,
+    plan: JobPlan,
+    gate: WorkerGate,
+    storages: Mapping[str, Storage],
 ) -> Iterator[tuple[Sample, Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
     size_of: Callable[[Sample], int] = functools.partial(bytes_in_flight, conversion=job.conversion)
-    make_record = record_maker(job, plan, gate, roots)
-    if roots and not job.layout.copies_records:
+    make_record = record_maker(job, plan, gate, storages)
+    if storages and not job.layout.copies_records:
         yield from gate.in_order(shard.samples, size_of, make_record)
         return
     if job.layout.copies_records:
-        size_of, make_group = copied_bytes, functools.partial(copy_group, roots=roots)
+        size_of, make_group = copied_bytes, functools.partial(copy_group, storages=storages)
     else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
     sized = batches(shard.samples, size_of, _GROUP_BYTES)

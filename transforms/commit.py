@@ -55,10 +55,10 @@ _OF_IMAGES = "images", "images_without_samples"
 def commit(
     plan: JobPlan,
     infos: Sequence[ShardInfo],
-    sources: Sequence[SplitTally],
+    split_tallies: Sequence[SplitTally],
     rejected: Sequence[Rejected],
-    tallies: Sequence[tuple[str, RootTally]],
-    job: DataSetJob,
+    root_tallies: Sequence[tuple[str, RootTally]],
+    config: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
     """Check the output, then write the side files and, last, the manifest.
@@ -66,36 +66,36 @@ def commit(
     Args:
         plan: plan as published.
         infos: receipts, one per planned shard.
-        sources: counts of the sources, one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
-        tallies: counts of listed and pinned files, by root name.
-        job: configuration of the run.
+        root_tallies: counts of listed and pinned files, by root name.
+        config: configuration of the run.
         duplicates: sources that several splits share.
 
     Raises:
         RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
     """
-    for root, tally in tallies:
-        if tally.unreferenced and not job.earlier.sets:  # earlier samples may use them
+    for root, tally in root_tallies:
+        if tally.unreferenced and not config.earlier.sets:  # earlier samples may use them
             files, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
             _LOG.info("%s of root %s not used by any sample, such as %s", files, root, name)
-    output = open_storage(job.output, job.access)
+    output = open_storage(config.output, config.access)
     digest = plan_digest(plan)
     output_files.check_claim(output, digest)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
     rejects = sorted(
         [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
     )
-    layout = job.layout.resolved(plan.found)
-    manifest = make_manifest(shards, plan, sources, rejects, layout, duplicates)
-    _check_output(shards, output, job.names)
+    layout = config.layout.resolved(plan.found)
+    manifest = make_manifest(shards, plan, split_tallies, rejects, layout, duplicates)
+    _check_output(shards, output, config.names)
     if "stratify_by" in plan.options:
         manifest = count_classes(manifest, output)
     rejected_lines = to_json_lines(rejects)
     output_files.create_or_compare(output, REJECTED_NAME, rejected_lines)
-    publish_plan.check_budget_aloud(rejects, sources, job, f", see {REJECTED_NAME}")
+    publish_plan.check_budget_aloud(rejects, split_tallies, config, f", see {REJECTED_NAME}")
     records = {split: summary.records for split, summary in manifest.splits.items()}
-    publish_plan.refuse_none_left(sources, plan, records, job)
+    publish_plan.refuse_none_left(split_tallies, plan, records, config)
     texts = metadata_files(manifest, layout.spec, has_names=layout.first_label_id == 0)
     contents = {name: text.encode() for name, text in texts.items()}
     if duplicates.lines:
@@ -106,12 +106,12 @@ def commit(
     cards = {name: text.encode() for name, text in documents.items()}
     for name, data in cards.items():
         output_files.create_or_leave(output, name, data)
-    known = {source.split: source.identity for source in sources if source.identity}
-    listings = {root: tally.listing for root, tally in tallies}
+    known = {tally.split: tally.identity for tally in split_tallies if tally.identity}
+    listings = {root: tally.listing for root, tally in root_tallies}
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
-    note = output_files.sources_name(job_digest(manifest, known | job.globs, listings))
+    note = output_files.sources_name(job_digest(manifest, known | config.globs, listings))
     output.create(note, output_files.SOURCES_NOTE)
     output_files.check_claim(output, digest)
     output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
@@ -121,7 +121,7 @@ def commit(
 def make_manifest(
     shards: Sequence[ShardInfo],
     plan: JobPlan,
-    sources: Sequence[SplitTally],
+    split_tallies: Sequence[SplitTally],
     rejects: Sequence[Rejected],
     layout: Layout,
     duplicates: Duplicates = NO_DUPLICATES,
@@ -132,13 +132,13 @@ def make_manifest(
         RuntimeError: when a sum does not hold.
     """
     splits = {
-        source.split: _summarize(
-            source,
-            plan.splits[source.split].samples,
-            [info for info in shards if info.split == source.split],
-            [reject for reject in rejects if reject.split == source.split],
+        tally.split: _summarize(
+            tally,
+            plan.splits[tally.split].samples,
+            [info for info in shards if info.split == tally.split],
+            [reject for reject in rejects if reject.split == tally.split],
         )
-        for source in sorted(sources, key=lambda source: source.split)
+        for tally in sorted(split_tallies, key=lambda tally: tally.split)
     }
     manifest = Manifest(
         format_version=plan.format_version,
@@ -195,7 +195,7 @@ def job_digest(
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
-def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
+def find_complete(output: Storage, config: DataSetJob) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
     Lists the roots and the output once, and reads the source files, such as annotations or tables.
@@ -208,26 +208,26 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options;
             `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    manifest, options = output_files.find_manifest(output), job.options()
+    manifest, options = output_files.find_manifest(output), config.options()
     if manifest is None:
         return None
     if manifest.plan.options != options:
         change = publish_plan.first_difference(manifest.plan, {"options": options})
         raise publish_plan.other_plan(output, change)
-    if job.trust_manifest:
+    if config.trust_manifest:
         return manifest
-    identity = functools.cache(lambda uris: uri_identity(uris, job.exclude, job.access))
+    identity = functools.cache(lambda uris: uri_identity(uris, config.exclude, config.access))
     identities = {
         split: identity(tuple(uris))
-        for split, uris in job.source_files.items()
-        if split in manifest.plan.splits or split not in job.splitting.optional_splits
+        for split, uris in config.source_files.items()
+        if split in manifest.plan.splits or split not in config.splitting.optional_splits
     }
     listings = {
-        root: f"{listing_digest(open_storage(uri, job.access).list()):x}"
-        for root, uri in job.listed_roots.items()
+        root: f"{listing_digest(open_storage(uri, config.access).list()):x}"
+        for root, uri in config.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    note = output_files.sources_name(job_digest(manifest, known | job.globs, listings))
+    note = output_files.sources_name(job_digest(manifest, known | config.globs, listings))
     if output.stat(note) is None:
         return None
     if missing := output_files.missing_files(output, manifest):
@@ -264,7 +264,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
 
 
 def _summarize(
-    source: SplitTally,
+    tally: SplitTally,
     planned: int,
     shards: Sequence[ShardInfo],
     rejects: Sequence[Rejected],
@@ -272,8 +272,8 @@ def _summarize(
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
     return SplitSummary(
-        **{name: getattr(source, name) for name in _OF_SOURCES + _OF_IMAGES},
-        excluded=source.excluded_samples,
+        **{name: getattr(tally, name) for name in _OF_SOURCES + _OF_IMAGES},
+        excluded=tally.excluded_samples,
         rejected_before_planning=sum(not reject.shard for reject in samples),
         planned=planned,
         rejected_in_shards=sum(bool(reject.shard) for reject in samples),
@@ -281,19 +281,19 @@ def _summarize(
         shards=len(shards),
         bytes=sum(info.bytes for info in shards),
         annotations=Annotations(
-            listed=source.annotations,
+            listed=tally.annotations,
             written=sum(info.annotations_written for info in shards),
             dropped=add_counts([Counter(reject.code for reject in annotations)]),
             lost=sum(len(reject.annotation_ids) for reject in samples),
-            excluded=source.excluded_annotations,
-            earlier=source.earlier_annotations,
-            skipped=source.skipped_annotations,
+            excluded=tally.excluded_annotations,
+            earlier=tally.earlier_annotations,
+            skipped=tally.skipped_annotations,
         ),
         rejected=add_counts([Counter(reject.code for reject in samples)]),
-        repairs=add_counts([source.repairs, *(info.repairs for info in shards)]),
+        repairs=add_counts([tally.repairs, *(info.repairs for info in shards)]),
         traits=add_counts(info.traits for info in shards),
-        earlier=source.earlier_samples,
-        licenses=count_licenses((info.licenses for info in shards), source.licenses),
+        earlier=tally.earlier_samples,
+        licenses=count_licenses((info.licenses for info in shards), tally.licenses),
     )
 
 
@@ -302,19 +302,19 @@ class Commit(beam.PTransform):
     """Shard infos -> the written manifest, one element.
 
     Attributes:
-        job: configuration of the run.
+        config: configuration of the run.
         plan: plan as published.
-        sources: counts of the sources, one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
-        tallies: counts of listed and pinned files, by root name; None where nothing is pinned.
+        root_tallies: counts of listed and pinned files, by root name; None where nothing is pinned.
         duplicates: sources that several splits share; None with a single split.
     """
 
-    job: DataSetJob
+    config: DataSetJob
     plan: beam.PCollection[JobPlan]
-    sources: beam.PCollection[SplitTally]
+    split_tallies: beam.PCollection[SplitTally]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, RootTally]] | None
+    root_tallies: beam.PCollection[tuple[str, RootTally]] | None
     duplicates: beam.PCollection[Duplicates] | None = None
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
@@ -322,9 +322,9 @@ class Commit(beam.PTransform):
         return self.plan | "CommitManifest" >> beam.Map(
             commit,
             beam.pvalue.AsList(infos),
-            beam.pvalue.AsList(self.sources),
+            beam.pvalue.AsList(self.split_tallies),
             beam.pvalue.AsList(self.rejected),
-            [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
-            self.job,
+            [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies),
+            self.config,
             NO_DUPLICATES if self.duplicates is None else beam.pvalue.AsSingleton(self.duplicates),
         )

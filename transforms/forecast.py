@@ -146,16 +146,16 @@ class GatheredPlan(NamedTuple):
     Attributes:
         table: numbers of samples in the shards.
         outlines: outline of each shard, in any order.
-        sources: counts of each split's sources.
+        split_tallies: one `SplitTally` per split.
         rejected: rejects so far.
-        tallies: listing counts of each root name.
+        root_tallies: listing counts of each root name.
     """
 
     table: ShardTable
     outlines: list[ShardOutline]
-    sources: list[SplitTally]
+    split_tallies: list[SplitTally]
     rejected: list[Rejected]
-    tallies: list[tuple[str, RootTally]]
+    root_tallies: list[tuple[str, RootTally]]
 
 
 _GATHERED: list[GatheredPlan] = []
@@ -277,7 +277,7 @@ def forecast_reads(
         for root, (count, size) in outline.reads.items():
             files[root] += count
             sizes[root] += size
-    for root, tally in gathered.tallies:
+    for root, tally in gathered.root_tallies:
         if root not in files:  # it holds files without images, such as JSON files
             files[root], sizes[root] = tally.read_files, tally.read_bytes
     tried = (sample for outline in gathered.outlines for sample in outline.tried)
@@ -287,27 +287,27 @@ def forecast_reads(
     return files.total() + len(found), sizes.total() + sum(found)
 
 
-def forecast_split(source: SplitTally, gathered: GatheredPlan, scale: float) -> SplitForecast:
+def forecast_split(tally: SplitTally, gathered: GatheredPlan, scale: float) -> SplitForecast:
     """Return the forecast of a split.
 
     Args:
-        source: counts of the split's sources.
+        tally: counts of the split's sources.
         gathered: plan of the run.
         scale: ratio of records' sizes to their estimates.
     """
     outlines = sorted(
-        (o for o in gathered.outlines if o.split == source.split), key=lambda o: o.index
+        (o for o in gathered.outlines if o.split == tally.split), key=lambda o: o.index
     )
     shards = [ShardForecast(o.records, round(scale * o.record_bytes)) for o in outlines]
-    rejected = [reject for reject in gathered.rejected if reject.split == source.split]
+    rejected = [reject for reject in gathered.rejected if reject.split == tally.split]
     left_out = {
-        **source.skipped,
-        "excluded": source.excluded_samples,
-        "earlier": source.earlier_samples,
+        **tally.skipped,
+        "excluded": tally.excluded_samples,
+        "earlier": tally.earlier_samples,
     }
     return SplitForecast(
-        listed=source.listed,
-        images=source.images,
+        listed=tally.listed,
+        images=tally.images,
         planned=sum(shard.records for shard in shards),
         left_out={name: count for name, count in left_out.items() if count},
         rejected=known_rejects(rejected, Scope.SAMPLE),

@@ -134,7 +134,7 @@ def leave_out_earlier(
             yield RejectedOutput("rejected", reject)
     if images or annotations:
         left_out = SplitTally(split, earlier_samples=images, earlier_annotations=annotations)
-        yield SplitTallyOutput("sources", left_out)
+        yield SplitTallyOutput("split_tallies", left_out)
 
 
 def _check_source(sample: Sample, source: tuple[str, int]) -> None:
@@ -159,7 +159,7 @@ class LeaveOutEarlier(beam.PTransform):
         earlier: earlier data sets.
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
-        sources: counts of the sources, one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         access: credentials and limits for stores.
         root: name of the common root of all samples; empty if each split has its own.
         spool: file of the batches during the group-by; None if steps run in other processes.
@@ -168,7 +168,7 @@ class LeaveOutEarlier(beam.PTransform):
     earlier: tuple[EarlierSet, ...]
     splits: tuple[str, ...]
     rejected: beam.PCollection[Rejected]
-    sources: beam.PCollection[SplitTally]
+    split_tallies: beam.PCollection[SplitTally]
     access: Access = DEFAULT_ACCESS
     root: str = ""
     spool: RunSpool | None = None
@@ -191,11 +191,11 @@ class LeaveOutEarlier(beam.PTransform):
             )
             | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
             | "LeaveOut"
-            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "sources", main="new")
+            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "split_tallies", main="new")
         )
-        sources = (self.sources, left.sources) | "CountEarlier" >> AddSplitTallies()
-        skipped = left.sources | "SkippedTallies" >> beam.Map(_tally_of, self.root)
-        return left.new, left.rejected, sources, skipped
+        tallies = (self.split_tallies, left.split_tallies) | "CountEarlier" >> AddSplitTallies()
+        skipped = left.split_tallies | "SkippedTallies" >> beam.Map(_tally_of, self.root)
+        return left.new, left.rejected, tallies, skipped
 
 
 def _batch_of(items: list) -> JoinBatch:

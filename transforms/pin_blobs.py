@@ -15,7 +15,7 @@ from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import (
     ListedFile,
     RootTally,
-    TallyOutput,
+    RootTallyOutput,
     add_root_tallies,
     first_name,
     pin_sample,
@@ -39,30 +39,30 @@ class PinnedSamples(NamedTuple):
     Attributes:
         samples: samples with listed blobs, with sizes and pins.
         rejected: rejects of samples with a missing or unreadable blob.
-        tallies: counts, one tally per root name.
+        root_tallies: counts, one tally per root name.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, RootTally]]
+    root_tallies: beam.PCollection[tuple[str, RootTally]]
 
 
 def refuse_mostly_missing(
-    tallies: Sequence[tuple[str, RootTally]], budget: RejectBudget = NO_REJECTS
+    root_tallies: Sequence[tuple[str, RootTally]], budget: RejectBudget = NO_REJECTS
 ) -> None:
     """Refuse a root if more than half of its images are missing, since the root is probably wrong.
 
     Missing images are accepted if the budget allows them and samples use every file of the root.
 
     Args:
-        tallies: counts of named and listed files, by root name.
+        root_tallies: counts of named and listed files, by root name.
         budget: limit of missing images.
 
     Raises:
         RuntimeError: `E-SET-MISSING`, with examples of a missing and a listed name.
     """
-    listed_in = {tally.first_unreferenced: root for root, tally in tallies}
-    for root, tally in tallies:
+    listed_in = {tally.first_unreferenced: root for root, tally in root_tallies}
+    for root, tally in root_tallies:
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing <= tally.named or accepted:
             continue
@@ -115,16 +115,16 @@ class PinBlobs(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         rejected: list[beam.PCollection] = []
-        tallies = [known for known in self.more_tallies if known is not None]
+        root_tallies = [known for known in self.more_tallies if known is not None]
         for index in (PHOTO, PANOPTIC_IMAGE) if self.panoptic else (PHOTO,):
             pinned = self._pin(samples, index)
             samples = pinned.samples
             rejected.append(pinned.rejected)
-            tallies.append(pinned.tallies)
+            root_tallies.append(pinned.root_tallies)
         return PinnedSamples(
             samples,
             rejected | "Rejected" >> beam.Flatten(),
-            tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_root_tallies),
+            root_tallies | "Tallies" >> beam.Flatten() | beam.CombinePerKey(add_root_tallies),
         )
 
     def _pin(self, samples: beam.PCollection[Sample], index: int) -> PinnedSamples:
@@ -142,9 +142,9 @@ class PinBlobs(beam.PTransform):
             )
             | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
             | f"Pin{index}"
-            >> beam.FlatMap(_pin, index).with_outputs("rejected", "tallies", main="samples")
+            >> beam.FlatMap(_pin, index).with_outputs("rejected", "root_tallies", main="samples")
         )
-        return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
+        return PinnedSamples(pinned.samples, pinned.rejected, pinned.root_tallies)
 
 
 def _is_at(listed: ListedFile, index: int) -> bool:
@@ -167,7 +167,7 @@ def _entries_batch(listed: list[ListedFile]) -> _JoinBatch:
 
 def _pin(
     grouped: tuple[Partition, Iterable[_JoinBatch]], index: int
-) -> Iterator[Sample | RejectedOutput | TallyOutput]:
+) -> Iterator[Sample | RejectedOutput | RootTallyOutput]:
     """Pin the blob at an index of each sample in a partition, and count them."""
     (root, _), batches = grouped
     samples: list[Sample] = []
@@ -185,7 +185,7 @@ def _pin(
             yield RejectedOutput("rejected", pinned)
         else:
             yield pinned
-    yield TallyOutput("tallies", (root, _tally(names, entries.values())))
+    yield RootTallyOutput("root_tallies", (root, _tally(names, entries.values())))
 
 
 def _tally(names: Sequence[str], entries: Iterable[Entry]) -> RootTally:

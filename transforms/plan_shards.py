@@ -20,24 +20,24 @@ import msgspec
 
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from beam_tfrec.schemas.samples import (
-    ORDER_BYTES,
+    PREFIX_BYTES,
     Order,
     Sample,
     add_content_digests,
     pack,
     read_sample,
-    shuffle_keys,
+    shuffle_prefixes,
     split_and_key,
 )
 from beam_tfrec.schemas.shards import ShardPlan, shard_stem
 from beam_tfrec.transforms.pin_blobs import refuse_mostly_missing
 from beam_tfrec.transforms.shard_table import (
     KeyRange,
+    RangeTally,
     Ranks,
-    Shard,
     Sharding,
+    ShardKey,
     ShardTable,
-    Tally,
     add_tallies,
     make_shard_table,
 )
@@ -69,7 +69,7 @@ class RangeBatch(Batch, frozen=True, array_like=True):
 
     samples: list[msgspec.Raw]
     keys: list[bytes]
-    tally: Tally
+    tally: RangeTally
 
 
 class KeyBatch(Batch, frozen=True, array_like=True):
@@ -82,7 +82,7 @@ class KeyBatch(Batch, frozen=True, array_like=True):
     keys: list[tuple[str, int]]
 
 
-class ShardRun(Batch, frozen=True, array_like=True):
+class ShardSlice(Batch, frozen=True, array_like=True):
     """Consecutive samples of a shard.
 
     Attributes:
@@ -97,13 +97,13 @@ class ShardRun(Batch, frozen=True, array_like=True):
 def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -> list[bytes]:
     """Return the order keys of a split's samples.
 
-    An order key has `ORDER_BYTES` of the input position or of a keyed hash, then the sample's key.
+    An order key has `PREFIX_BYTES` of the input position or of a keyed hash, then the sample's key.
     """
     members = list(samples)
     if order is Order.INPUT:
-        prefixes = [sample.position.to_bytes(ORDER_BYTES) for sample in members]
+        prefixes = [sample.position.to_bytes(PREFIX_BYTES) for sample in members]
     else:
-        prefixes = shuffle_keys(split, [sample.key for sample in members], seed)
+        prefixes = shuffle_prefixes(split, [sample.key for sample in members], seed)
     return [prefix + sample.key.encode() for prefix, sample in zip(prefixes, members, strict=True)]
 
 
@@ -117,10 +117,10 @@ def range_of(key: bytes, order: Order, num_ranges: int) -> int:
     >>> range_of((4096).to_bytes(16), Order.INPUT, 100)
     8
     """
-    prefix = int.from_bytes(key[:ORDER_BYTES])
+    prefix = int.from_bytes(key[:PREFIX_BYTES])
     if order is Order.INPUT:
         return prefix // _POSITIONS_PER_RANGE
-    return prefix * num_ranges >> 8 * ORDER_BYTES
+    return prefix * num_ranges >> 8 * PREFIX_BYTES
 
 
 def make_range_batches(
@@ -141,7 +141,7 @@ def make_range_batches(
     for key_range, keyed in by_range.items():
         held = [sample for _, sample in keyed]
         digest = members_digest(held, sharding.order_of(key_range[0]))
-        tally = Tally(len(held), sum(map(record_bytes, held)), f"{digest:x}")
+        tally = RangeTally(len(held), sum(map(record_bytes, held)), f"{digest:x}")
         packed = [msgspec.Raw(pack(sample)) for sample in held]
         yield key_range, RangeBatch(packed, [key for key, _ in keyed], tally)
 
@@ -156,7 +156,7 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
 
 def rank_range(
     grouped: tuple[KeyRange, Iterable[RangeBatch]], table: ShardTable
-) -> Iterator[tuple[Shard, ShardRun]]:
+) -> Iterator[tuple[ShardKey, ShardSlice]]:
     """Sort a range's samples, and yield them as runs with their shards.
 
     Raises:
@@ -168,7 +168,7 @@ def rank_range(
     ranks = table.splits[split]
     first_rank, counted = ranks.ranges.get(str(number), (0, add_tallies([])))
     members: list[tuple[bytes, msgspec.Raw]] = []
-    tallies: list[Tally] = []
+    tallies: list[RangeTally] = []
     for batch in batches:
         members += zip(batch.keys, batch.samples, strict=True)
         tallies.append(batch.tally)
@@ -179,7 +179,7 @@ def rank_range(
     yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
 
 
-def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
+def make_shard_plan(grouped: tuple[ShardKey, Iterable[ShardSlice]], table: ShardTable) -> ShardPlan:
     """Return a shard's plan, with its samples in order.
 
     Raises:
@@ -203,19 +203,19 @@ def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable
 
 def _runs(
     split: str, in_order: list[msgspec.Raw], ranks: Ranks, first_rank: int
-) -> Iterator[tuple[Shard, ShardRun]]:
+) -> Iterator[tuple[ShardKey, ShardSlice]]:
     start, total_bytes = 0, sum(memoryview(sample).nbytes for sample in in_order)
     most_in_run = max(1, _RUN_BYTES * len(in_order) // max(total_bytes, 1))
     while start < len(in_order):
         index, place = ranks.shard_of(first_rank + start)
         left = ranks.shard_samples(index) - place
         end = start + min(left, most_in_run)
-        yield (split, index), ShardRun(place, in_order[start:end])
+        yield (split, index), ShardSlice(place, in_order[start:end])
         start = end
 
 
 def _refuse_duplicates(members: Sequence[tuple[bytes, msgspec.Raw]]) -> None:
-    if len({key[ORDER_BYTES:] for key, _ in members}) < len(members):
+    if len({key[PREFIX_BYTES:] for key, _ in members}) < len(members):
         samples = [read_sample(packed) for _, packed in members]
         keys = [(sample.key, sample.position) for sample in samples]
         refuse_equal_keys(((samples[0].split, 0), [KeyBatch(keys)]))
@@ -335,7 +335,7 @@ class PlanShards(beam.PTransform):
         )
         shards = (
             (runs,)
-            | "GroupShards" >> GroupBatches(ShardRun, self.spool)
+            | "GroupShards" >> GroupBatches(ShardSlice, self.spool)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.
@@ -346,7 +346,7 @@ class PlanShards(beam.PTransform):
         return PlannedShards(shards, table | "AfterChecks" >> beam.Map(_take_table, checked))
 
 
-def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, Tally]:
+def _take_tally(key_range: KeyRange, batch: RangeBatch) -> tuple[KeyRange, RangeTally]:
     return key_range, batch.tally
 
 
@@ -360,7 +360,7 @@ def _take_table(table: ShardTable, _: list[str]) -> ShardTable:
 
 def _make_table(
     _: bytes,
-    tallies: list[tuple[KeyRange, Tally]],
+    tallies: list[tuple[KeyRange, RangeTally]],
     root_tallies: list[tuple[str, RootTally]],
     sharding: Sharding,
     budget: RejectBudget,

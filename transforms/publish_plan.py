@@ -53,36 +53,36 @@ FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwr
 
 def make_job_plan(
     table: ShardTable,
-    sources: Sequence[SplitTally],
+    tallies: Sequence[SplitTally],
     rejected: Sequence[Rejected],
-    job: DataSetJob,
+    config: DataSetJob,
 ) -> JobPlan:
     """Check samples and rejects, and return the plan of a run; read its label file.
 
     Args:
         table: numbers of samples and shards.
-        sources: counts of the sources, one `SplitTally` per split.
+        tallies: one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
-        job: configuration of the run.
+        config: configuration of the run.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, a storage fault, or `E-ARG` if the
             sources lack features that the layout needs.
     """
-    columns = [column for source in sources for column in source.columns]
-    known = {name for source in sources for name in source.found}
-    known |= {*job.layout.found_of(columns, sum(source.rows for source in sources))}
+    columns = [column for tally in tallies for column in tally.columns]
+    known = {name for tally in tallies for name in tally.found}
+    known |= {*config.layout.found_of(columns, sum(tally.rows for tally in tallies))}
     found = sorted(known)
-    _refuse_empty_sources(sources, job)
-    check_budget_aloud(rejected, sources, job)
-    _check_found(found, job)  # after the rejects, which say more if every row is rejected
-    numbered = _numbered(sources, job)
-    labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
+    _refuse_empty_sources(tallies, config)
+    check_budget_aloud(rejected, tallies, config)
+    _check_found(found, config)  # after the rejects, which say more if every row is rejected
+    numbered = _numbered(tallies, config)
+    labels = unite_labels([*config.earlier.labels, *numbered], config.label_file or config.output)
     return JobPlan(
-        format_version=NEWEST_VERSION if job.array_record_options else FORMAT_VERSION,
-        options=job.options(),
+        format_version=NEWEST_VERSION if config.array_record_options else FORMAT_VERSION,
+        options=config.options(),
         labels=labels,
-        splits={source.split: table.planned(source.split) for source in sources},
+        splits={tally.split: table.planned(tally.split) for tally in tallies},
         samples=table.digest,
         found=found,
     )
@@ -152,7 +152,7 @@ def first_difference(plan: JobPlan, mine: Mapping[str, Any]) -> str:
 
 
 def check_budget_aloud(
-    rejects: Iterable[Rejected], sources: Sequence[SplitTally], job: DataSetJob, see: str = ""
+    rejects: Iterable[Rejected], tallies: Sequence[SplitTally], config: DataSetJob, see: str = ""
 ) -> None:
     """Check the numbers of rejected samples and of dropped annotations against their limits.
 
@@ -168,38 +168,38 @@ def check_budget_aloud(
     in_order = sorted(rejects, key=reject_order)
     samples = [reject for reject in in_order if reject.has_budget]
     count = len(samples)
-    listed = sum(source.listed - source.earlier_samples for source in sources)
-    if count > job.budget.allowed(listed):
+    listed = sum(tally.listed - tally.earlier_samples for tally in tallies)
+    if count > config.budget.allowed(listed):
         first = samples[0]
         what = (
-            f"{count} of {listed} samples rejected, at most {job.budget} allowed"
+            f"{count} of {listed} samples rejected, at most {config.budget} allowed"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
         show_rejects(samples, f"rejected{see}")
-        raise _over_budget(job, what, "--max_rejected", count if count < listed else 0)
+        raise _over_budget(config, what, "--max_rejected", count if count < listed else 0)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
     over: list[tuple[int, str]] = []
-    for source in sorted(sources, key=lambda source: source.split):
-        of_split = [reject for reject in dropped if reject.split == source.split]
-        left_out = source.excluded_annotations + sum(source.skipped_annotations.values())
-        listed = source.annotations - source.earlier_annotations - left_out
-        if job.drop_budget is None:  # 1 %, rounded up, but never all
+    for tally in sorted(tallies, key=lambda tally: tally.split):
+        of_split = [reject for reject in dropped if reject.split == tally.split]
+        left_out = tally.excluded_annotations + sum(tally.skipped_annotations.values())
+        listed = tally.annotations - tally.earlier_annotations - left_out
+        if config.drop_budget is None:  # 1 %, rounded up, but never all
             allowed = min(-(-listed // 100), max(listed - 1, 0))
         else:
-            allowed = job.drop_budget.allowed(listed)
+            allowed = config.drop_budget.allowed(listed)
         if len(of_split) > allowed:
             codes = Counter(reject.code for reject in of_split)
             counts = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
             first = of_split[0]
             what = (
-                f"{len(of_split)} of {listed} annotations of {source.split} dropped ({counts}),"
+                f"{len(of_split)} of {listed} annotations of {tally.split} dropped ({counts}),"
                 f" at most {allowed} allowed (first id {first.annotation_ids[0]}"
                 f" of {first.file_name!r}, {first.detail})"
             )
             over.append((len(of_split), what))
     if over:
         show_rejects(dropped, f"dropped{see}")
-        raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
+        raise _over_budget(config, over[0][1], "--max_dropped", max(over)[0])
 
 
 def show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
@@ -210,13 +210,13 @@ def show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
         _LOG.warning("and %d more", more)
 
 
-def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
+def _over_budget(config: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
     way = f"{_BUDGET_FIELDS[flag]}=RejectBudget({count})"
-    if job.command:
-        command = re.sub(rf" {flag}[= ]\S+", "", job.command)  # a flag is given once
+    if config.command:
+        command = re.sub(rf" {flag}[= ]\S+", "", config.command)  # a flag is given once
         way = f"{command} {flag} {count}"
     remedy = f"correct them, or accept with {way}" if count else "correct them"
-    return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
+    return RuntimeError(fault_line("E-BUDGET", config.output, what, remedy))
 
 
 def reject_text(reject: Rejected, remedy: str) -> str:
@@ -233,32 +233,32 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_empty_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
-    if job.allow_empty:
+def _refuse_empty_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> None:
+    if config.allow_empty:
         return
-    filled = {source.split for source in sources if source.listed}
-    if "buckets" in job.options():  # samples have moved to the splits of their buckets
+    filled = {tally.split for tally in tallies if tally.listed}
+    if "buckets" in config.options():  # samples have moved to the splits of their buckets
         filled |= {*map(split_without_bucket, filled)}
-    needed = {source.split for source in sources}.difference(job.splitting.optional_splits)
+    needed = {tally.split for tally in tallies}.difference(config.splitting.optional_splits)
     if not (filled or needed):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
-        raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
+        raise RuntimeError(fault_line("E-SET-EMPTY", config.output, what, remedy))
     for split in sorted(needed - filled):
         places = [
-            *(uri for root, uri in job.listed_roots.items() if root.split("/")[0] == split),
-            *job.source_files.get(split, ()),
+            *(uri for root, uri in config.listed_roots.items() if root.split("/")[0] == split),
+            *config.source_files.get(split, ()),
         ]
-        what = f"no {job.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
+        what = f"no {config.layout.sample_noun}s in {', '.join(places) or 'its sources'}"
         remedy = "check them, or give --allow_empty"
-        if not job.splitting.is_given:
-            what = f"{job.splitting.by} gives it no sample"
-            larger = "give a larger share, " if job.splitting.is_drawn else ""
+        if not config.splitting.is_given:
+            what = f"{config.splitting.by} gives it no sample"
+            larger = "give a larger share, " if config.splitting.is_drawn else ""
             remedy = f"{larger}correct --splits, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", f"split {split}", what, remedy))
 
 
 def refuse_none_left(
-    sources: Sequence[SplitTally], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+    tallies: Sequence[SplitTally], plan: JobPlan, samples: Mapping[str, int], config: DataSetJob
 ) -> None:
     """Refuse a split whose sources have samples, of which none is left.
 
@@ -266,57 +266,57 @@ def refuse_none_left(
     empty if another split has samples, and a size bucket if another bucket of its split has some.
 
     Args:
-        sources: counts of the sources, one `SplitTally` per split.
+        tallies: one `SplitTally` per split.
         plan: plan of the run.
         samples: number of samples by split.
-        job: configuration of the run.
+        config: configuration of the run.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`.
     """
     planned = {split for split, facts in plan.splits.items() if facts.samples}
-    optional = set(job.splitting.optional_splits) - planned if planned else set()
+    optional = set(config.splitting.optional_splits) - planned if planned else set()
     filled = {split_without_bucket(split) for split, count in samples.items() if count}
     if "buckets" in plan.options:
         optional |= {split for split in samples if split_without_bucket(split) in filled}
-    for source in sources:
-        may_be_empty = job.allow_empty or source.earlier_samples or source.split in optional
-        if source.listed and not samples[source.split] and not may_be_empty:
-            listed = counted(source.listed, job.layout.sample_noun)
+    for tally in tallies:
+        may_be_empty = config.allow_empty or tally.earlier_samples or tally.split in optional
+        if tally.listed and not samples[tally.split] and not may_be_empty:
+            listed = counted(tally.listed, config.layout.sample_noun)
             remedy = "correct, exclude or skip fewer, or give --allow_empty"
             what = f"none of {listed} is left"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {source.split}", what, remedy))
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {tally.split}", what, remedy))
 
 
-def _numbered(sources: Sequence[SplitTally], job: DataSetJob) -> list[Label]:
+def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     """Return the labels from the label file, else from the sources' ids or class names."""
-    if job.layout.copies_records:
-        return merge_labels(sources)
-    first_id = job.layout.first_label_id
-    names = {name for source in sources for name in source.class_names}
-    if job.label_file:
-        data = read_uri(job.label_file, job.access)
-        labels = read_label_file(data, 1 if first_id is None else first_id, job.label_file)
-        refuse_unlisted(labels, names, job.label_file)
+    if config.layout.copies_records:
+        return merge_labels(tallies)
+    first_id = config.layout.first_label_id
+    names = {name for tally in tallies for name in tally.class_names}
+    if config.label_file:
+        data = read_uri(config.label_file, config.access)
+        labels = read_label_file(data, 1 if first_id is None else first_id, config.label_file)
+        refuse_unlisted(labels, names, config.label_file)
         return labels
-    numbered = merge_labels(sources)
+    numbered = merge_labels(tallies)
     if numbered and (unlisted := names - {label.name for label in numbered}):
         what = f"some number their classes, others only name them, as {min(unlisted)!r}"
         remedy = "write all with one schema, or give --label_file"
         raise RuntimeError(fault_line("E-ANN-LABELS", "the sources", what, remedy))
     if numbered or not names:
-        return number_labels(job.earlier.labels, numbered, first_id)
-    return number_names(job.earlier.labels, names, 1 if first_id is None else first_id)
+        return number_labels(config.earlier.labels, numbered, first_id)
+    return number_names(config.earlier.labels, names, 1 if first_id is None else first_id)
 
 
-def _check_found(found: Sequence[str], job: DataSetJob) -> None:
+def _check_found(found: Sequence[str], config: DataSetJob) -> None:
     try:
-        job.layout.resolved(found)
+        config.layout.resolved(found)
     except ValueError as error:  # a user's own layout may give no remedy
         what, separator, remedy = str(error).rpartition(": ")
         if not separator:
             what, remedy = remedy, "ask for features that the sources hold"
-        where = f"layout {job.layout.name}"
+        where = f"layout {config.layout.name}"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
 
 
@@ -363,33 +363,36 @@ class PublishPlan(beam.PTransform):
     display.
 
     Attributes:
-        job: configuration of the run.
-        sources: counts of the sources, one `SplitTally` per split.
+        config: configuration of the run.
+        tallies: one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
     """
 
-    job: DataSetJob
-    sources: beam.PCollection[SplitTally]
+    config: DataSetJob
+    split_tallies: beam.PCollection[SplitTally]
     rejected: beam.PCollection[Rejected]
 
     def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
         """Make the plan and publish it."""
-        sources, rejected = beam.pvalue.AsList(self.sources), beam.pvalue.AsList(self.rejected)
-        return table | "Publish" >> beam.Map(_publish, sources, rejected, self.job)
+        tallies, rejected = (
+            beam.pvalue.AsList(self.split_tallies),
+            beam.pvalue.AsList(self.rejected),
+        )
+        return table | "Publish" >> beam.Map(_publish, tallies, rejected, self.config)
 
 
 def _publish(
-    table: ShardTable, sources: list[SplitTally], rejected: list[Rejected], job: DataSetJob
+    table: ShardTable, tallies: list[SplitTally], rejected: list[Rejected], config: DataSetJob
 ) -> JobPlan:
-    plan = make_job_plan(table, sources, rejected, job)
-    warn_of_sources(sources, job)
+    plan = make_job_plan(table, tallies, rejected, config)
+    warn_of_sources(tallies, config)
     if not rejected:  # otherwise `commit` refuses, after it has listed the rejects
         samples_of = {split: planned.samples for split, planned in plan.splits.items()}
-        refuse_none_left(sources, plan, samples_of, job)
-    output = open_storage(job.output, job.access)
+        refuse_none_left(tallies, plan, samples_of, config)
+    output = open_storage(config.output, config.access)
     output.probe()
-    publish_plan(plan, output, job.names, replaces=job.replaces)
-    refuse_changed_earlier(job.earlier, job.output, job.layout.name, job.access)
+    publish_plan(plan, output, config.names, replaces=config.replaces)
+    refuse_changed_earlier(config.earlier, config.output, config.layout.name, config.access)
     samples = sum(split.samples for split in plan.splits.values())
     shards = sum(split.shards for split in plan.splits.values())
     PROGRESS.plan(samples, shards)
@@ -398,29 +401,29 @@ def _publish(
     return plan
 
 
-def warn_of_sources(sources: Sequence[SplitTally], job: DataSetJob) -> None:
+def warn_of_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> None:
     """Warn of one folder, or folders named like splits: `--images` is probably one level too high.
 
     Warn of columns and fields without a value, too, since their names are probably wrong, and of
     keys of a table of groups that no sample has.
     """
-    facts = add_facts(column for source in sources if source.rows for column in source.columns)
+    facts = add_facts(column for tally in tallies if tally.rows for column in tally.columns)
     if nameless := [column.name for column in facts if not column.cells]:
         what = "no sample has a value of %s: check the names that you gave"
         _LOG.warning(what, ", ".join(nameless))
-    if unused := sum(source.unused_keys for source in sources):
+    if unused := sum(tally.unused_keys for tally in tallies):
         what = "%s of the table of --group_by without a sample: check its column key"
         _LOG.warning(what, counted(unused, "key"))
-    if not job.classes_are_folders:
+    if not config.classes_are_folders:
         return
-    names = sorted({name for source in sources for name in source.class_names})
+    names = sorted({name for tally in tallies for name in tally.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
-        root = next(iter(job.listed_roots.values()), "")
+        root = next(iter(config.listed_roots.values()), "")
         given = shlex.join(f"{name}={join_uri(root, name)}" for name in names)
         classes = ", ".join(names)
         _LOG.warning("the classes are %s; if these are splits, give --images %s", classes, given)
     elif len(names) == 1:
-        folders = {split: join_uri(uri, names[0]) for split, uri in job.listed_roots.items()}
+        folders = {split: join_uri(uri, names[0]) for split, uri in config.listed_roots.items()}
         given = shlex.join(f"{split}={uri}" for split, uri in folders.items() if "/" not in split)
         what = "the only class is %s; if its folders are the classes, give --images %s"
         _LOG.warning(what, printable(names[0]), given)

@@ -25,7 +25,7 @@ MIN_RECORDS_TO_SPREAD = 64
 
 KeyRange = tuple[str, int]
 """A split, and the number of a range of its order keys."""
-Shard = tuple[str, int]
+ShardKey = tuple[str, int]
 """A split and the index of one of its shards."""
 
 
@@ -95,7 +95,7 @@ class Sharding:
         }
 
 
-class Tally(msgspec.Struct, frozen=True, array_like=True):
+class RangeTally(msgspec.Struct, frozen=True, array_like=True):
     """Counts of samples: their number, estimated output bytes, `members_digest` in hex."""
 
     samples: int
@@ -115,7 +115,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
     planned: PlannedSplit
     full: int
-    ranges: dict[str, tuple[int, Tally]]
+    ranges: dict[str, tuple[int, RangeTally]]
 
     def shard_of(self, rank: int) -> tuple[int, int]:
         """Return the shard of a rank, and the record's index in it."""
@@ -192,21 +192,23 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
     return asked
 
 
-def add_tallies(tallies: Iterable[Tally]) -> Tally:
+def add_tallies(tallies: Iterable[RangeTally]) -> RangeTally:
     """Add tallies."""
     parts = list(tallies)
     digest = sum(int(part.digest, 16) for part in parts) % DIGEST_MODULUS
     counts, sizes = (part.samples for part in parts), (part.bytes for part in parts)
-    return Tally(sum(counts), sum(sizes), f"{digest:x}")
+    return RangeTally(sum(counts), sum(sizes), f"{digest:x}")
 
 
-def make_shard_table(tallies: Collection[tuple[KeyRange, Tally]], sharding: Sharding) -> ShardTable:
+def make_shard_table(
+    tallies: Collection[tuple[KeyRange, RangeTally]], sharding: Sharding
+) -> ShardTable:
     """Compute the ranks of all ranges from their tallies.
 
     Raises:
         RuntimeError: `E-ARG` when a split would have more shards than samples.
     """
-    by_split: dict[str, dict[int, Tally]] = {}
+    by_split: dict[str, dict[int, RangeTally]] = {}
     for (split, number), tally in sorted(tallies):
         by_split.setdefault(split, {})[number] = tally
     splits: dict[str, Ranks] = {}

@@ -139,7 +139,7 @@ def hash_picture(gray: Image.Image) -> bytes:
 
 
 def hash_photo(
-    photo: Sample, job: ShardJob, gate: WorkerGate, roots: Mapping[str, Storage]
+    photo: Sample, job: ShardJob, gate: WorkerGate, storages: Mapping[str, Storage]
 ) -> HashedImage | Rejected:
     """Read, check and hash the photo of a sample that has no other blobs.
 
@@ -147,7 +147,7 @@ def hash_photo(
         RuntimeError: a storage fault.
     """
     try:
-        contents = read_contents(photo, roots)
+        contents = read_contents(photo, storages)
         with gate.working:
             image = check_all(photo, contents, job.check, job.conversion)[0]
             info = image.info
@@ -348,7 +348,7 @@ def drop_similar(
 def check_kept(
     copies: Copies,
     kept: Iterable[tuple[str, str]],
-    tallies: Sequence[tuple[str, RootTally]],
+    root_tallies: Sequence[tuple[str, RootTally]],
     uri: str,
     splits: Collection[str],
     budget: RejectBudget,
@@ -359,7 +359,7 @@ def check_kept(
         RuntimeError: `E-ARG`, since without the kept image a whole cluster would be lost;
             `E-SET-MISSING` if most images are missing, since their folder is probably wrong.
     """
-    refuse_mostly_missing(tallies, budget)
+    refuse_mostly_missing(root_tallies, budget)
     expected = {name for name in copies.kept if not splits or name[0] in splits}
     if missing := sorted(expected.difference(kept)):
         lost = f"{counted(len(missing), 'image')} that this run does not have"
@@ -379,14 +379,14 @@ class DropSimilar(beam.PTransform):
         splits: splits of the run; none if it divides one source itself.
         access: settings for the store.
         budget: limit of missing images.
-        tallies: counts of named and listed files, by root name; None if the reader listed them.
+        root_tallies: counts of named and listed files, by root; None if the reader listed them.
     """
 
     uri: str
     splits: Sequence[str]
     access: Access
     budget: RejectBudget
-    tallies: beam.PCollection[tuple[str, RootTally]] | None
+    root_tallies: beam.PCollection[tuple[str, RootTally]] | None
 
     def expand(
         self, samples: beam.PCollection[Sample]
@@ -398,9 +398,11 @@ class DropSimilar(beam.PTransform):
         found = samples | "Drop" >> drop.with_outputs("rejected", "kept", main="samples")
         kept = beam.pvalue.AsList(found.kept)
         # The empty result makes the plan wait for the check.
-        tallies: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        root_tallies: Any = (
+            [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies)
+        )
         given = self.uri, self.splits, self.budget
-        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, tallies, *given)
+        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, root_tallies, *given)
         rejected = (found.rejected, checked) | "Rejected" >> beam.Flatten()
         return found.samples, rejected
 
@@ -429,7 +431,7 @@ class _HashPhotos(ImageDoFn):
 
     def process(self, photos: Sequence[Sample]) -> Iterator[HashedBatch]:
         size_of = functools.partial(bytes_in_flight, conversion=self.job.conversion)
-        make = functools.partial(hash_photo, job=self.job, gate=self.gate, roots=self.roots)
+        make = functools.partial(hash_photo, job=self.job, gate=self.gate, storages=self.storages)
         made = [each for _, each in self.gate.in_order(photos, size_of, make)]
         rejected = [each for each in made if isinstance(each, Rejected)]
         PROGRESS.add(Counts(len(made), len(rejected)))

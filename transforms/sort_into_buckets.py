@@ -56,9 +56,9 @@ class SortIntoBuckets(beam.PTransform):
         refuse = RefuseEqualKeys(self.job.spool)
         checked = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> refuse)
         sort = beam.ParDo(_Sort(self.job, self.limits), checked)
-        sorts = sort.with_outputs("sources", main="samples")
+        sorts = sort.with_outputs("split_tallies", main="samples")
         found = samples | "Hold" >> hold | "Sort" >> sorts
-        return found.samples, found.sources
+        return found.samples, found.split_tallies
 
 
 class ImageDoFn(beam.DoFn):
@@ -67,7 +67,7 @@ class ImageDoFn(beam.DoFn):
     Attributes:
         job: places of the images, and how they are checked.
         gate: gate of the process.
-        roots: storages by root name.
+        storages: storages by root name.
     """
 
     def __init__(self, job: ShardJob, limits: GateLimits) -> None:
@@ -77,7 +77,7 @@ class ImageDoFn(beam.DoFn):
     def setup(self) -> None:
         """Open the stores, and the one gate of the process, whatever its number of threads."""
         job, limits = self.job, self._limits
-        self.roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+        self.storages = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
         self.gate = self._shared.acquire(lambda: gate_for(limits, job))
 
 
@@ -88,7 +88,7 @@ class _Sort(ImageDoFn):
         moved: Counter[tuple[str, str]] = Counter()
         annotations: Counter[tuple[str, str]] = Counter()
 
-        measure = functools.partial(size_of, roots=self.roots, conversion=self.job.conversion)
+        measure = functools.partial(size_of, storages=self.storages, conversion=self.job.conversion)
         for sample, size_px in self.gate.in_order(
             samples, lambda s: s.blobs[0].read_bytes, measure
         ):
@@ -99,7 +99,7 @@ class _Sort(ImageDoFn):
                 yield msgspec.structs.replace(sample, split=split)
         for (old, new), count in moved.items():
             for source in _counts(old, new, count, annotations[old, new]):
-                yield SplitTallyOutput("sources", source)
+                yield SplitTallyOutput("split_tallies", source)
 
     def _split_of(self, sample: Sample, size_px: tuple[int, int] | None) -> str:
         """Return the split of a sample's bucket; empty for an image that is too small."""
@@ -112,7 +112,7 @@ class _Sort(ImageDoFn):
 
 
 def size_of(
-    sample: Sample, roots: Mapping[str, Storage], conversion: Conversion
+    sample: Sample, storages: Mapping[str, Storage], conversion: Conversion
 ) -> tuple[int, int] | None:
     """Return width and height of a sample's photo in px, turned if it will be; None if it is bad.
 
@@ -124,7 +124,7 @@ def size_of(
         what = "--buckets needs images in archives and Parquet, which only a run unpacks"
         raise RuntimeError(fault_line("E-ARG", "--plan", what, "leave --buckets out"))
     try:
-        info = check_all(photo, read_contents(photo, roots), Check.HEADER, conversion)[0].info
+        info = check_all(photo, read_contents(photo, storages), Check.HEADER, conversion)[0].info
     except Unfit:
         return None
     is_swapped = conversion.turns and info.orientation in SWAPPING

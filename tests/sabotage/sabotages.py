@@ -86,7 +86,7 @@ SABOTAGES = (
         "the order is Python's hash()",
         "schemas/samples.py",
         "places.append(digest.digest())",
-        "places.append((hash(digest.digest()) % 2**64).to_bytes(ORDER_BYTES))",
+        "places.append((hash(digest.digest()) % 2**64).to_bytes(PREFIX_BYTES))",
         "tests/test_plan_shards.py::test_the_shuffled_order_never_changes",
     ),
     Sabotage(

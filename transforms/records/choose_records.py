@@ -110,17 +110,17 @@ forget_keys = _keys_in.cache_clear
 """Forget the keys that an earlier run of this process has read."""
 
 
-def warn_of_keys(sources: Sequence[SplitTally], uri: str, access: Access) -> list[SplitTally]:
-    """Warn if there are more keys to copy than records with such keys; return the sources.
+def warn_of_keys(tallies: Sequence[SplitTally], uri: str, access: Access) -> list[SplitTally]:
+    """Warn if there are more keys to copy than records with such keys; return the tallies.
 
     Records with equal keys are all counted, so a key without a record may stay unnoticed.
     """
     keys = {*_keys_in(uri, access)} - {""}
-    met = sum(source.listed - source.skipped.get(NOT_IN_KEYS, 0) for source in sources)
+    met = sum(tally.listed - tally.skipped.get(NOT_IN_KEYS, 0) for tally in tallies)
     if met < len(keys):
         of_all = f"{len(keys) - met} of {counted(len(keys), 'key')}"
         _LOG.warning("no record has %s in %s", of_all, printable(uri))
-    return [*sources]
+    return [*tallies]
 
 
 class _Batch(Batch, frozen=True, array_like=True):
@@ -138,7 +138,7 @@ def drop_repeated(
     yield from by_key.values()
     if repeated := len(samples) - len(by_key):
         note = SplitTally(split, skipped={"repeated_keys": repeated})
-        yield beam.pvalue.TaggedOutput("sources", note)
+        yield beam.pvalue.TaggedOutput("split_tallies", note)
 
 
 @dataclass(eq=False)
@@ -147,12 +147,12 @@ class DropRepeated(beam.PTransform):
 
     Attributes:
         keep: which one stays, in the order of the sources.
-        sources: counts of the sources, one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     keep: OnDuplicate
-    sources: beam.PCollection[SplitTally]
+    split_tallies: beam.PCollection[SplitTally]
     spool: RunSpool | None = None
 
     def expand(
@@ -163,7 +163,7 @@ class DropRepeated(beam.PTransform):
             (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
             | "GroupKeys" >> GroupBatches(_Batch, self.spool)
             | "KeepOne"
-            >> beam.FlatMap(drop_repeated, self.keep).with_outputs("sources", main="samples")
+            >> beam.FlatMap(drop_repeated, self.keep).with_outputs("split_tallies", main="samples")
         )
-        sources = (self.sources, kept.sources) | "AddRepeated" >> AddSplitTallies()
-        return kept.samples, sources
+        tallies = (self.split_tallies, kept.split_tallies) | "AddRepeated" >> AddSplitTallies()
+        return kept.samples, tallies

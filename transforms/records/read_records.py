@@ -1,6 +1,6 @@
 """Samples from records: of TFRecord and ArrayRecord files, of data sets of ours, or of a program.
 
-`plan_source` reads the manifest of a listed source, if there is one. `RecordReader`
+`select_files` reads the manifest of a listed source, if there is one. `RecordReader`
 makes the samples of a file. A sample's blob is the range of its framed record.
 
 The records of a data set are known from its indexes. Files of other programs are read once to find
@@ -106,7 +106,7 @@ class RecordFile(msgspec.Struct, frozen=True, array_like=True):
     note: SplitTally | None = None
 
 
-def plan_source(
+def select_files(
     root: str, entries: Iterable[Entry], reader: "RecordReader"
 ) -> Iterator[RecordFile]:
     """Yield the files of a source in the order of their names, those of a data set first.

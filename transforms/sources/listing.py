@@ -61,7 +61,7 @@ class RootTally(msgspec.Struct, frozen=True):
     read_bytes: int = 0
 
 
-TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, RootTally]]
+RootTallyOutput = beam.pvalue.TaggedOutput[Literal["root_tallies"], tuple[str, RootTally]]
 """Side output of counts by root."""
 
 
@@ -84,11 +84,11 @@ class SourcePieces(NamedTuple):
 
     Attributes:
         pieces: pieces of the sources, such as files, for workers to read.
-        tallies: listing digests and counts of read files, by root.
+        root_tallies: listing digests and counts of read files, by root.
     """
 
     pieces: beam.PCollection
-    tallies: beam.PCollection[tuple[str, RootTally]]
+    root_tallies: beam.PCollection[tuple[str, RootTally]]
 
 
 def pin_sample(sample: Sample, entry: Entry | None, blob_index: int = 0) -> Sample | Rejected:
@@ -193,7 +193,7 @@ def listing_fault(entry: Entry | None) -> tuple[str, str]:
     return "", ""
 
 
-def _every_entry(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
+def _select_all(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
     return (ListedFile(root, entry) for entry in entries)
 
 
@@ -216,7 +216,7 @@ class ListFiles(beam.PTransform):
             root sorts it in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts of
             roots without blobs; a named function or method.
-        plan: function of a root's name and its listing that returns the files, each with its
+        select: function of a root's name and its listing that returns the files, each with its
             `entry`; a named function or a partial one. It must take all entries, since they are
             digested as they pass. By default, it returns every entry as a `ListedFile`.
     """
@@ -225,17 +225,17 @@ class ListFiles(beam.PTransform):
     access: Access = DEFAULT_ACCESS
     numbered: bool = False
     is_read: Callable[[Any], bool] = is_file
-    plan: Callable[[str, Iterable[Entry]], Iterable[Any]] = _every_entry
+    select: Callable[[str, Iterable[Entry]], Iterable[Any]] = _select_all
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
-        plan = _number_entries if self.numbered else self.plan
+        select = _number_entries if self.numbered else self.select
         listed = (
             root
             | "Roots" >> beam.Create(sorted(self.roots.items()))
             | "List"
-            >> beam.FlatMap(_list_files, self.access, self.is_read, plan).with_outputs(
-                "tallies", main="files"
+            >> beam.FlatMap(_list_files, self.access, self.is_read, select).with_outputs(
+                "root_tallies", main="files"
             )
         )
         return SourcePieces(spread(listed.files), listed.tallies)
@@ -245,7 +245,7 @@ def _list_files(
     named: tuple[str, str],
     access: Access,
     is_read: Callable[[Any], bool],
-    plan: Callable[[str, Iterable[Entry]], Iterable[Any]],
+    select: Callable[[str, Iterable[Entry]], Iterable[Any]],
 ) -> Iterator[Any]:
     """Yield the files of a root, then the listing's digest and counts of read files."""
     root, uri = named
@@ -257,11 +257,11 @@ def _list_files(
             digest += listing_digest([entry])
             yield entry
 
-    for file in plan(root, entries()):
+    for file in select(root, entries()):
         if is_read(file):
             read_files += 1
             read_bytes += file.entry.size_bytes
         yield file
     listing = f"{digest % DIGEST_MODULUS:x}"
     tally = RootTally(listing=listing, read_files=read_files, read_bytes=read_bytes)
-    yield TallyOutput("tallies", (root, tally))
+    yield RootTallyOutput("root_tallies", (root, tally))

@@ -401,7 +401,7 @@ class PlanArrays(beam.PTransform):
         choose = functools.partial(choose_files, sources=self.sources)
         given = root | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
         found = given | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
-        listed = root | "ListFiles" >> ListFiles(folders, self.access, plan=choose)
+        listed = root | "ListFiles" >> ListFiles(folders, self.access, select=choose)
         pieces = (
             (found, listed.pieces)
             | "AllFiles" >> beam.Flatten()
@@ -410,4 +410,4 @@ class PlanArrays(beam.PTransform):
             | "GroupSources" >> beam.GroupByKey()
             | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
-        return SourcePieces(spread(pieces), listed.tallies)
+        return SourcePieces(spread(pieces), listed.root_tallies)

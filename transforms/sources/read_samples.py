@@ -82,7 +82,7 @@ class SplitTally(msgspec.Struct, frozen=True):
     unused_keys: int = 0
 
 
-SplitTallyOutput = beam.pvalue.TaggedOutput[Literal["sources"], SplitTally]
+SplitTallyOutput = beam.pvalue.TaggedOutput[Literal["split_tallies"], SplitTally]
 
 Item = Sample | Rejected | SplitTally
 """Output of readers.
@@ -103,16 +103,16 @@ class SourceSamples(NamedTuple):
     Attributes:
         samples: all samples, each once, in any order.
         rejected: rejected samples and dropped annotations.
-        sources: one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         listing: listed files, for `PinBlobs`; None if the samples are pinned.
-        tallies: digests of the listings that the reader has used, by root; None without listings.
+        root_tallies: digests of the reader's listings, by root; None without listings.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
-    sources: beam.PCollection[SplitTally]
+    split_tallies: beam.PCollection[SplitTally]
     listing: beam.PCollection[ListedFile] | None = None
-    tallies: beam.PCollection[tuple[str, RootTally]] | None = None
+    root_tallies: beam.PCollection[tuple[str, RootTally]] | None = None
 
 
 def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") -> SplitTally:
@@ -228,13 +228,13 @@ def is_there(source: SplitTally, splitting: Splitting) -> bool:
     return bool(source.listed or source.images) or not is_optional
 
 
-def merge_labels(sources: Collection[SplitTally]) -> list[Label]:
+def merge_labels(tallies: Collection[SplitTally]) -> list[Label]:
     """Return the labels of all splits, sorted by id.
 
     Raises:
         RuntimeError: `E-ANN-LABELS` when labels contradict each other.
     """
-    labels = (label for source in sources for label in source.labels)
+    labels = (label for tally in tallies for label in tally.labels)
     return unite_labels(labels, "all annotation files")
 
 
@@ -366,9 +366,9 @@ class ReadSamples(beam.PTransform):
         splits = [*self.source_files]
         reader = _Read(self.read, self.exclude, self.access, self.splitting, splits)
         step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
-        read = pieces | "Read" >> step.with_outputs("rejected", "sources", main="samples")
-        sources = (read.sources, *counts) | "AddSplitTallies" >> AddSplitTallies()
-        return SourceSamples(read.samples, read.rejected, sources)
+        read = pieces | "Read" >> step.with_outputs("rejected", "split_tallies", main="samples")
+        tallies = (read.split_tallies, *counts) | "AddSplitTallies" >> AddSplitTallies()
+        return SourceSamples(read.samples, read.rejected, tallies)
 
 
 class AddSplitTallies(beam.PTransform):
@@ -432,10 +432,10 @@ class _Read(beam.DoFn):
             yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
 
     def finish_bundle(self) -> Iterator:
-        sources = self._counter.split_tallies()
+        tallies = self._counter.split_tallies()
         if self.splitting.groups is not None:
             found = int(self.splitting.groups.found.sum())
-            sources.append(SplitTally(self.splitting.splits(())[0], unused_keys=-found))
-        for source in sources:
-            windowed = GlobalWindows.windowed_value_at_end_of_window(source)
-            yield beam.pvalue.TaggedOutput("sources", windowed)
+            tallies.append(SplitTally(self.splitting.splits(())[0], unused_keys=-found))
+        for tally in tallies:
+            windowed = GlobalWindows.windowed_value_at_end_of_window(tally)
+            yield beam.pvalue.TaggedOutput("split_tallies", windowed)

@@ -406,4 +406,4 @@ class PlanTables(beam.PTransform):
         picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
         files = (found, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
-        return SourcePieces(spread(pieces), listed.tallies)
+        return SourcePieces(spread(pieces), listed.root_tallies)

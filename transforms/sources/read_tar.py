@@ -1,6 +1,6 @@
 """Samples from tar files in the form of WebDataset: consecutive members with one base name.
 
-`plan_tars` chooses files from a listing. `TarReader` reads the headers and the small members of a
+`select_tars` chooses files from a listing. `TarReader` reads the headers and the small members of a
 file once, in order, and makes the samples. A sample's blob is the range of its image in the tar
 file. Nothing is unpacked to files of a member's name, so these names cannot do harm.
 
@@ -122,7 +122,7 @@ Parts = Mapping[str, list[Part]]
 """The members of a sample by extension in lower case; at most two of each."""
 
 
-def plan_tars(
+def select_tars(
     root: str, entries: Iterable[Entry], sources: Mapping[str, TarSource]
 ) -> Iterator[TarFile]:
     """Yield the tar files of a folder in the order of their names.

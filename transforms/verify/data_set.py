@@ -26,7 +26,7 @@ from beam_tfrec.schemas.manifest import (
     from_json,
     plan_digest,
 )
-from beam_tfrec.schemas.samples import Order, shuffle_keys
+from beam_tfrec.schemas.samples import Order, shuffle_prefixes
 from beam_tfrec.schemas.shards import (
     COUNTED,
     ShardInfo,
@@ -356,7 +356,7 @@ def check_rows(
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
             findings.add("E-VER-ORDER", name, f"key {key!r} occurs twice")
         return
-    in_order = [*zip(shuffle_keys(entry.split, keys, rules.seed), keys, strict=True)]
+    in_order = [*zip(shuffle_prefixes(entry.split, keys, rules.seed), keys, strict=True)]
     findings.ends = (task, in_order[0], in_order[-1]) if rows else None
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
