@@ -75,19 +75,17 @@ class ArraysConfig(DataSetConfig):
                 raise ValueError(f"arrays must be named once, got {names}: name each for one use")
 
     def _check_tensors(self) -> None:
-        """Refuse tensors together with options of a single image array."""
+        """Refuse tensors and keys together with options of other arrays."""
+        tensors, alone = ",".join(self.tensor_arrays), self.one_sample_per_file
         raw = isinstance(self.layout, ArraysLayout) and self.layout.encoding is Encoding.RAW
-        for option, is_given in (
-            ("image_array", bool(self.image_array)),
-            ("one_sample_per_file", self.one_sample_per_file),
-            ("encoding raw", raw),
+        for option, value, other, is_given in (
+            ("tensor_arrays", tensors, "image_array", bool(self.image_array)),
+            ("tensor_arrays", tensors, "encoding raw", raw),
+            ("tensor_arrays", tensors, "one_sample_per_file", alone),
+            ("key_array", self.key_array, "one_sample_per_file", alone),
         ):
-            if self.tensor_arrays and is_given:
-                got = ",".join(self.tensor_arrays)
-                raise ValueError(f"tensor_arrays must come without {option}, got {got}: omit one")
-        if self.key_array and self.one_sample_per_file:
-            what = f"come without one_sample_per_file, got {self.key_array!r}"
-            raise ValueError(f"key_array must {what}: omit one")
+            if value and is_given:
+                raise ValueError(f"{option} must come without {other}, got {value}: omit one")
 
     @property
     def split_fields(self) -> frozenset[str]:

@@ -76,7 +76,6 @@ class TableConfig(StagingConfig):
     detection: DetectionLayout = field(default_factory=lambda: DetectionLayout(first_label=1))
     layout: Layout = field(default_factory=TableLayout, kw_only=True)
 
-    staged_root: ClassVar[str] = STAGED_IMAGES
     source_flag: ClassVar[str] = "--table"
     images_field: ClassVar[str] = "image_root"
 
@@ -187,7 +186,7 @@ class TableConfig(StagingConfig):
                 objects = objects or _only("objects_column", features.objects)
             if objects:
                 features.class_path(objects)  # refuses several
-            named = [name for name in features.class_columns if name not in layout.types]
+            named = sorted({*features.classes}.intersection(features.columns) - layout.types.keys())
             if not (classes or objects) and len(named) == 1:
                 layout = replace(layout, label_columns=tuple(named))
         changes: dict[str, Any] = {"image_column": image, "objects_column": objects}

@@ -174,13 +174,13 @@ def add_facts(parts: Iterable[ColumnFacts]) -> list[ColumnFacts]:
 
 
 class ColumnNotes:
-    """Facts about the columns of rows.
+    """Facts about the columns of rows, or about the features of records.
 
     Attributes:
         rows: number of rows.
     """
 
-    def __init__(self, columns: Iterable[str], *, has_texts: bool) -> None:
+    def __init__(self, columns: Iterable[str] = (), *, has_texts: bool = False) -> None:
         """Begin with known columns, and say whether cells are texts of unknown kinds."""
         self.rows = 0
         self._has_texts = has_texts

@@ -77,6 +77,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def oracle_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of the oracle's data sets that are made by code."""
+    from tests.oracle import make_sources  # late: it imports all pipelines
+
+    folder = tmp_path_factory.mktemp("made")
+    make_sources(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def quiet_beam() -> Iterator[None]:
     """Keep Beam from printing every expected error twice."""

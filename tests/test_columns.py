@@ -38,16 +38,13 @@ def test_unknown_types_are_refused(text: str) -> None:
 
 TEXTS = {
     "0": INT,
-    "+4915112345678": TEXT,  # a telephone number
     "1" * 5000: BIG_INT,
     "9223372036854775807": INT,
     "-9223372036854775808": INT,
-    "007": TEXT,  # an id or a postal code
     "00.5": TEXT,
     "1.": FLOAT,
     "-1.5e-3": FLOAT,
     "-Infinity": FLOAT,
-    "true": BOOL,
     "yes": TEXT,
     "1\n2": TEXT,
     "-0": INT,
@@ -79,7 +76,6 @@ def test_kind_of_value(value: object, kind: int) -> None:
 
 RULES = [
     (INT, "int64"),
-    (INT | FLOAT, "float"),
     (BIG_INT, "bytes"),  # ids beyond int64 would lose their digits as floats
     (TEXT | BOOL | FLOAT, "bytes"),
     (LIST, "bytes[]"),  # only empty lists
@@ -151,7 +147,6 @@ def test_cells_that_do_not_fit_are_refused(cell: object, wanted: str, what: str)
     [
         ("a[1].csv", True, "a[1].csv", ""),
         ("gs://b/t", False, "gs://b/t", ""),
-        ("t/", False, "t", ""),
         ("/", False, "/", ""),
         ("*.csv", False, ".", "*.csv"),
         ("/*.csv", False, "/", "*.csv"),
@@ -167,12 +162,9 @@ def test_paths_have_a_root_and_a_pattern(uri: str, is_file: bool, root: str, pat
     ("name", "pattern", "does"),
     [
         ("a.csv", "", True),
-        ("a.csv", "*.csv", True),
-        ("a/b.csv", "*.csv", False),
         ("a/b.csv", "**", True),
         ("a/[b].csv", "?/[b].csv", True),
         ("a/b.csv", "?/[b].csv", False),
-        ("b.csv", "**/*.csv", True),
         ("a/b/c.csv", "**/*.csv", True),
         ("ab.csv", "a**/*.csv", False),
         ("a\nb.csv", "a*.csv", True),

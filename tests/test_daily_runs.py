@@ -51,9 +51,6 @@ class Source:
         self.arguments = ["--images", str(self.images), "--annotations", str(self.annotations)]
         self.arguments += ["--output", out, "--since", out]
 
-    def grow(self, images: int) -> None:
-        self.write(spec_of(images))
-
     def write(self, spec: dict[str, Any]) -> None:
         """Write an annotation file, and the new images."""
         for image in spec["images"]:
@@ -62,12 +59,12 @@ class Source:
                 path.write_bytes(jpeg_bytes(color=image["id"]))
         self.annotations.write_text(json.dumps(spec))
 
-    def run(self, day: str, *flags: object) -> Run:
-        return run_coco(*self.arguments, "--date", day, *flags)
+    def run(self, day: str) -> Run:
+        return run_coco(*self.arguments, "--date", day)
 
     def made(self, day: str, *flags: object) -> Path:
         """Run, which must succeed, and return the data set."""
-        run = self.run(day, *flags)
+        run = run_coco(*self.arguments, "--date", day, *flags)
         assert run.code == 0, run.err
         return self.of(day)
 
@@ -80,19 +77,15 @@ def source(tmp_path: Path) -> Source:
     return Source(tmp_path)
 
 
-def keys_of(out: Path) -> list[int]:
-    return sorted(int(key) for _, key in keyed_records(files_of(out)))
-
-
 def test_three_days_equal_one_conversion_of_everything(source: Source, tmp_path: Path) -> None:
     """Sources may change once they are converted, and unused classes may disappear."""
     whole = Source(tmp_path / "whole")
-    whole.grow(SIZES[2])
+    whole.write(spec_of(SIZES[2]))
     everything = whole.made(DAYS[2])
-    source.grow(SIZES[0])
+    source.write(spec_of(SIZES[0]))
     source.made(DAYS[0], "--num_shards", 3)
     first = snapshot(source.of(DAYS[0]))
-    source.grow(SIZES[1])
+    source.write(spec_of(SIZES[1]))
     source.made(DAYS[1], "--seed", 5)
     (source.images / "a002.jpg").unlink()
     (source.images / "a003.jpg").write_bytes(b"<html>")
@@ -105,7 +98,7 @@ def test_three_days_equal_one_conversion_of_everything(source: Source, tmp_path:
     source.made(DAYS[2])
     days = [files_of(source.of(day)) for day in DAYS]
     assert check_growth(days) == keyed_records(files_of(everything))
-    assert [keys_of(source.of(day))[0] for day in DAYS] == [1, 21, 46]
+    assert [min(int(key) for _, key in keyed_records(of)) for of in days] == [1, 21, 46]
     assert snapshot(source.of(DAYS[0])) == first
     last = json.loads(days[2]["manifest.json"])
     split = last["splits"]["train"]
@@ -116,13 +109,13 @@ def test_three_days_equal_one_conversion_of_everything(source: Source, tmp_path:
 
 
 def test_a_day_with_nothing_new_gives_an_empty_data_set(source: Source) -> None:
-    source.grow(SIZES[0])
+    source.write(spec_of(SIZES[0]))
     source.made(DAYS[0])
     run = source.run(DAYS[1])
     assert run.code == 0, run.err
     assert "left out: 20 in earlier data sets\n" in run.out
     assert "nothing is new: the split is empty here\n" in run.out
-    source.grow(SIZES[1])
+    source.write(spec_of(SIZES[1]))
     source.made(DAYS[2])
     days = [files_of(source.of(day)) for day in DAYS]
     assert len(check_growth(days)) == SIZES[1]
@@ -133,7 +126,7 @@ def test_two_days_that_begin_at_once_are_refused(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each day's output appears after the other run has looked for earlier data sets."""
-    source.grow(3)
+    source.write(spec_of(3))
     publish = publish_plan.publish_plan
 
     def publish_while_another_begins(*given: Any, **options: Any) -> int:

@@ -7,14 +7,6 @@ import pytest
 from tests import oracle
 from tests.conftest import thorough
 
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    oracle.make_sources(folder)
-    return folder
-
-
 # After a comma, the case is a variant: another one covers its source and layout.
 VARIANTS = {name for name in oracle.CASES if "," in name} - {"odd images, header check"}
 
@@ -22,8 +14,8 @@ VARIANTS = {name for name in oracle.CASES if "," in name} - {"odd images, header
 @pytest.mark.parametrize(
     "name", [thorough(name) if name in VARIANTS else name for name in oracle.CASES]
 )
-def test_bytes_are_as_recorded(name: str, made: Path, tmp_path: Path) -> None:
+def test_bytes_are_as_recorded(name: str, oracle_sources: Path, tmp_path: Path) -> None:
     case, recorded = oracle.CASES[name], oracle.golden()
     if case.codecs and oracle.codecs() != recorded["codecs"]:
         pytest.skip(f"recorded with {recorded['codecs']}, here are {oracle.codecs()}")
-    assert oracle.write_case(case, made, tmp_path / "out") == recorded[name]
+    assert oracle.write_case(case, oracle_sources, tmp_path / "out") == recorded[name]

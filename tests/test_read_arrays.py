@@ -1,6 +1,10 @@
-"""Rows of array files as samples."""
+"""Rows of array files as samples, and members of `.npz` archives."""
 
+import contextlib
+import itertools
+import struct
 import zipfile
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,9 @@ import pytest
 
 from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import ArrayFields
-from beam_tfrec.schemas.samples import Sample
+from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import HASH, Splitting
+from beam_tfrec.schemas.tensors import parse_npy_header
 from beam_tfrec.transforms.sources import read_arrays
 from beam_tfrec.transforms.sources.read_arrays import (
     ArrayReader,
@@ -21,8 +26,9 @@ from beam_tfrec.transforms.sources.read_arrays import (
     open_file,
     plan_pieces,
 )
+from beam_tfrec.transforms.sources.read_blobs import UNPACKED, read_blob, read_members
 from beam_tfrec.transforms.sources.read_samples import SplitTally
-from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Entry, Storage, open_storage
 from tests.array_runs import npy_bytes, random_images
 
 GIVEN = Splitting()
@@ -59,17 +65,44 @@ def save(folder: Path, **arrays: Any) -> None:
         np.save(folder / f"{name}.npy", values)
 
 
-def test_rows_of_a_file_are_samples(tmp_path: Path) -> None:
-    save(tmp_path, x=IMAGES)
-    found = samples(ArraySource(f"{tmp_path}/x.npy"))
-    assert [sample.key for sample in found] == ["0", "1", "2", "3", "4"]
-    assert [sample.position for sample in found] == [0, 1, 2, 3, 4]
-    assert [bytes_of(sample, tmp_path) for sample in found] == [row.tobytes() for row in IMAGES]
-    entry = open_storage(str(tmp_path)).stat("x.npy")
-    assert entry is not None
-    assert {(b.pin, b.size_bytes) for s in found for b in s.blobs} == {
-        (entry.pin, entry.size_bytes)
-    }
+IN_TWO = {"b.npy": IMAGES[2:], "a.npy": IMAGES[:2], "y.npy": [5, 6, 7, 8, 9], "README.txt": 0}
+TO_NAME = {"x.npy": IMAGES, "masks.npy": IMAGES[..., 0], "y.npy": [0] * 5}
+ALONE = {"a.npy": IMAGES[0], "b.npy": IMAGES[1, :2], "deep/c.npy": IMAGES[2], "y.npy": [7, 8, 9]}
+ARCHIVES = {"a.npz": {"x": IMAGES[0], "y": 3}, "b.npz": {"x": IMAGES[1], "y": [4]}}
+EACH = {"label": "y", "one_sample_per_file": True}
+SAMPLES = {
+    "a file": (IN_TWO, "/b.npy", {}, "012", [None] * 3, IMAGES[2:]),
+    "files of a folder": (
+        *(IN_TWO, "", {"label": "y"}),
+        *(["a.npy:0", "a.npy:1", "b.npy:0", "b.npy:1", "b.npy:2"], [5, 6, 7, 8, 9], IMAGES),
+    ),
+    "a named array": (
+        *(TO_NAME, "", {"image": "masks", "label": "y"}, "01234", [0] * 5, IMAGES[..., 0]),
+    ),
+    "each file": (
+        *(ALONE, "", EACH, ["a.npy", "b.npy", "deep/c.npy"], [7, 8, 9]),
+        [IMAGES[0], IMAGES[1, :2], IMAGES[2]],
+    ),
+    "each archive": (ARCHIVES, "", EACH, ["a.npz", "b.npz"], [3, 4], IMAGES[:2]),
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "uri", "source", "keys", "labels", "values"), SAMPLES.values(), ids=SAMPLES
+)
+def test_items_are_samples(
+    files: Any, uri: str, source: Any, keys: Any, labels: Any, values: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    for name, saved in files.items():
+        with (tmp_path / name).open("wb") as file:
+            np.savez(file, **saved) if name.endswith(".npz") else np.save(file, saved)
+    found = samples(ArraySource(f"{tmp_path}{uri}", **source))
+    assert [sample.key for sample in found] == [*keys]
+    assert [sample.position for sample in found] == [*range(len(found))]
+    assert [fields_of(sample).label for sample in found] == labels
+    assert [fields_of(sample).shape for sample in found] == [item.shape for item in values]
+    assert [bytes_of(sample, tmp_path) for sample in found] == [item.tobytes() for item in values]
 
 
 @pytest.mark.parametrize(
@@ -103,41 +136,6 @@ def test_arrays_of_an_archive_belong_together(tmp_path: Path, save_npz: Any) -> 
     assert [fields_of(sample).label for sample in found] == [0, 1, 2, 3, 4]
     assert fields_of(found[1]).features == {"age": 0.25, "ok": 1}
     assert {s.blobs[0].member for s in found} == {"" if save_npz is np.savez else "images.npy"}
-
-
-def test_files_of_a_folder_are_one_array(tmp_path: Path) -> None:
-    save(tmp_path, b=IMAGES[2:], a=IMAGES[:2], labels=[5, 6, 7, 8, 9])
-    (tmp_path / "README.txt").write_text("of the user")
-    found = samples(ArraySource(str(tmp_path), label="labels"))
-    assert [s.key for s in found] == ["a.npy:0", "a.npy:1", "b.npy:0", "b.npy:1", "b.npy:2"]
-    assert [s.position for s in found] == [0, 1, 2, 3, 4]
-    assert [fields_of(s).label for s in found] == [5, 6, 7, 8, 9]
-    assert [bytes_of(s, tmp_path) for s in found] == [row.tobytes() for row in IMAGES]
-
-
-def test_the_image_array_of_a_folder_can_be_named(tmp_path: Path) -> None:
-    save(tmp_path, x=IMAGES, masks=IMAGES[:, :, :, 0], y=[0] * 5)
-    found = samples(ArraySource(str(tmp_path), image="masks", label="y"))
-    assert [s.key for s in found] == ["0", "1", "2", "3", "4"]
-    assert fields_of(found[0]).shape == (4, 4)
-
-
-def test_each_file_may_be_a_sample(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    save(tmp_path, a=IMAGES[0], b=IMAGES[1, :2], y=[7, 8, 9])
-    np.save(tmp_path / "deep/c.npy", IMAGES[2])
-    found = samples(ArraySource(str(tmp_path), label="y", one_sample_per_file=True))
-    assert [s.key for s in found] == ["a.npy", "b.npy", "deep/c.npy"]
-    assert [fields_of(s).shape for s in found] == [(4, 4, 3), (2, 4, 3), (4, 4, 3)]
-    assert [fields_of(s).label for s in found] == [7, 8, 9]
-    assert bytes_of(found[1], tmp_path) == IMAGES[1, :2].tobytes()
-
-
-def test_each_archive_may_be_a_sample_with_its_label(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", image=IMAGES[0], label=3)
-    np.savez(tmp_path / "b.npz", image=IMAGES[1], label=[4])
-    source = ArraySource(str(tmp_path), label="label", one_sample_per_file=True)
-    assert [(s.key, fields_of(s).label) for s in samples(source)] == [("a.npz", 3), ("b.npz", 4)]
 
 
 def test_large_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,26 +209,21 @@ def test_bad_arrays_are_refused(arrays: Any, options: Any, line: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("names", "source", "what"),
+    ("arrays", "source", "line"),
     [
-        ("ab", {}, "one array of images; it has a, b"),
-        (["x", "images"], {}, "one array of images; it has x, images"),
-        ("a", {"image": "x"}, "x; it has a"),
-        ("a", {"label": "y"}, "one array of images, y; it has a"),
+        ("ab", {}, "E-ARG .*: it needs one array of images; it has a, b; correct the names"),
+        (["x", "images"], {}, "E-ARG .*: it needs one array of images; it has x, images; "),
+        ("a", {"image": "x"}, "E-ARG .*: it needs x; it has a; "),
+        ("a", {"label": "y"}, "E-ARG .*: it needs one array of images, y; it has a; "),
+        ("xy", {"label": "y"}, r"E-ARR-TYPE .*/a\.npz:y: uint8 of shape \(5, 4, 4, 3\), instead"),
     ],
 )
-def test_missing_archive_members_are_named(
-    names: Any, source: Any, what: str, tmp_path: Path
+def test_other_arrays_of_an_archive_are_named(
+    arrays: Any, source: Any, line: str, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "a.npz", **dict.fromkeys(names, IMAGES))
-    with pytest.raises(RuntimeError, match=rf"^E-ARG \S*/a\.npz: it needs {what}; correct the "):
+    np.savez(tmp_path / "a.npz", **dict.fromkeys(arrays, IMAGES))
+    with pytest.raises(RuntimeError, match=f"^{line}"):
         read(ArraySource(f"{tmp_path}/a.npz", **source))
-
-
-def test_the_array_of_an_archive_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=IMAGES, y=[1] * 6)
-    with pytest.raises(RuntimeError, match=r"^E-ARR-COUNT \S*/a\.npz:y: 6 rows, the images"):
-        read(ArraySource(f"{tmp_path}/a.npz", label="y"))
 
 
 def test_a_packed_member_longer_than_its_array_is_refused(tmp_path: Path) -> None:
@@ -260,3 +253,116 @@ def test_other_files_of_a_folder_are_refused(name: str, line: str, tmp_path: Pat
         (tmp_path / name).write_bytes(DATA)
     with pytest.raises(RuntimeError, match=f"^{line}"):
         read(ArraySource(str(tmp_path)))
+
+
+# --- members of archives ---
+
+MANY, LABELS = random_images(50), np.arange(50)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    np.savez(tmp_path / "stored.npz", x=MANY, y=LABELS)
+    np.savez_compressed(tmp_path / "packed.npz", x=MANY, y=LABELS)
+    with zipfile.ZipFile(tmp_path / "zip64.npz", "w") as archive:
+        for name, values in (("x", MANY), ("y", LABELS)):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                file.write(npy_bytes(values))
+    return open_storage(str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def unpacked() -> Iterator[None]:
+    UNPACKED.enter()
+    yield
+    UNPACKED.leave()
+
+
+def entry_of(storage: Storage, name: str) -> Entry:
+    entry = storage.stat(name)
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize("name", ["stored.npz", "packed.npz", "zip64.npz"])
+def test_rows_of_a_member_are_read(storage: Storage, name: str) -> None:
+    entry = entry_of(storage, name)
+    members = read_members(storage, entry)
+    assert [*members] == ["x", "y"]
+    for member, values in zip(members.values(), (MANY, LABELS), strict=True):
+        header = parse_npy_header(member.head)
+        offset = member.start + header.start + 7 * header.item_bytes
+        place = (offset, header.item_bytes, member.packed)
+        blob = Blob("r", name, entry.size_bytes, entry.pin, entry.crc32c, *place)
+        assert read_blob(storage, blob) == values[7].tobytes()
+        assert member.end - member.start == header.end
+        assert bool(member.packed) == (name == "packed.npz")
+
+
+def zip_of(
+    path: Path,
+    method: int = zipfile.ZIP_STORED,
+    *,
+    encrypted: bool = False,
+    local: bytes = b"",
+    copies: int = 1,
+) -> None:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for _ in range(copies):
+            with pytest.warns(UserWarning) if archive.namelist() else contextlib.nullcontext():
+                archive.writestr("x.npy", npy_bytes(LABELS))
+    data = bytearray(path.read_bytes())
+    directory = data.index(b"PK\1\2")
+    struct.pack_into("<H", data, directory + 8, int(encrypted))
+    data[: len(local)] = local
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (lambda path: path.write_bytes(b""), "File is not a zip file"),
+        (lambda path: zip_of(path, zipfile.ZIP_BZIP2), "x is encrypted, or compressed with anothe"),
+        (lambda path: zip_of(path, encrypted=True), "x is encrypted, or compressed with another m"),
+        (lambda path: zip_of(path, copies=2), "several arrays have the name x"),
+        (lambda path: zip_of(path, local=b"PK\1\2"), "Bad magic number for file header"),
+    ],
+)
+def test_refuses_other_archives(write: Callable[[Path], None], what: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.npz")
+    storage = open_storage(str(tmp_path))
+    with pytest.raises(RuntimeError, match=rf"^E-ARR-ZIP \S*/a\.npz: {what}"):
+        read_members(storage, entry_of(storage, "a.npz"))
+
+
+def test_a_member_with_a_wrong_checksum_is_refused(storage: Storage, tmp_path: Path) -> None:
+    data = bytearray((tmp_path / "packed.npz").read_bytes())
+    directory = data.index(b"PK\1\2")
+    struct.pack_into("<I", data, directory + 16, 1)  # the CRC-32 in the directory
+    (tmp_path / "packed.npz").write_bytes(data)
+    with pytest.raises(RuntimeError, match=r"^E-ARR-ZIP \S*: Bad CRC-32 for file 'x\.npy'; save"):
+        UNPACKED.bytes_of(storage, entry_of(storage, "packed.npz"), "x.npy", (0, 10))
+
+
+@pytest.mark.parametrize("name", ["stored.npz", "packed.npz"])
+def test_a_damaged_archive_is_read_or_refused(storage: Storage, tmp_path: Path, name: str) -> None:
+    """Bits are flipped outside the arrays' data, and the file is cut at every 37th byte."""
+    path = tmp_path / name
+    whole = path.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    places = [*range(200), *range(directory, len(whole))]
+    damaged = [whole[:n] for n in range(0, len(whole), 37)]
+    for place, bit in itertools.product(places, (0, 6)):
+        flipped = bytes([whole[place] ^ 1 << bit])
+        damaged.append(whole[:place] + flipped + whole[place + 1 :])
+    for data in damaged:
+        path.write_bytes(data)
+        entry = entry_of(storage, name)
+        UNPACKED.leave()  # forget the previous file's members: its pin may be the same
+        UNPACKED.enter()
+        try:
+            member = read_members(storage, entry).get("x")
+            if member and member.packed:
+                UNPACKED.bytes_of(storage, entry, member.packed, (10, 30))
+        except RuntimeError as error:
+            assert str(error).startswith("E-ARR-ZIP "), error

@@ -19,25 +19,9 @@ from tests.coco_command import run_pipeline
 from tests.conftest import thorough
 from tests.invariants import files_of, keyed_records
 from tests.small_runs import build_run, plan_run, write_set
-from tests.test_records_pipeline import copied, copy, keys_of, row, write_records
+from tests.test_records_pipeline import copied, copy, row, write_records
 
 ANY_BYTES = [b"", b"\xff" * 9, b"\n\x03abc", *(b"%d" % number for number in range(5))]
-
-
-def test_features_are_those_of_all_records(tmp_path: Path) -> None:
-    rows = [row(1, "a", few=[1], many=[]), row(2, "b", many=[1, 2])]
-    write_records(tmp_path / "in/a.tfrecord", rows)
-    manifest = copied(tmp_path / "out", "--records", tmp_path / "in/a.tfrecord")
-    found = {f["key"]: (f["kind"], f["repeated"], f.get("optional", False))
-             for f in manifest["features"]}  # fmt: skip
-    assert found == {
-        "few": ("int64", False, True),
-        "id": ("int64", False, False),
-        "many": ("int64", True, False),
-        "text": ("bytes", False, False),
-    }
-    assert keys_of(tmp_path / "out") == {"a.tfrecord:0", "a.tfrecord:1"}
-    assert run_pipeline(verify, tmp_path / "out").code == 0
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +62,37 @@ def test_records_of_any_bytes_are_data_sets_like_others(any_bytes: Path, tmp_pat
     assert run_pipeline(diff, any_bytes, out).code == 0
 
 
-@pytest.mark.thorough
-def test_steps_that_some_records_lack_are_optional(tmp_path: Path) -> None:
-    ids = {"id": (Kind.INT64, [7])}
+def test_features_are_those_of_all_records(tmp_path: Path) -> None:
     lists = [{"one": (Kind.INT64, [[1]]), "more": (Kind.FLOAT, [[0.5, 2], []])}, {}, None]
-    rows = [encode_example(ids, steps) for steps in lists]
+    context = {"id": (Kind.INT64, [7]), "many": (Kind.INT64, [3])}
+    rows = [encode_example(context, steps) for steps in lists]
+    rows += [row(1, "a", few=[1], many=[]), row(2, "b", many=[1, 2])]
     write_records(tmp_path / "in/a.tfrecord", rows)
-    flags = ("--records", tmp_path / "in", "--order", "input")
+    flags = ("--records", tmp_path / "in/a.tfrecord", "--order", "input")
     manifest = copied(tmp_path / "out", *flags)
-    optional = {f["key"]: f.get("optional", False) for f in manifest["features"]}
-    assert optional == {"id": False, "more": True, "one": True}
-    assert [*keyed_records(files_of(tmp_path / "out")).values()] == rows
+    found = {
+        each["key"]: (
+            *(each["kind"], each["repeated"]),
+            *(each.get(name, False) for name in ("optional", "per_step")),
+        )
+        for each in manifest["features"]
+    }
+    assert found == {
+        "few": ("int64", False, True, False),
+        "id": ("int64", False, False, False),
+        "many": ("int64", True, False, False),
+        "more": ("float", True, True, True),
+        "one": ("int64", False, True, True),
+        "text": ("bytes", False, True, False),
+    }
+    keyed = {("train", f"a.tfrecord:{number}"): data for number, data in enumerate(rows)}
+    assert keyed_records(files_of(tmp_path / "out")) == keyed
     assert run_pipeline(verify, tmp_path / "out").code == 0
     steps = [len(record["one"]) for record in beam_tfrec.open(str(tmp_path / "out"), "train")]
     loaded = [*beam_tfrec.load(str(tmp_path / "out"), "train")]
-    assert steps == [1, 0, 0] == [record["one"].shape[0] for record in loaded]
-    assert [record["more"].to_list() for record in loaded] == [[[0.5, 2], []], [], []]
+    assert steps == [1, 0, 0, 0, 0] == [record["one"].shape[0] for record in loaded]
+    more = [record["more"].to_list() for record in loaded]
+    assert more == [[[0.5, 2], []], [], [], [], []]
 
 
 def flip(data: bytes, at: int) -> bytes:

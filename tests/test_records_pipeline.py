@@ -1,6 +1,5 @@
 """Copying records: reshard, merge, divide and choose, from data sets and other TFRecord files."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given
+from hypothesis import strategies as st
 
 from beam_tfrec.pipelines import coco, records
 from beam_tfrec.pipelines.verify import run as verify
@@ -17,11 +18,12 @@ from beam_tfrec.schemas.features import Kind
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests import oracle
-from tests.coco_command import Run, run_pipeline
-from tests.conftest import thorough
+from tests.coco_command import Run, committed_by, digests, run_pipeline
+from tests.conftest import draw, thorough
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in import Kind as RequestKind
-from tests.invariants import check_committed, files_of, keyed_records
+from tests.invariants import files_of, keyed_records
+from tests.small_runs import write_set
 
 TRAIN = [
     *("--images", oracle.DATA / "coco_train/images", "--no_report"),
@@ -42,14 +44,7 @@ def copy(output: Path, *flags: object) -> Run:
 
 def copied(output: Path, *flags: object) -> dict[str, Any]:
     """Copy records, check all invariants, and return the manifest."""
-    run = copy(output, *flags)
-    assert run.code == 0, run.err
-    return check_committed(files_of(output))
-
-
-def shards(output: Path) -> dict[str, str]:
-    found = sorted(output.glob("*.tfrec"))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    return committed_by(records.run, output, *flags, "--no_report")
 
 
 @pytest.fixture(scope="module")
@@ -78,25 +73,15 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    oracle.make_sources(folder)
-    return folder
-
-
 @pytest.mark.parametrize("name", [*QUICK, *map(thorough, OTHERS)])
 def test_resharding_there_and_back_gives_the_same_shards(
-    name: str, made: Path, tmp_path: Path
+    name: str, oracle_sources: Path, tmp_path: Path
 ) -> None:
     case = oracle.CASES[name]
-    first = tmp_path / "first"
-    assert run_pipeline(case.run, *case.words(made), "--no_report", "--output", first).code == 0
-    manifest = json.loads((first / "manifest.json").read_text())
-    plan = manifest["plan"]
-    splits, options = plan["splits"], plan["options"]
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    manifest = committed_by(case.run, first, *case.words(oracle_sources), "--no_report")
+    splits, options = manifest["plan"]["splits"], manifest["plan"]["options"]
     order = ["--order", *options["order"].replace("all=", "").split(" ")]
-    second, third = tmp_path / "second", tmp_path / "third"
     sources = [f"{split}={first}" for split in splits]
     seed = () if options["order"] == "all=input" else ("--seed", 5)
     copied(second, "--records", *sources, "--num_shards", 2, *seed, *order)
@@ -107,11 +92,9 @@ def test_resharding_there_and_back_gives_the_same_shards(
     seed = seed and ("--seed", options["seed"])
     names = ["--shard_names", options["shard_names"], *seed]
     again = copied(third, "--records", *sources, *sizes, *names, *order)
-    assert shards(third) == shards(first)
+    files = "*.tfrec", "features.json", "*.pbtxt"
+    assert digests(third, *files) == digests(first, *files)
     assert again["layout"] == manifest["layout"]
-    for document in ("features.json", "schema.pbtxt", "label_map.pbtxt"):
-        if (first / document).exists():
-            assert (third / document).read_bytes() == (first / document).read_bytes()
     assert run_pipeline(verify, third, "--deep").code == 0
 
 
@@ -129,21 +112,11 @@ def test_files_of_another_program_give_the_same_shards(
     files = shards_alone(whole, tmp_path / "in")
     flags = ("--num_shards", 3, "--seed", 5)
     manifest = copied(tmp_path / "out", "--records", files / "*.tfrec", *KEY, *flags)
-    assert shards(tmp_path / "out") == shards(resharded)
+    assert digests(tmp_path / "out", "*.tfrec") == digests(resharded, "*.tfrec")
     features = {feature["key"]: feature for feature in manifest["features"]}
     assert features["image/encoded"]["content"] == "image"
     assert features["image/object/bbox/xmin"]["repeated"]
     assert run_pipeline(verify, tmp_path / "out", "--deep").code == 0
-
-
-@pytest.mark.thorough
-def test_two_halves_merge_to_the_whole(whole: Path, tmp_path: Path) -> None:
-    halves = tmp_path / "halves"
-    divide = ("--split_by", "hash", "--splits", "one=1,two=1")
-    copied(halves, "--records", whole, *divide)
-    parts = [f"train={halves}/{half}-*.tfrec" for half in ("two", "one")]
-    copied(tmp_path / "merged", "--records", *parts, "--num_shards", 2)
-    assert shards(tmp_path / "merged") == shards(whole)
 
 
 def keys_of(output: Path) -> set[str]:
@@ -247,116 +220,66 @@ def test_a_second_run_finds_all_done_or_another_source(tmp_path: Path) -> None:
     assert copy(tmp_path / "out", *flags).ended == (5, "E-OUT-PLAN")
 
 
-Flags = tuple[object, ...]
-
-
-def unfinished(folder: Path) -> Flags:
-    folder.mkdir()
-    (folder / "_plan.json").write_text("{}")
-    (folder / "train-00000-of-00002-9.tfrec").write_bytes(b"")
-    return "--records", folder
-
-
-def with_half_an_index(old: Path, folder: Path) -> Flags:
-    shutil.copytree(old, folder)
-    index = min(folder.glob("index/*.parquet"))
+@pytest.fixture(scope="module")
+def odd_sources(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set, `old`, and with sources and keys that cannot be read."""
+    odd = tmp_path_factory.mktemp("odd")
+    for name in ("old", "half"):
+        shutil.copytree(whole, odd / name)
+    index = min(odd.glob("half/index/*.parquet"))
     index.write_bytes(index_to_parquet(index_from_parquet(index.read_bytes())[:2]))
-    return "--records", folder
+    shards_alone(whole, odd / "files")
+    (odd / "unfinished").mkdir()
+    (odd / "unfinished/_plan.json").write_text("{}")
+    (odd / "unfinished/train-00000-of-00002-9.tfrec").write_bytes(b"")
+    links = {"a_file": (b"b.tfrecord", "nowhere"), "a_folder": (b"\xff", ".")}
+    for name, (link, target) in links.items():
+        write_records(odd / name / "a.tfrecord", [row(1, "a")])
+        (odd / name / os.fsdecode(link)).symlink_to(target)
+    kind, step = {"id": (Kind.FLOAT, [1.5])}, {"id": (Kind.INT64, [[1]])}
+    write_records(odd / "kinds/a.tfrecord", [row(1, "a"), encode_example(kind)])
+    write_records(odd / "steps/a.tfrecord", [row(1, "a"), encode_example({}, step)])
+    (odd / "other_keys").write_bytes(b"other")
+    (odd / "latin_keys").write_bytes(b"\xff")
+    return odd
 
 
-def with_keys(old: Path, keys: Path, data: bytes) -> Flags:
-    keys.write_bytes(data)
-    return "--records", old, "--keys", keys
+DIVIDED = "--split_by hash --splits a=1,b=1"
+OPAQUE = {"key_feature": "", "classes": "", "split_by": "", "group_by": DIVIDED}
+OF_ONE_KIND = "feature 'id' must be of one kind, got"
+REFUSED = [
+    ("nowhere", "no such folder"),
+    ("old/index", "has no TFRecord file; give a folder, file or quoted glob of TFRecord files"),
+    ("old/no*", "no file matches 'no*'"),
+    ("a_file", "b.tfrecord: a dangling link, not a file; repair it, or remove it"),
+    ("a_folder/**/a*", "a directory whose name is not UTF-8, not a file; repair it, or remove it"),
+    ("val=old", "has no records of split val; give train="),
+    (f"val=old {DIVIDED}", "divides all splits of a data set, got val; give it without SPLIT="),
+    ("old --classes unicorn", "has no class 'unicorn'; it has"),
+    ("files --classes unicorn", "no record with features is left; check sources, --keys and --cla"),
+    ("old --keys other_keys", "E-SET-EMPTY split train: none of 7 records is left; correct, exclu"),
+    ("old --keys latin_keys", "invalid start byte; save it as UTF-8"),
+    ("unfinished", "is not a finished data set"),
+    ("half", "do not fill the shard's"),
+    ("kinds", f"{OF_ONE_KIND} float in some records and int64 in others"),
+    ("steps", f"{OF_ONE_KIND} int64 a step in some records and int64 in others"),
+    *(
+        (f"old --record_type bytes {more} --{option} a", f"{option} needs features, got 'a'; leave")
+        for option, more in OPAQUE.items()
+    ),
+    ("old " * 501, "at most 500 sources per split, got 501; give a folder, or a glob in quotes"),
+    ("old --sample 120%", "sample must be above 0"),
+    ("old --sample few", "such as 10%, got 'few'"),
+    ("old --since new", "since must come without records, got both"),
+]
 
 
-def with_a_link(folder: Path, name: bytes, target: str, given: str) -> Flags:
-    write_records(folder / "a.tfrecord", [row(1, "a")])
-    (folder / os.fsdecode(name)).symlink_to(target)
-    return "--records", folder / given
-
-
-def mixed(folder: Path, other: bytes) -> Flags:
-    write_records(folder / "a.tfrecord", [row(1, "a"), other])
-    return "--records", folder
-
-
-REFUSED: Mapping[str, tuple[Callable[[Path, Path], Flags], str]] = {
-    "no folder": (lambda _, new: ("--records", new), "no such folder"),
-    "no records": (
-        lambda old, _: ("--records", old / "index"),
-        "has no TFRecord file; give a folder, file or quoted glob of TFRecord files",
-    ),
-    "no match": (lambda old, _: ("--records", old / "no*"), "no file matches 'no*'"),
-    "a file that is gone": (
-        lambda _, new: with_a_link(new, b"b.tfrecord", "nowhere", ""),
-        "b.tfrecord: a dangling link, not a file; repair it, or remove it",
-    ),
-    "a folder that cannot be listed": (
-        lambda _, new: with_a_link(new, b"\xff", ".", "**/a*"),
-        "a directory whose name is not UTF-8, not a file; repair it, or remove it",
-    ),
-    "no split": (
-        lambda old, _: ("--records", f"val={old}"),
-        "is a data set without a split val; give one of train as SPLIT=",
-    ),
-    "one split to divide": (
-        lambda old, _: ("--records", f"val={old}", "--split_by", "hash", "--splits", "a=1,b=1"),
-        "split_by divides all splits of a data set, got val; give it without SPLIT=",
-    ),
-    "no class": (
-        lambda old, _: ("--records", old, "--classes", "unicorn"),
-        "has no class 'unicorn'; it has",
-    ),
-    "no class in files": (
-        lambda old, new: ("--records", shards_alone(old, new), "--classes", "unicorn"),
-        "no record with features is left; check sources, --keys and --classes",
-    ),
-    "no key": (
-        lambda old, new: with_keys(old, new, b"other"),
-        "E-SET-EMPTY split train: none of 7 records is left; correct, exclude or skip fewer",
-    ),
-    "unfinished": (lambda _, new: unfinished(new), "is not a finished data set"),
-    "half an index": (lambda old, new: with_half_an_index(old, new), "do not fill the shard's"),
-    "keys": (lambda old, new: with_keys(old, new, b"\xff"), "invalid start byte; save it as UTF-8"),
-    "kinds": (
-        lambda _, new: mixed(new, encode_example({"id": (Kind.FLOAT, [1.5])})),
-        "feature 'id' must be of one kind in all records, got float and int64; convert",
-    ),
-    "steps": (
-        lambda _, new: mixed(new, encode_example({}, {"id": (Kind.INT64, [[1]])})),
-        "feature 'id' must be of one kind in all records, got int64 a step and int64; convert",
-    ),
-    **{
-        f"{option} of bytes": (
-            lambda old, _, flags=flags: ("--records", old, "--record_type", "bytes", *flags),
-            f"{option} needs features, got 'a'; leave it out",
-        )
-        for option, flags in {
-            "key_feature": ("--key_feature", "a"),
-            "classes": ("--classes", "a"),
-            "split_by": ("--split_by", "a"),
-            "group_by": ("--split_by", "hash", "--splits", "a=1,b=1", "--group_by", "a"),
-        }.items()
-    },
-    "a glob without quotes": (
-        lambda old, _: ("--records", *[old / f"{n}.tfrec" for n in range(501)]),
-        "at most 500 sources per split, got 501; give a folder, or a glob in quotes",
-    ),
-    "share": (lambda old, _: ("--records", old, "--sample", "120%"), "sample must be above 0"),
-    "no share": (lambda old, _: ("--records", old, "--sample", "few"), "such as 10%, got 'few'"),
-    "since": (
-        lambda old, new: ("--records", old, "--since", new),
-        "since must come without records, got both",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
-    flags, message = REFUSED[name]
-    run = run_pipeline(
-        records.run, "--output", tmp_path / "out", *flags(whole, tmp_path / "new"), "--no_report"
-    )
+@pytest.mark.parametrize(("flags", "message"), REFUSED, ids=[flags[:40] for flags, _ in REFUSED])
+def test_it_is_refused(
+    flags: str, message: str, odd_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(odd_sources)
+    run = copy(tmp_path / "out", "--records", *flags.split())
     assert run.code in (2, 3, 7)
     assert message in run.fault
     assert not (tmp_path / "out").exists()
@@ -378,3 +301,48 @@ def test_a_bucket_s_records_are_read_together(
     shards_read = [name for name in read if name.endswith(".tfrec")]
     records_there = len(keys_of(whole))
     assert 2 <= len(shards_read) < records_there  # not one request a record
+
+
+PHOTOS = 12
+
+
+@st.composite
+def options(drawn: st.DrawFn) -> list[object]:
+    """Flags of shards, order, seed and splits that fit together."""
+    seed = drawn(st.integers(0, 2**31))
+    found = drawn(st.sampled_from([["--order", "input"], ["--seed", seed]]))
+    shares = drawn(st.sampled_from(["", "train=1,val=1", "train=8,val=3,test=1"]))
+    if shares:
+        found += ["--split_by", "hash", "--splits", shares, "--split_seed", seed % 7]
+        found += ["--allow_empty"]
+    number = drawn(st.integers(1, PHOTOS))
+    sizes = [
+        ["--num_shards", 1 if shares else number],  # a split may be empty or small
+        ["--records_per_shard", number],
+        ["--shard_size", f"{2 + number}kB", "--hosts", 1 if shares else 1 + number % 3],
+    ]
+    return [*found, *drawn(st.sampled_from(sizes))]
+
+
+@pytest.mark.slow
+@draw(12, phases=[Phase.generate])  # to shrink takes minutes, as an example takes seconds
+@given(flags=options())
+def test_copies_equal_a_fresh_conversion(
+    flags: list[object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A reshard, a merge and a relabelled copy give the same shards."""
+    out = tmp_path_factory.mktemp("out")
+    old, (images, annotations) = out / "old", write_set(out, PHOTOS)
+    annotated = ("--annotations", annotations, "--no_report")
+    parts = [old / f"train-0000{number}-*" for number in range(2)]
+    runs: Mapping[str, tuple[Callable, tuple[object, ...]]] = {
+        "fresh": (coco.run, ("--images", images, *annotated)),
+        "reshard": (records.run, ("--records", old, "--no_report")),
+        "merge": (records.run, ("--records", *parts, "--no_report")),
+        "relabel": (coco.run, ("--images", old, *annotated)),
+    }
+    in_order = ("--num_shards", 2, "--order", "input")
+    committed_by(coco.run, old, "--images", images, *annotated, *in_order)
+    for name, (run, given_flags) in runs.items():
+        committed_by(run, out / name, *given_flags, *flags)
+        assert digests(out / name, "*.tfrec") == digests(out / "fresh", "*.tfrec"), name

@@ -25,7 +25,7 @@ from beam_tfrec.transforms.similar import (
 )
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, open_storage
 from tests.coco_command import Run, committed_by, finish, rejected_of, run_pipeline, start_command
-from tests.conftest import TEST_DATA
+from tests.conftest import TEST_DATA, thorough
 from tests.report_contents import BIDI, XSS
 from tests.test_engine_pipelines import PRISM
 from tests.test_report_page import Elements
@@ -144,6 +144,12 @@ def test_the_largest_image_is_kept_and_mirror_images_are_told() -> None:
         ]
 
 
+def write_copies(path: Path, *names: tuple[str, str]) -> None:
+    """Write a table in which images of these splits and keys are one cluster."""
+    images = [HashedImage(*name, hashes_of(1, 2, 3, 4), (2, 2)) for name in names]
+    pq.write_table(make_table(images, 0, 2), path)
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two splits: photos, and near copies of four of them; one file is damaged, one is no image."""
@@ -229,25 +235,23 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, mode: str) -> None:
-    flags = ("--direct_running_mode", mode, "--direct_num_workers", 2)
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    assert search(photos, tmp_path / "2.parquet", *flags).code == 0
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+MODES = {
+    "threads": thorough("--direct_running_mode multi_threading --direct_num_workers 2"),
+    "processes": thorough("--direct_running_mode multi_processing --direct_num_workers 2"),
+    "Prism": pytest.param(f"--runner PrismRunner --prism_location {PRISM}", marks=pytest.mark.slow),
+}
 
 
-@pytest.mark.slow
-def test_the_file_is_the_same_on_prism(photos: Path, tmp_path: Path) -> None:
-    if not PRISM.exists():
+@pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
+def test_the_file_does_not_depend_on_workers(photos: Path, tmp_path: Path, flags: str) -> None:
+    if "Prism" in flags and not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
-    assert search(photos, tmp_path / "1.parquet").code == 0
-    words = ["folder", *given_of(photos), "--output", tmp_path / "2.parquet"]
-    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    run = finish(start_command("similar", *words, *prism), timeout_s=120)
+    one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    assert search(photos, one).code == 0
+    words = ("similar", "folder", *given_of(photos), "--output", two, *flags.split())
+    run = finish(start_command(*words), timeout_s=120)
     assert run.code == 0, run.err
-    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+    assert one.read_bytes() == two.read_bytes()
 
 
 GIVEN = "similar folder --images in --output a.parquet"
@@ -313,8 +317,7 @@ def test_near_copies_are_dropped(photos: Path, tmp_path: Path) -> None:
 def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
     table, root = tmp_path / "s.parquet", TEST_DATA / "coco_val"
     keys = [str(int(path.stem)) for path in sorted(root.glob("images/*.jpg"))]
-    images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in keys[:2]]
-    pq.write_table(make_table(images, 0, 2), table)
+    write_copies(table, *(("train", key) for key in keys[:2]))
     flags = ("--images", root / "images", "--annotations", root / "annotations/instances.json")
     given = (*flags, "--drop_similar", table, "--output", tmp_path / "out", "--plan")
     plan = run_pipeline(coco.run, *given)
@@ -326,18 +329,19 @@ def test_a_dropped_photo_does_not_count_as_unused(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_run_that_divides_its_source_knows_copies_by_key(tmp_path: Path) -> None:
     table = tmp_path / "s.parquet"
-    images = [HashedImage("train", key, hashes_of(1, 2, 3, 4), (2, 2)) for key in "ab"]
-    pq.write_table(make_table(images, 0, 2), table)
+    write_copies(table, ("train", "a"), ("train", "b"))
     (copy,) = read_copies(str(table), [], DEFAULT_ACCESS).kept_of.items()
     (same,) = read_copies(str(table), ["train", "val"], DEFAULT_ACCESS).kept_of.items()
     key, kept = ("b", "train/a") if copy[1] == "train/a" else ("a", "train/b")
     assert (copy, same) == ((("", key), kept), (("train", key), kept))
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has no split test or val; "):
-        read_copies(str(table), ["test", "val"], DEFAULT_ACCESS)
-    images = [HashedImage(split, "a", hashes_of(1, 2, 3, 4), (2, 2)) for split in ("train", "val")]
-    pq.write_table(make_table(images, 0, 2), table)
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*s.parquet: has a key in two splits, and "):
-        read_copies(str(table), [], DEFAULT_ACCESS)
-    table.write_bytes(b"no table")
-    with pytest.raises(RuntimeError, match=r"^E-ARG .*; give a file that beam-tfrec similar made"):
-        read_copies(str(table), [], DEFAULT_ACCESS)
+    other, twice, no_table = (tmp_path / name for name in ("other", "twice", "no_table"))
+    write_copies(other, ("train", "a"))
+    write_copies(twice, ("train", "a"), ("val", "a"))
+    no_table.write_bytes(b"no table")
+    for path, splits, what in (
+        (other, ["test", "val"], "has no split test or val; "),
+        (twice, [], "has a key in two splits, and "),
+        (no_table, [], ".*; give a file that beam-tfrec similar made"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^E-ARG {path}: {what}"):
+            read_copies(str(path), splits, DEFAULT_ACCESS)

@@ -21,14 +21,13 @@ from beam_tfrec.pipelines.examples import WriteExamples
 from beam_tfrec.pipelines.pairs import PairsConfig
 from beam_tfrec.pipelines.records import RecordsConfig
 from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
-from beam_tfrec.schemas.splits import HASH, NEW, STRATIFIED, Splitting, stratify
+from beam_tfrec.schemas.splits import NEW, STRATIFIED, Splitting, stratify
 from beam_tfrec.transforms.sources.split_tables import EarlierShard, Listed, assign_splits
 from tests.coco_command import committed_by, run_pipeline
 from tests.conftest import draw
-from tests.oracle import CASES, DATA, make_sources
-from tests.test_splits import put_photos, split_of_each
+from tests.oracle import CASES, DATA
+from tests.test_splits import SHARES, put_photos, split_of_each
 
-SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 FLAGS = ("--split_by", "stratified", "--splits", "train=80,val=10,test=10")
 
 
@@ -54,24 +53,6 @@ def divide(items: Sequence[Item], shares: Sequence[Fraction] = (*SHARES.values()
         np.array([item.earlier for item in items], np.int64),
     )
     return splits[np.searchsorted(units, digests)].tolist()
-
-
-def error(items: Sequence[Item], splits: Sequence[int]) -> float:
-    """Return the mean distance of a class's share in a split from the split's share."""
-    total = Counter(name for item in items for name in item.classes)
-    there = Counter(
-        (name, split) for item, split in zip(items, splits, strict=True) for name in item.classes
-    )
-    whole = sum(SHARES.values())
-    return float(
-        np.mean(
-            [
-                abs(there[name, split] / total[name] - share / whole)
-                for name in total
-                for split, share in enumerate(SHARES.values())
-            ]
-        )
-    )
 
 
 weights = st.lists(st.fractions(Fraction(1, 9), 9), min_size=1, max_size=5)
@@ -109,19 +90,6 @@ def test_groups_stay_together(groups: list[tuple[int, int]], shares: list[Fracti
                 if of == name and splits[Item(str(n), (name,))] == split
             )
             assert abs(there - sum(sizes) * share / sum(shares)) < max(sizes)
-
-
-def test_samples_of_several_classes_have_nearly_their_shares() -> None:
-    """A long tail as in LVIS: the error is less than half of the hash's."""
-    random = np.random.default_rng(0)
-    chance = np.minimum(0.4, 0.5 / np.arange(1, 301))
-    held = random.random((6_000, 300)) < chance
-    items = [Item(str(n), tuple(np.flatnonzero(row).tolist())) for n, row in enumerate(held)]
-    by_hash = Splitting(HASH, SHARES)
-    hashed = [[*SHARES].index(by_hash.draw(item.unit)) for item in items]
-    splits = divide(items)
-    assert error(items, splits) < 0.4 * error(items, hashed)
-    assert np.abs(np.bincount(splits) - [4800, 600, 600]).max() <= 2
 
 
 def test_earlier_samples_keep_their_split() -> None:
@@ -239,10 +207,7 @@ BY_CLASS = Splitting(STRATIFIED, SHARES)
             ),
             "group_by and stratify_by must name one field of images at most, got scene and country",
         ),
-        (
-            lambda: WriteExamples("o", splitting=BY_CLASS),
-            "split_by of WriteExamples must not be stratified: give hash",
-        ),
+        (lambda: WriteExamples("o", splitting=BY_CLASS), "split_by of WriteExamples must not be "),
         (
             lambda: WriteExamples("o", splitting=replace(BY_CLASS, group_by="g.csv")),
             "group_by must name a feature, got 'g.csv': write groups into one",
@@ -277,13 +242,6 @@ def test_samples_without_any_class_are_refused() -> None:
     assert [len(column) for column in assign_splits(BY_CLASS, [])] == [0, 0]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    make_sources(folder)
-    return folder
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "flags", "records"),
@@ -299,11 +257,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_each_source_is_divided(
-    name: str, flags: Sequence[str], records: int, made: Path, tmp_path: Path
+    name: str, flags: Sequence[str], records: int, oracle_sources: Path, tmp_path: Path
 ) -> None:
     case, out = CASES[name], tmp_path / "out"
     given = " ".join([case.flags, *flags]).replace("val=", "").replace("--num_shards 2", "")
-    words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/").split()
+    words = given.replace("DATA/", f"{DATA}/").replace("MADE/", f"{oracle_sources}/").split()
     divide = ("--split_by", "stratified", "--splits", "fold*2", "--allow_empty")
     manifest = committed_by(case.run, out, *words, *divide)
     counts = [split["records"] for split in manifest["splits"].values()]

@@ -21,10 +21,6 @@ from beam_tfrec.schemas.tensors import (
 from tests.array_runs import npy_bytes
 
 
-def bits(name: str) -> np.dtype:
-    return np.dtype("uint16" if name == "bfloat16" else name)
-
-
 def serialized(values: np.ndarray, name: str) -> bytes:
     import tensorflow as tf
 
@@ -38,7 +34,8 @@ def serialized(values: np.ndarray, name: str) -> bytes:
 @given(data=st.data())
 def test_bytes_equal_those_of_tensorflow(name: str, data: st.DataObject) -> None:
     shapes = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
-    values = data.draw(arrays.arrays(bits(name), shapes))
+    bits = np.dtype("uint16" if name == "bfloat16" else name)
+    values = data.draw(arrays.arrays(bits, shapes))
     if name != "bfloat16":
         assert encode_tensor(values) == serialized(values, name)
     little = values.astype(values.dtype.newbyteorder("<")).tobytes()
@@ -91,46 +88,36 @@ def test_reads_what_numpy_writes(dtype: str, order: str, shape: tuple[int, ...])
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("values", "dtype", "expected"),
     [
-        (np.array(["cat", "a"]), ("text", 12, False)),
-        (np.array(["cat"], ">U3"), ("text", 12, True)),
-        (np.array([b"cat", b"a"]), ("bytes", 3, False)),
-        (np.asfortranarray(np.zeros((3, 1))), ("float64", 8, False)),  # both orders are the same
+        (np.array(["cat", "a"]), None, ("text", 12, False)),
+        (np.array(["cat"], ">U3"), None, ("text", 12, True)),
+        (np.array([b"cat", b"a"]), None, ("bytes", 3, False)),
+        (np.asfortranarray(np.zeros((3, 1))), None, ("float64", 8, False)),  # equal orders
+        (np.zeros(4, "V2"), "bfloat16", ("bfloat16", 2, False)),
     ],
 )
-def test_reads_text_and_columns(values: np.ndarray, expected: tuple[str, int, bool]) -> None:
-    header = parse_npy_header(npy_bytes(values))
+def test_reads_text_columns_and_bfloat16(
+    values: np.ndarray, dtype: str | None, expected: tuple[str, int, bool]
+) -> None:
+    header = parse_npy_header(npy_bytes(values), dtype)
     assert (header.dtype, header.value_bytes, header.big_endian) == expected
 
 
-def test_two_byte_values_are_bfloat16_on_request() -> None:
-    assert parse_npy_header(npy_bytes(np.zeros(4, "V2")), "bfloat16").dtype == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (np.array([None]), "got '|O': convert it"),
-        (np.zeros(2, [("a", "i4")]), "got '|V4': convert it"),
-        (np.zeros(2, "c8"), "got '<c8': convert it"),
-        (np.zeros(2, "M8[s]"), "got '<M8[s]': convert it"),
-        (np.zeros(2, "V2"), "got '|V2': convert it, or give --dtype bfloat16 if that is what"),
-        (np.zeros((3, 4), order="F"), "got Fortran: save it by ascontiguousarray"),
-    ],
-)
-def test_refuses_other_arrays(values: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        parse_npy_header(npy_bytes(values))
-
-
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
-UNREADABLE, NO_SHAPE = "a header that NumPy cannot read", "a shape that no array can have"
+UNREADABLE = "must be as NumPy saves one array, got a header that NumPy cannot read"
+NO_SHAPE = "must be as NumPy saves one array, got a shape that no array can have"
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "message"),
     [
+        (npy_bytes(np.array([None])), "got '|O': convert it"),
+        (npy_bytes(np.zeros(2, [("a", "i4")])), "got '|V4': convert it"),
+        (npy_bytes(np.zeros(2, "c8")), "got '<c8': convert it"),
+        (npy_bytes(np.zeros(2, "M8[s]")), "got '<M8[s]': convert it"),
+        (npy_bytes(np.zeros(2, "V2")), "got '|V2': convert it, or give --dtype bfloat16 if"),
+        (npy_bytes(np.zeros((3, 4), order="F")), "got Fortran: save it by ascontiguousarray"),
         (b"", UNREADABLE),
         (b"PK\3\4" + bytes(99), UNREADABLE),
         (npy(GOOD, (4, 0)), UNREADABLE),
@@ -144,7 +131,6 @@ UNREADABLE, NO_SHAPE = "a header that NumPy cannot read", "a shape that no array
         (npy(GOOD.replace("3", "0x" + "f" * 5_000)), NO_SHAPE),
     ],
 )
-def test_refuses_other_files(data: bytes, what: str) -> None:
-    message = f"must be as NumPy saves one array, got {re.escape(what)}"
-    with pytest.raises(ValueError, match=message):
+def test_refuses_other_arrays_and_files(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         parse_npy_header(data)

@@ -23,7 +23,6 @@ from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 PHOTOS = sorted((TEST_DATA / "classes").glob("*/*.jpg"))
 CLASSES = sorted({photo.parent.name for photo in PHOTOS})
-FIELDS = ("--fields", "caption=bytes,size.width=int64,tags=bytes[]")
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 Members = Iterable[tuple[str, bytes]]
 RLE = {"size": [48, 64], "counts": [100, 40, 48 * 64 - 140]}
@@ -47,18 +46,13 @@ def write_tar(path: Path, members: Members, form: int = tarfile.PAX_FORMAT) -> P
     return path
 
 
-def details_of(photo: Path) -> dict[str, Any]:
-    number = PHOTOS.index(photo)
-    return {"caption": f"No. {number}", "size": {"width": number}, "tags": ["x"] * (number % 3)}
-
-
 def members_of(photos: Iterable[Path], *extensions: str, prefix: str = "") -> Members:
     """Yield the members of photos in the order of their extensions, as writers sort them."""
     for photo in photos:
         base = f"{prefix}{photo.parent.name}/{photo.stem}"
         texts = {
             "cls": str(CLASSES.index(photo.parent.name)).encode(),
-            "json": json.dumps(details_of(photo)).encode(),
+            "json": b"{}",
             "txt": f"No. {PHOTOS.index(photo)}".encode(),
         }
         for extension in sorted({"jpg", *extensions}):
@@ -203,7 +197,8 @@ def test_captions_of_img2dataset_are_a_feature(tmp_path: Path) -> None:
 
 
 JPG, WEBP = jpeg_bytes(), (TEST_DATA / "odd/hopper.webp").read_bytes()
-BAD: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+Bad = Sequence[tuple[Mapping[str, bytes], str, str]]
+BAD: Bad = [
     ({"cls": b"0"}, "E-IMG-MISSING", "no image with its base name is next to it"),
     ({"jpg": JPG, "png": JPG, "cls": b"0"}, "E-SRC-TWICE", "2.jpg and 2.png have one base name"),
     ({"jpg": b"", "cls": b"0"}, "E-IMG-EMPTY", "0 bytes"),
@@ -215,10 +210,10 @@ BAD: Sequence[tuple[Mapping[str, bytes], str, str]] = [
     ({"jpg": JPG, "cls": b"7" * 6}, "E-SRC-LABEL", ".cls holds '777777', not a whole number of"),
     ({"jpg": JPG, "cls": b"\xff"}, "E-ANN-FILE", "10.cls: not UTF-8 (byte 0)"),
 ]
-BAD_NAMED: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+BAD_NAMED: Bad = [
     ({"jpg": JPG, "cls": b"2"}, "E-SRC-LABEL", ".cls holds 2, the label file has 2 classes"),
 ]
-BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
+BAD_FIELDS: Bad = [
     ({"jpg": JPG, "json": b'{"a": }'}, "E-ANN-FILE", "JSON is malformed: invalid character"),
     ({"jpg": JPG, "txt": b"a"}, "E-ANN-MISSING", "no .json member with its base name"),
     ({"jpg": JPG, "json": b'{"a": "b"}'}, "E-ROW-TYPE", "field 'a' is int64 and holds 'b'"),
@@ -228,11 +223,12 @@ BAD_FIELDS: Sequence[tuple[Mapping[str, bytes], str, str]] = [
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bad", "flags"),
-    [(BAD, []), (BAD_NAMED, ["--label_file"]), (BAD_FIELDS, ["--fields", "a=int64"])],
+    [(BAD, ""), (BAD_NAMED, "--label_file names.txt"), (BAD_FIELDS, "--fields a=int64")],
 )
 def test_each_bad_sample_is_one_reject(
-    bad: Sequence[tuple[Mapping[str, bytes], str, str]], flags: list[str], tmp_path: Path
+    bad: Bad, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     good = [("/a.b/../x.jpg", JPG), ("/a.b/../x.cls", b"0"), ("/a.b/../x.json", b'{"a": 1}')]
     members = [
         (f"{number}.{extension}", data)
@@ -240,17 +236,15 @@ def test_each_bad_sample_is_one_reject(
         for extension, data in sample.items()
     ]
     path, out = write_tar(tmp_path / "in/t.tar", [*members, *good]), tmp_path / "out"
-    (tmp_path / "names.txt").write_text("2\n1\n")  # names that are also numbers
-    flags = [*flags, *([f"{tmp_path}/names.txt"] if flags == ["--label_file"] else [])]
-    flags += ["--max_rejected", str(len(bad))]
-    committed_by(webdataset.run, out, "--shards", path, *flags)
+    Path("names.txt").write_text("2\n1\n")  # names that are also numbers
+    committed_by(webdataset.run, out, "--shards", path, *flags.split(), "--max_rejected", len(bad))
     found = {int(line["key"]): line for line in rejected_of(out)}
+    assert len(found) == len(bad)
     for number, (sample, code, detail) in enumerate(bad, start=1):
-        line = found.pop(number)
+        line = found[number]
         first = f"t.tar:{number}.{next(iter(sample))}"
         assert (line["code"], line["file_name"]) == (code, first)
         assert line["detail"].startswith(detail)
-    assert not found
     assert [*records_of(out)] == [b"/a.b/../x.jpg"]
 
 
@@ -309,20 +303,13 @@ def test_damage_is_never_taken_for_the_end(case: str) -> None:
         ("IN/**/t*.tar", r"E-ARG IN/links/\xff: a directory whose name is not UTF-8, not a file;"),
         ("IN/*", "E-ARG IN/0.tar.zst: its compression is not supported;"),
         ("IN --fields a=int64 --layout tutorial", "E-ARG command line: layout must come without"),
-        (
-            "IN --fields a=int64 --format auto",
-            "E-ARG command line: fields must come without format and objects, got",
-        ),
+        ("IN --fields a=int64 --format auto", "E-ARG command line: fields must come without"),
         ("IN --features boxes", "E-ARG command line: features must come with format or objects, "),
-        (
-            "IN --objects o --object_keys a",
-            "E-ARG command line: object_keys must be BOX,CLASS, got",
-        ),
+        ("IN --objects o --object_keys a", "E-ARG command line: object_keys must be BOX,CLASS"),
         ("IN --box_format xyxy", "E-ARG command line: box_format must come with objects, got xyxy"),
         ("IN --objects o --features masks", "E-ARG command line: features must be of boxes, got"),
         ("IN --objects o --format sa1b", "E-ARG command line: format must come without objects, "),
         ("IN/cut/4.tar.gz", "E-SRC-DAMAGED IN/cut/4.tar.gz: cannot be decompressed (Compressed"),
-        ("IN/6.txz", "E-ARG command line: shards must be .tar, "),
         ("IN/cut/5.tar.xz", "E-SRC-DAMAGED IN/cut/5.tar.xz: cannot be decompressed ("),
         ("IN/1.tar IN/1/2.tar", "E-SET-DUPLICATE "),
         ("IN/cut", "E-SRC-DAMAGED IN/cut/3.tar: cannot be read from byte 1"),
@@ -347,19 +334,15 @@ def test_wrong_sources_are_refused(flags: str, fault: str, tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
-def test_a_bucket_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_read_by_ranges(tmp_path: Path, stand_in: GcsStandIn) -> None:
     small = [*members_of(PHOTOS, "cls", "json", "txt")]
     large = [("l/0.cls", b"0"), ("l/0.jpg", PHOTOS[0].read_bytes()), ("l/0.npy", bytes(9 << 20))]
-    data = {"in/small.tar": tar_bytes(small), "in/large.tar": tar_bytes([*large, ("m.jpg", JPG)])}
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for name, content in data.items():
-            gcs.put("b", name, content)
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(content)
-        flags = ("--max_rejected", 1, "--num_shards", 1)
-        committed_by(webdataset.run, tmp_path / "far", "--shards", "gs://b/in/*.tar", *flags)
-        read = [call.name for call in gcs.requests if call.kind is Kind.READ]
+    for name, members in (("small", small), ("large", [*large, ("m.jpg", JPG)])):
+        path = write_tar(tmp_path / f"in/{name}.tar", members)
+        stand_in.put("b", f"in/{name}.tar", path.read_bytes())
+    flags = ("--max_rejected", 1, "--num_shards", 1)
+    committed_by(webdataset.run, tmp_path / "far", "--shards", "gs://b/in/*.tar", *flags)
+    read = [call.name for call in stand_in.requests if call.kind is Kind.READ]
     committed_by(webdataset.run, tmp_path / "near", "--shards", tmp_path / "in", *flags)
     assert digests(tmp_path / "far", "*.tfrec") == digests(tmp_path / "near", "*.tfrec")
     # A request an image. Headers: the small file at once; two ends of the large one.

@@ -143,10 +143,7 @@ def walk_frames(
                 next_number = bisect.bisect_right(starts, offset)
                 if next_number == len(starts) or starts[next_number] >= size_bytes:
                     assert isinstance(frame, BadFrame)
-                    left = f"the last {size_bytes - offset} bytes of the file were not read"
-                    if size_bytes == UNKNOWN_SIZE:
-                        left = "the rest of the file was not read"
-                    yield frame._replace(what=f"{frame.what}; {left}")
+                    yield frame._replace(what=f"{frame.what}; the rest of the file was not read")
                     break
                 following, number = starts[next_number], next_number - 1
             yield frame
@@ -251,11 +248,6 @@ class _Forward:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._base, self._held = pieces, 0, b""
 
-    @property
-    def end(self) -> int:
-        """End of the buffer, as an offset in the file."""
-        return self._base + len(self._held)
-
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes at an offset: fewer at the file's end, none before the buffer."""
         start = offset - self._base
@@ -294,9 +286,7 @@ def _read_frame(
             kept.append(piece)
     checksum = file.read(at, _CRC.size) if fits and at == data_end else b""
     if len(checksum) < _CRC.size:
-        file_end = file.end if size_bytes == UNKNOWN_SIZE else size_bytes
-        left = max(file_end - offset - HEADER_BYTES, 0)
-        what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
+        what = f"the file ends within a record of {size} bytes or its checksum"
         return bad(what, is_last=True), None
     following = data_end + _CRC.size
     (given,) = _CRC.unpack(checksum)

@@ -2,42 +2,15 @@
 
 import functools
 import hashlib
-from collections import Counter
-from collections.abc import Mapping
+import operator
 
-from beam_tfrec.schemas.columns import LIST, ColumnFacts
+from beam_tfrec.schemas.columns import LIST
 from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
 from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
 from beam_tfrec.transforms.shard_index import ReadyRow
-from beam_tfrec.transforms.sources.read_samples import SplitTally
-
-
-class FeatureNotes:
-    """Kinds of all features that records of a split hold, and how many records hold them."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, int] = {}
-        self._cells: Counter[str] = Counter()
-        self._rows = 0
-
-    def add(self, record: Sequences, bits: Mapping[str, int]) -> None:
-        """Add the features of a record, with its `bits_in`."""
-        self._rows += 1
-        for key, found in bits.items():
-            self._kinds[key] = self._kinds.get(key, 0) | found | NO_STEPS
-        for key, steps in record.feature_lists.items():
-            self._kinds[key] = functools.reduce(
-                lambda bits, held: bits | _bits_of(held), steps, self._kinds.get(key, 0) | STEPS
-            )
-        self._cells.update([*record.context, *record.feature_lists])
-
-    def note(self, split: str) -> SplitTally:
-        """Return the note of all records."""
-        facts = [ColumnFacts(key, self._kinds[key], self._cells[key]) for key in self._kinds]
-        return SplitTally(split, columns=facts, rows=self._rows)
 
 
 def bits_in(record: Sequences) -> dict[str, int]:
@@ -54,25 +27,31 @@ def _bits_of(held: Values) -> int:
     return BIT_OF_KIND[kind] | (IMAGE if looks_like_image(values[0]) else NO_IMAGE)
 
 
-def row_of(
-    record: Sequences, bits: Mapping[str, int], data: bytes, crc32c: int, name: str
-) -> ReadyRow:
-    """Return the index columns of another program's record; its source is its first image.
+def describe_record(
+    record: Sequences, data: bytes, crc32c: int, name: str
+) -> tuple[dict[str, int], ReadyRow]:
+    """Return the kinds of a record's features, and the index columns of its copy.
+
+    The source of a record of another program is its first image.
 
     Args:
         record: the parsed record.
-        bits: its `bits_in`.
         data: the record's bytes.
         crc32c: CRC-32C of the bytes.
         name: name of the source in the index.
     """
+    bits = bits_in(record)
+    kinds = {key: found | NO_STEPS for key, found in bits.items()}
+    for key, steps in record.feature_lists.items():
+        found = kinds.get(key, 0) | STEPS
+        kinds[key] = functools.reduce(operator.or_, map(_bits_of, steps), found)
     values, roles = record.context, _roles(tuple(bits.items()))
     source = values[roles.images[0]].values[0] if roles.images else data
     digest = hashlib.sha256(source).hexdigest()
-    key = roles.objects[0].labels if roles.objects else roles.class_label
-    labels = list(values[key].values) if key else []
+    label_key = roles.objects[0].labels if roles.objects else roles.class_label
+    labels = list(values[label_key].values) if label_key else []
     facts = record_facts(values, roles)
-    return ReadyRow(crc32c, [(name, len(source), digest)], labels, *facts)
+    return kinds, ReadyRow(crc32c, [(name, len(source), digest)], labels, *facts)
 
 
 def classes_in(record: Sequences) -> set[str]:

@@ -17,7 +17,7 @@ import google_crc32c
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.schemas.columns import matches, may_hold
+from beam_tfrec.schemas.columns import ColumnNotes, matches, may_hold
 from beam_tfrec.schemas.faults import Rejected, fault_line
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
@@ -26,13 +26,7 @@ from beam_tfrec.schemas.samples import Blob, Sample, pack, records_root
 from beam_tfrec.schemas.splits import Splitting, split_without_bucket
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, frame_record, is_array_record
 from beam_tfrec.transforms.records.choose_records import EVERY_RECORD, Choice
-from beam_tfrec.transforms.records.describe_records import (
-    FeatureNotes,
-    bits_in,
-    classes_in,
-    row_of,
-    text_in,
-)
+from beam_tfrec.transforms.records.describe_records import classes_in, describe_record, text_in
 from beam_tfrec.transforms.shard_index import IndexRow, ReadyRow, ready_row
 from beam_tfrec.transforms.sources.listing import HIDDEN, is_folder, why_skipped
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
@@ -172,14 +166,9 @@ def _shards_of(
     taken = [shard for shard in shards if shard.entry.records and takes(shard.entry)]
     if not (taken or source.pattern or source.every_split):
         buckets = [of for of in manifest.splits if split_without_bucket(of) == source.split != of]
-        if buckets:
-            what = f"has split {source.split} in size buckets"
-            remedy = f"give {' '.join(f'{of}={source.uri}' for of in buckets)}"
-            raise _refused(source.uri, what, remedy)
-        if source.split not in manifest.splits:
-            what = f"is a data set without a split {source.split}"
-            remedy = f"give one of {', '.join(manifest.splits)} as SPLIT={source.uri}"
-            raise _refused(source.uri, what, remedy)
+        if buckets or source.split not in manifest.splits:
+            named = " ".join(f"{split}={source.uri}" for split in buckets or manifest.splits)
+            raise _refused(source.uri, f"has no records of split {source.split}", f"give {named}")
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
@@ -232,7 +221,7 @@ class RecordReader:
                 damaged; `E-SRC-DAMAGED` when the rest of a file is lost; or a storage fault.
         """
         left_out: Counter[tuple[str, str]] = Counter()
-        notes: dict[str, FeatureNotes] = {}
+        notes: dict[str, ColumnNotes] = {}
         note = file.note
         for item in self._items(file, notes):
             if note is not None:  # for a split with records, since empty ones may be left out
@@ -247,10 +236,10 @@ class RecordReader:
         for (split, why), count in left_out.items():
             yield SplitTally(split, listed=count, skipped={why: count})
         for split, of_split in notes.items():
-            yield of_split.note(split)
+            yield SplitTally(split, columns=of_split.facts(), rows=of_split.rows)
 
     def _items(
-        self, file: RecordFile, notes: dict[str, FeatureNotes]
+        self, file: RecordFile, notes: dict[str, ColumnNotes]
     ) -> Iterator["Sample | Rejected | _LeftOut"]:
         storage = open_storage(self.sources[file.root].uri, self.access)
         rows: list[IndexRow] = []
@@ -287,7 +276,7 @@ class RecordReader:
         file: RecordFile,
         found: Record | BadFrame,
         row: IndexRow | None,
-        notes: dict[str, FeatureNotes],
+        notes: dict[str, ColumnNotes],
     ) -> "Sample | Rejected | _LeftOut":
         """Return the sample or the reject of a record, and add its features to the notes."""
         source = self.sources[file.root]
@@ -321,11 +310,10 @@ class RecordReader:
         if row is not None:
             return self._sample(file, place, ready_row(row, found.crc32c), record)
         assert record is not None
-        bits = bits_in(record)
-        copied = row_of(record, bits, found.data, found.crc32c, file.entry.name)
+        kinds, copied = describe_record(record, found.data, found.crc32c, file.entry.name)
         sample = self._sample(file, place, copied, record)
         if isinstance(sample, Sample):
-            notes.setdefault(sample.split, FeatureNotes()).add(record, bits)
+            notes.setdefault(sample.split, ColumnNotes()).add(kinds, kinds)
         return sample
 
     def _sample(
@@ -395,7 +383,7 @@ class StageExamples(beam.DoFn):
     def start_bundle(self) -> None:
         """Forget what a failed bundle has left."""
         self._stager = Stager(self._staging)
-        self._notes: dict[str, FeatureNotes] = {}
+        self._notes: dict[str, ColumnNotes] = {}
 
     def process(self, example: tuple[str, Any]) -> Iterator[Item]:
         """Write a record; yield the samples of a file that is full, or a reject."""
@@ -414,9 +402,8 @@ class StageExamples(beam.DoFn):
         else:
             fields = {name: text_in(record, name) for name in self._splitting.fields.values()}
             split = self._splitting.split_of(self._split, key, fields)
-            bits = bits_in(record)
-            self._notes.setdefault(split, FeatureNotes()).add(record, bits)
-            row = row_of(record, bits, data, google_crc32c.value(data), key)
+            kinds, row = describe_record(record, data, google_crc32c.value(data), key)
+            self._notes.setdefault(split, ColumnNotes()).add(kinds, kinds)
             sample = Sample(split, key, 0, (), pack(row))
             yield from self._stager.add(sample, STAGED_RECORD, frame_record([data]))
 
@@ -425,7 +412,8 @@ class StageExamples(beam.DoFn):
         for sample in self._stager.flush():
             yield GlobalWindows.windowed_value_at_end_of_window(sample)
         for split, notes in self._notes.items():
-            yield GlobalWindows.windowed_value_at_end_of_window(notes.note(split))
+            note = SplitTally(split, columns=notes.facts(), rows=notes.rows)
+            yield GlobalWindows.windowed_value_at_end_of_window(note)
 
     def _reject(self, key: str, code: str, what: str) -> Rejected:
         split = self._splitting.split_of_file(self._split, key)

@@ -46,11 +46,6 @@ class StoredFeatures(NamedTuple):
     columns: Sequence[str] = ()
     members: frozenset[str] = frozenset()
 
-    @property
-    def class_columns(self) -> list[str]:
-        """Columns whose cells are the numbers of classes."""
-        return [path for path in self.classes if path in self.columns]
-
     def class_path(self, objects_column: str) -> str:
         """Return the path of the classes of a column of objects: `category`, or the only one.
 

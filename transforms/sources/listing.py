@@ -156,13 +156,6 @@ def first_name(names: Iterable[str]) -> str:
     return min(filter(None, names), default="")
 
 
-def number_files(files: Iterable[ListedFile]) -> Iterator[ListedFile]:
-    """Yield the files of a root in sorted order, with their positions."""
-    in_order = sorted(files, key=lambda file: file.entry.name)
-    for position, file in enumerate(in_order):
-        yield msgspec.structs.replace(file, position=position)
-
-
 def is_file(listed: ListedFile) -> bool:
     """Return whether a listed entry is a file."""
     return listed.entry.kind == "file"
@@ -205,6 +198,11 @@ def _select_all(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
     return (ListedFile(root, entry) for entry in entries)
 
 
+def _number_entries(root: str, entries: Iterable[Entry]) -> Iterator[ListedFile]:
+    in_order = sorted(entries, key=operator.attrgetter("name"))
+    return (ListedFile(root, entry, position) for position, entry in enumerate(in_order))
+
+
 @dataclass(eq=False)
 class ListFiles(beam.PTransform):
     """Pipeline root -> the files of source roots, in any order, with digests of the listings.
@@ -215,7 +213,8 @@ class ListFiles(beam.PTransform):
     Attributes:
         roots: URIs by root name.
         access: credentials and limits for stores.
-        numbered: whether to set positions. For this, one worker sorts each root in memory.
+        numbered: whether to set positions, instead of `plan`. For this, the worker that lists a
+            root sorts it in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts of
             roots without blobs; a named function or method.
         select: function of a root's name and its listing that returns the files, each with its
@@ -231,24 +230,16 @@ class ListFiles(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
+        select = _number_entries if self.numbered else self.select
         listed = (
             root
             | "Roots" >> beam.Create(sorted(self.roots.items()))
             | "List"
-            >> beam.FlatMap(_list_files, self.access, self.is_read, self.select).with_outputs(
+            >> beam.FlatMap(_list_files, self.access, self.is_read, select).with_outputs(
                 "root_tallies", main="files"
             )
         )
-        listing = spread(listed.files)
-        if self.numbered:
-            listing = (
-                listing
-                | "ByRoot" >> beam.WithKeys(operator.attrgetter("root"))
-                | "GroupRoots" >> beam.GroupByKey()
-                | "Ungroup" >> beam.Values()
-                | "Number" >> beam.FlatMap(number_files)
-            )
-        return SourcePieces(listing, listed.root_tallies)
+        return SourcePieces(spread(listed.files), listed.tallies)
 
 
 def _list_files(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apache_beam as beam
-import msgspec
 
 from beam_tfrec.schemas.annotations.coco_file import blob_name
 from beam_tfrec.schemas.annotations.object_maps import NO_OBJECTS, ObjectMap
@@ -130,9 +129,8 @@ class TableReader:
             yield from stager.flush()
         labels = self._labels_of(table.features)
         for split, (columns, names) in notes.items():
-            facts, rows = columns.facts(), columns.rows
-            others = [] if labels else sorted(names)
-            yield SplitTally(split, labels=labels, class_names=others, columns=facts, rows=rows)
+            facts, rows, classes = columns.facts(), columns.rows, sorted(names)
+            yield SplitTally(split, labels=labels, class_names=classes, columns=facts, rows=rows)
 
     def _read_row(
         self,
@@ -180,13 +178,10 @@ class TableReader:
             kept, kinds, names = of_row
             fields, payload = fields_of_row(kept, self.sequence_columns)
             notes[split][0].add(kept, kinds)
+            notes[split][1].update(names)
             items: Iterable[Item] = [Sample(split, key, position, blobs, fields, payload=payload)]
         else:
-            names = tuple(side.note.class_names)
-            bare = msgspec.structs.replace(side.note, class_names=[])
-            side = msgspec.structs.replace(side, note=bare)
             items = side.items(Sample(split, key, position, blobs, b""), STAGE, where=where)
-        notes[split][1].update(names)
         for item in items:
             if image and isinstance(item, Sample):
                 name = key if self.key_column else f"{file.entry.name}:{number}"

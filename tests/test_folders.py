@@ -1,4 +1,4 @@
-"""`beam-tfrec folder` from folders to records, on disk and in buckets, read back by TensorFlow."""
+"""Folders of classes and of pairs to records: what readers get, rejects, label files."""
 
 import hashlib
 import os
@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
-from beam_tfrec.pipelines import folder
+from beam_tfrec.pipelines import folder, pairs
 from beam_tfrec.schemas.faults import Rejected
+from beam_tfrec.schemas.layouts import Built, Unfit
+from beam_tfrec.schemas.layouts.classification import PairsLayout
+from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.sources.listing import ListedFile, why_skipped
 from beam_tfrec.transforms.sources.read_folder import FolderReader
-from beam_tfrec.transforms.sources.read_samples import Item, SplitCounter
 from beam_tfrec.transforms.storage import Entry
 from tests.array_runs import parsed
-from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
+from tests.coco_command import committed_by, examples, literal_png, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes
+from tests.small_pictures import or_unfit
+from tests.turned_images import encoded
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 
@@ -39,12 +43,6 @@ def committed(out: Path, *arguments: object) -> dict[str, Any]:
     return committed_by(folder.run, out, *arguments)
 
 
-def ended(*arguments: object) -> tuple[int, str]:
-    """Run a command that must fail; return its exit code and its line."""
-    run = run_pipeline(folder.run, *arguments)
-    return run.code, run.fault
-
-
 def labelled(out: Path, split: str = "") -> dict[str, tuple[int, str]]:
     """Return the class's number and text by file name."""
     return {
@@ -61,8 +59,11 @@ def labels_of(manifest: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def test_each_record_has_its_photo_and_class(tmp_path: Path) -> None:
-    root, out = write(tmp_path / "in"), tmp_path / "out"
+    root, out = write(tmp_path / "in", (*PHOTOS, "cat/a.txt", "b.txt", ".c")), tmp_path / "out"
     manifest = committed(out, "--images", root)
+    train = manifest["splits"]["train"]
+    assert (train["listed"], train["records"]) == (8, 5)
+    assert train["skipped"] == {"hidden": 1, "not_called_an_image": 2}
     assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu")]
     assert labelled(out) == {
         "cat/1.jpg": (0, "cat"),
@@ -137,24 +138,14 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (too_high.code, line in too_high.err) == (0, True)
 
 
-# --- files as samples
-
-
-def read(name: str, kind: str = "file") -> list[Item]:
-    entry = Entry(name, 0 if kind != "file" else 9, "5", 77, kind)
-    return [*FolderReader(Splitting())(ListedFile("train", entry, 4))]
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         (".DS_Store", "hidden"),
         ("cat/.1.jpg", "hidden"),
-        ("cat/Thumbs.db", "not_called_an_image"),
         ("cat/1.jpg.txt", "not_called_an_image"),
         ("cat.jpg/readme", "not_called_an_image"),
         ("cat/1.", "not_called_an_image"),
-        ("cat/1.JPG", ""),
         ("cat/1..jpg", ""),
     ],
 )
@@ -177,22 +168,11 @@ NOT_UTF8 = "directory whose name is not UTF-8"
 def test_entries_that_are_not_image_files_are_rejected(
     name: str, kind: str, code: str, detail: str
 ) -> None:
-    rejected = read(name, kind)[0]
+    entry = Entry(name, 0 if kind != "file" else 9, "5", 77, kind)
+    rejected, *_ = FolderReader(Splitting())(ListedFile("train", entry, 4))
     assert isinstance(rejected, Rejected)
     assert (rejected.code, rejected.key, rejected.detail) == (code, name, detail)
 
-
-def test_the_counter_adds_up_skipped_files() -> None:
-    counter = SplitCounter({})
-    names = ["cat/1.jpg", "dog/1.jpg", "cat/a.txt", "b.txt", ".c"]
-    admitted = [*counter.admit(item for name in names for item in read(name))]
-    (source,) = counter.split_tallies()
-    assert [found.key for found in admitted] == ["cat/1.jpg", "dog/1.jpg"]
-    assert (source.listed, source.class_names) == (5, ["cat", "dog"])
-    assert source.skipped == {"hidden": 1, "not_called_an_image": 2}
-
-
-# --- label files
 
 SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
 
@@ -220,7 +200,8 @@ def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
 def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> None:
     root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
     names.write_text("cat\nemu\n")
-    assert ended("--images", root, "--label_file", names, "--output", monday) == (
+    run = run_pipeline(folder.run, "--images", root, "--label_file", names, "--output", monday)
+    assert (run.code, run.fault) == (
         3,
         f"E-ANN-LABELS {names}: it lacks the sources' class 'dog';"
         " add it at the end, or leave its samples out of the sources",
@@ -230,10 +211,92 @@ def test_label_file_must_match_sources_and_earlier_data_sets(tmp_path: Path) -> 
     write(root, ("ant/1.jpg",))
     tuesday = ("--images", root, "--since", monday, "--label_file", names)
     names.write_text("ant\ncat\ndog\nemu\n")
-    code, line = ended(*tuesday, "--output", tmp_path / "b")
+    run = run_pipeline(folder.run, *tuesday, "--output", tmp_path / "b")
     what = "category 0 'ant' contradicts category 0 'cat'"
-    assert (code, line.split(";")[0]) == (3, f"E-ANN-LABELS {names}: {what}")
+    assert (run.code, run.fault.split(";")[0]) == (3, f"E-ANN-LABELS {names}: {what}")
     names.write_text("cat\ndog\nemu\nant\nyak\n")
     manifest = committed(tmp_path / "c", *tuesday)
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
     assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
+
+
+# --- pairs of a low and a high image ---
+
+
+def write_pairs(root: Path, suffix: str = "") -> tuple[Path, Path]:
+    """Write pairs `0000.png` …, the low images with a suffix; return both folders."""
+    low, high = root / "low", root / "high"
+    low.mkdir()
+    high.mkdir()
+    for number in range(6):
+        (low / f"{number:04}{suffix}.png").write_bytes(literal_png(3, 2, number))
+        (high / f"{number:04}.png").write_bytes(literal_png(6, 4, number))
+    return low, high
+
+
+def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
+    low, high = write_pairs(tmp_path, suffix="x2")
+    flags = ("--low", low, "--high", high, "--scale", 2, "--order", "input")
+    manifest = committed_by(pairs.run, tmp_path / "out", *flags)
+    got = {}
+    for example in examples(tmp_path / "out"):
+        (name,), (lr,), (hr,) = (value(example, key) for key in ("filename", "lr", "hr"))
+        got[name.decode()] = lr, hr
+    assert got == {
+        f"{number:04}.png": (literal_png(3, 2, number), literal_png(6, 4, number))
+        for number in range(6)
+    }
+    assert [*got] == sorted(got)
+    assert [feature["key"] for feature in manifest["features"]] == ["filename", "hr", "lr"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "suffix"),
+    [([], ""), (["--scale", "2"], "x2"), (["--scale", "2", "--low_suffix", "_lr"], "_lr")],
+)
+def test_suffix_follows_the_scale_unless_given(flags: list[str], suffix: str) -> None:
+    roots = ["--low", "l", "--high", "h", "--output", "o"]
+    config, _ = pairs.COMMAND.configure([*roots, *flags])
+    assert config.low_suffix == suffix
+
+
+def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
+    low, high = write_pairs(tmp_path)
+    (low / "0001.png").unlink()
+    (high / "0002.png").unlink()
+    (low / "0003.bmp").write_bytes(literal_png(3, 2, 0))
+    for root in (low, high):
+        os.mkdir(os.fsencode(root) + b"/\xff")  # cannot be listed
+    (low / ".hidden").mkdir()
+    (high / "Thumbs.db").write_bytes(b"")
+    flags = ("--low", low, "--high", high, "--max_rejected", 6)
+    manifest = committed_by(pairs.run, tmp_path / "out", *flags)
+    assert [
+        (line["code"], line["key"], line["detail"]) for line in rejected_of(tmp_path / "out")
+    ] == [
+        ("E-IMG-MISSING", "0001.png", "no low image has its name"),
+        ("E-SRC-TWICE", "0003.png", "2 low and 1 high images have its name"),
+        ("E-IMG-NOT-A-FILE", "\\xff", "a directory whose name is not UTF-8"),
+        ("E-IMG-MISSING", "low:0002.png", "no high image has its name"),
+        ("E-SRC-TWICE", "low:0003.bmp", "2 low and 1 high images have its name"),
+        ("E-SRC-TWICE", "low:0003.png", "2 low and 1 high images have its name"),
+    ]
+    kept = sorted(value(example, "filename") for example in examples(tmp_path / "out"))
+    assert kept == [[b"0000.png"], [b"0004.png"], [b"0005.png"]]
+    assert manifest["splits"]["train"]["listed"] == 10
+    assert manifest["splits"]["train"]["skipped"] == {"not_called_an_image": 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "detail"),
+    [
+        ((6, 4), None, ""),
+        ((9, 6), 2, "high is 9 x 6, not 2 times of low's 3 x 2"),
+        ((6, 5), None, "high is 6 x 5, not a whole multiple of low's 3 x 2"),
+    ],
+)
+def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str) -> None:
+    images = [encoded(literal_png(3, 2, 0)), encoded(literal_png(*size, 0))]
+    sample = Sample("train", "a.png", 0, (), b"")
+    built = or_unfit(PairsLayout(scale).build, sample, images, {})
+    assert built == Unfit("E-IMG-SIZE", detail, 1) if detail else isinstance(built, Built)
