@@ -244,10 +244,7 @@ def _crowd(left: int, top: int, box_width: int, box_height: int, width: int, hei
     before = left * height + top
     runs = [before, box_height, *([gap, box_height] * (columns - 1))]
     return {
-        "segmentation": {
-            "counts": [*runs, width * height - sum(runs)],
-            "size": [height, width],
-        },
+        "segmentation": {"counts": [*runs, width * height - sum(runs)], "size": [height, width]},
         "area": columns * box_height,
         "iscrowd": 1,
         "bbox": [left, top, columns, box_height],

@@ -39,8 +39,7 @@ BUCKET_READS = 3_000
 EDGES = ("xmin", "xmax", "ymin", "ymax")
 IMAGE = Feature("image/encoded", Kind.BYTES, False, "a photo", Content.IMAGE)
 CLASSIFICATION = FeatureSpec(
-    "classification",
-    (IMAGE, Feature("image/class/label", Kind.INT64, False, "an id")),
+    "classification", (IMAGE, Feature("image/class/label", Kind.INT64, False, "an id"))
 )
 DETECTION = FeatureSpec(
     "detection",

@@ -103,9 +103,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-ANN-ORPHAN": "the annotation's image is not in the file",
         "E-ANN-CATEGORY": "the annotation's category is not in the file",
     },
-    (Scope.RUN, EXIT_USAGE): {
-        "E-ARG": "a flag or its value is wrong",
-    },
+    (Scope.RUN, EXIT_USAGE): {"E-ARG": "a flag or its value is wrong"},
     (Scope.RUN, EXIT_INVALID_INPUT): {
         "E-TAB-FORMAT": "a table's file cannot be read in the format of its extension",
         "E-TAB-HEADER": "a needed column is missing, or columns have equal or no names",
@@ -126,9 +124,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
         "E-SRC-DAMAGED": "the rest of a TFRecord or tar file cannot be read",
         "E-SRC-SPLIT": "what decides the split has no value, an unknown one, or two",
     },
-    (Scope.RUN, EXIT_BUDGET): {
-        "E-BUDGET": "more rejects or dropped annotations than accepted",
-    },
+    (Scope.RUN, EXIT_BUDGET): {"E-BUDGET": "more rejects or dropped annotations than accepted"},
     (Scope.RUN, EXIT_CONFLICT): {
         "E-OUT-PLAN": "the output holds another plan",
         "E-OUT-FOREIGN": "the output holds files of another run",

@@ -26,12 +26,7 @@ from beam_tfrec.transforms.plan_shards import (
     rank_range,
 )
 from beam_tfrec.transforms.publish_plan import make_job_plan, publish_plan
-from beam_tfrec.transforms.shard_table import (
-    Sharding,
-    ShardKey,
-    ShardTable,
-    make_shard_table,
-)
+from beam_tfrec.transforms.shard_table import Sharding, ShardKey, ShardTable, make_shard_table
 from beam_tfrec.transforms.sources.listing import RootTally, listing_digest, pin_sample
 from beam_tfrec.transforms.sources.read_coco import CocoRules
 from beam_tfrec.transforms.sources.read_samples import SplitTally, uri_identity

@@ -218,12 +218,7 @@ def test_damaged_messages_are_refused(data: bytes) -> None:
 
 
 # Records, each as a list of its parts.
-RECORDS = [
-    [b"12", b"", b"345"],
-    [],
-    [bytes(range(256)) * 300, b"\xff" * 4096],
-    [b"\0"] * 1000,
-]
+RECORDS = [[b"12", b"", b"345"], [], [bytes(range(256)) * 300, b"\xff" * 4096], [b"\0"] * 1000]
 
 
 def test_the_file_equals_that_of_tensorflow(tmp_path: Path) -> None:

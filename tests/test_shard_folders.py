@@ -59,8 +59,7 @@ def test_a_folder_holds_the_shards_of_its_split_and_readers_find_them(made: Path
 
 
 @pytest.mark.parametrize(
-    "name",
-    [SHARDS[0].replace("00002", "00009"), "val/notes.txt", "index/train/00007-of-00009.idx"],
+    "name", [SHARDS[0].replace("00002", "00009"), "val/notes.txt", "index/train/00007-of-00009.idx"]
 )
 def test_verify_finds_other_files(out: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     (out / name).touch()

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_tfrec.schemas.shards import (
-    COUNTED,
-    MAXDIFFUSION,
-    PLAIN,
-    TFDS,
-    ShardNames,
-    is_index_name,
-)
+from beam_tfrec.schemas.shards import COUNTED, MAXDIFFUSION, PLAIN, TFDS, ShardNames, is_index_name
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,7 @@ FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped=
             {"sources": [SourceFile("captions", 3, 5, 0, images_not_listed=1)]},
             ["    captions: 3 images, 5 annotations"],
         ),
-        (
-            {"images": 33},
-            ["    33 images: a photo is stored once for each object"],
-        ),
+        ({"images": 33}, ["    33 images: a photo is stored once for each object"]),
         ({"listed": 5, "earlier": 5}, ["    nothing is new: the split is empty here"]),
     ],
 )

@@ -211,7 +211,7 @@ BAD: Bad = [
     ({"jpg": JPG, "cls": b"\xff"}, "E-ANN-FILE", "10.cls: not UTF-8 (byte 0)"),
 ]
 BAD_NAMED: Bad = [
-    ({"jpg": JPG, "cls": b"2"}, "E-SRC-LABEL", ".cls holds 2, the label file has 2 classes"),
+    ({"jpg": JPG, "cls": b"2"}, "E-SRC-LABEL", ".cls holds 2, the label file has 2 classes")
 ]
 BAD_FIELDS: Bad = [
     ({"jpg": JPG, "json": b'{"a": }'}, "E-ANN-FILE", "JSON is malformed: invalid character"),

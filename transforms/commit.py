@@ -168,8 +168,7 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
             counts[shard.split].update({*row.labels})
     splits = {
         split: msgspec.structs.replace(
-            summary,
-            classes={label.name: counts[split][label.id] for label in manifest.plan.labels},
+            summary, classes={label.name: counts[split][label.id] for label in manifest.plan.labels}
         )
         for split, summary in manifest.splits.items()
     }
@@ -260,10 +259,7 @@ def _check_output(shards: Sequence[ShardInfo], output: Storage, names: ShardName
 
 
 def _summarize(
-    tally: SplitTally,
-    planned: int,
-    shards: Sequence[ShardInfo],
-    rejects: Sequence[Rejected],
+    tally: SplitTally, planned: int, shards: Sequence[ShardInfo], rejects: Sequence[Rejected]
 ) -> SplitSummary:
     samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
     annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]

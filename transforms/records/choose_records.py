@@ -15,11 +15,7 @@ from beam_tfrec.schemas.faults import counted, fault_line, printable
 from beam_tfrec.schemas.samples import Sample, split_and_key
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
-from beam_tfrec.transforms.sources.read_samples import (
-    AddSplitTallies,
-    SplitTally,
-    SplitTallyOutput,
-)
+from beam_tfrec.transforms.sources.read_samples import AddSplitTallies, SplitTally, SplitTallyOutput
 from beam_tfrec.transforms.storage import Access, read_uri
 
 NOT_IN_KEYS = "not_in_keys"

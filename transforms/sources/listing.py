@@ -213,7 +213,7 @@ class ListFiles(beam.PTransform):
     Attributes:
         roots: URIs by root name.
         access: credentials and limits for stores.
-        numbered: whether to set positions, instead of `plan`. For this, the worker that lists a
+        numbered: whether to set positions, instead of `select`. For this, the worker that lists a
             root sorts it in memory.
         is_read: function that returns whether the reader reads a file, for `--plan`'s counts of
             roots without blobs; a named function or method.
@@ -239,7 +239,7 @@ class ListFiles(beam.PTransform):
                 "root_tallies", main="files"
             )
         )
-        return SourcePieces(spread(listed.files), listed.tallies)
+        return SourcePieces(spread(listed.files), listed.root_tallies)
 
 
 def _list_files(

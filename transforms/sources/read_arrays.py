@@ -42,13 +42,7 @@ from beam_tfrec.transforms.sources.read_blobs import (
     read_members,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    find_uri,
-    join_uri,
-    open_storage,
-)
+from beam_tfrec.transforms.storage import Access, Entry, find_uri, join_uri, open_storage
 
 STAGE = "read_arrays"
 
@@ -255,9 +249,7 @@ def open_file(
 
 
 def plan_pieces(
-    group: tuple[str, Iterable[ArrayPiece]],
-    sources: Mapping[str, ArraySource],
-    access: Access,
+    group: tuple[str, Iterable[ArrayPiece]], sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
     """Divide a source's files into pieces, in the order of their names.
 

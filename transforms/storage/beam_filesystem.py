@@ -16,14 +16,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from beam_tfrec.schemas.faults import fault_line
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    SPOOL_PREFIX,
-    Access,
-    Entry,
-    Span,
-    Storage,
-)
+from beam_tfrec.transforms.storage import DEFAULT_ACCESS, SPOOL_PREFIX, Access, Entry, Span, Storage
 from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
 
