@@ -246,7 +246,7 @@ def odd_sources(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DIVIDED = "--split_by hash --splits a=1,b=1"
 OPAQUE = {"key_feature": "", "classes": "", "split_by": "", "group_by": DIVIDED}
-OF_ONE_KIND = "feature 'id' must be of one kind, got"
+OF_ONE_KIND = "feature 'id' must be of one kind in all records, got"
 REFUSED = [
     ("nowhere", "no such folder"),
     ("old/index", "has no TFRecord file; give a folder, file or quoted glob of TFRecord files"),
@@ -261,8 +261,8 @@ REFUSED = [
     ("old --keys latin_keys", "invalid start byte; save it as UTF-8"),
     ("unfinished", "is not a finished data set"),
     ("half", "do not fill the shard's"),
-    ("kinds", f"{OF_ONE_KIND} float in some records and int64 in others"),
-    ("steps", f"{OF_ONE_KIND} int64 a step in some records and int64 in others"),
+    ("kinds", f"{OF_ONE_KIND} float and int64"),
+    ("steps", f"{OF_ONE_KIND} int64 a step and int64"),
     *(
         (f"old --record_type bytes {more} --{option} a", f"{option} needs features, got 'a'; leave")
         for option, more in OPAQUE.items()

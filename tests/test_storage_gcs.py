@@ -193,7 +193,8 @@ def test_a_full_spool_disk_is_named(store: Store, tmp_path: Path) -> None:
         full = os.open("/dev/full", os.O_RDWR)
         os.dup2(full, pending._file.fileno())
         os.close(full)
-        line = f"^E-IO-NOSPACE {tmp_path}/spools: No space left on device, .* are free; give a --spool_dir"
+        full_disk = "No space left on device, .* are free; give a --spool_dir"
+        line = f"^E-IO-NOSPACE {tmp_path}/spools: {full_disk}"
         with pytest.raises(RuntimeError, match=line):
             pending.write([SMALL])
 
