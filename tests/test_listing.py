@@ -198,7 +198,7 @@ def test_samples_are_joined_with_the_listing(test_pipeline: Callable[[], beam.Pi
             rejected("4", "not there.jpg", "E-IMG-MISSING", "not in the listing"),
             rejected("5", "also not there.jpg", "E-IMG-MISSING", "not in the listing"),
         ],
-        "tallies": [("train", RootTally(5, 2, 2, "0", "also not there.jpg", "spare 1.jpg"))],
+        "root_tallies": [("train", RootTally(5, 2, 2, "0", "also not there.jpg", "spare 1.jpg"))],
     }
     with test_pipeline() as pipeline:
         files = [ListedFile("train", entry) for entry in entries]

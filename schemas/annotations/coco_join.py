@@ -5,6 +5,8 @@ If several files list an image, the first file wins. Annotations of all files ar
 two files of one kind.
 """
 
+import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -120,21 +122,37 @@ class CocoFiles:
         """Return the requested field of an image, from the first file that has it."""
         return self._image_values.get(image.id, "")
 
-    def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
-        """Return the number of distinct annotation ids by split, summed over kinds of files.
+    def repeats_ids(self) -> bool:
+        """Return whether two annotations of one kind seem to have the same id.
 
-        Instances and keypoints count as one kind.
+        It compares hashes, since a set of all ids takes more memory. Different ids may have equal
+        hashes; `count_first_ids` then finds no repeated id.
+        """
+        for annotations in self._annotations_by_kind():
+            hashes = sorted(hash(one.id) for one in annotations)
+            if any(map(operator.eq, hashes, itertools.islice(hashes, 1, None))):
+                return True
+        return False
+
+    def count_first_ids(self, split_of: Callable[[int | str], str]) -> Counter[str]:
+        """Return the number of distinct annotation ids by split, summed over kinds.
 
         Args:
             split_of: returns the split of an image id, also of an unknown one.
         """
-        images_of: dict[Kind, dict[int | str, int | str]] = {}
-        for file in self._files:
-            kind = Kind.INSTANCES if file.kind in _KINDS_WITH_OBJECTS else file.kind
-            image_of = images_of.setdefault(kind, {})
-            for annotation in file.annotations:
-                image_of.setdefault(annotation.id, annotation.image_id)
-        return Counter(split_of(image) for of in images_of.values() for image in of.values())
+        first: Counter[str] = Counter()
+        for annotations in self._annotations_by_kind():
+            image_of: dict[int | str, int | str] = {}
+            for one in annotations:
+                image_of.setdefault(one.id, one.image_id)
+            first.update(map(split_of, image_of.values()))
+        return first
+
+    def _annotations_by_kind(self) -> Iterator[Iterator[CocoAnnotation]]:
+        """Yield the annotations of each kind of file; instances and keypoints are one kind."""
+        for kinds in (_KINDS_WITH_OBJECTS, [Kind.CAPTIONS], [Kind.PANOPTIC]):
+            files = (file.annotations for file in self._files if file.kind in kinds)
+            yield itertools.chain.from_iterable(files)
 
     def positions(self) -> dict[int | str, int]:
         """Return each annotation id's position, counted from 0 across all files."""

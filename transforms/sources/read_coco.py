@@ -108,9 +108,10 @@ class CocoReader:
             if data == same:
                 what = f"has the bytes of {where}"
                 raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+        ids, outlines = self.rules.string_ids, self.rules.segmentations
         name = next(iter(self.splitting.fields.values()), "")
         parsed = [
-            CocoFile(data, where, string_ids=self.rules.string_ids, image_field=name)
+            CocoFile(data, where, string_ids=ids, image_field=name, segmentations=outlines)
             for where, data in in_order
         ]
         files = CocoFiles(parsed)
@@ -190,7 +191,7 @@ class _ImageReader:
         """Yield the notes on all images together, after they were read."""
         files, counts = self._files, self._annotations
         sources = files.sources() if self._splitting.is_given else []  # counts of whole files
-        first = files.count_first_ids(self._split)
+        first = files.count_first_ids(self._split) if files.repeats_ids() else counts
         for split in self._splitting.splits([self._given]):
             yield SplitTally(
                 split,
