@@ -296,7 +296,7 @@ class DataSetConfig(DataSetJob):
         )
 
     @property
-    def record_bytes(self) -> Callable[[Sample], int]:
+    def estimate_record_bytes(self) -> Callable[[Sample], int]:
         """Function that estimates a record's bytes, to choose the number of shards."""
         return functools.partial(record_bytes, layout=self.layout, conversion=self.conversion)
 
@@ -396,13 +396,13 @@ def plan_data_set(
         tallies = (read.split_tallies, moved) | "CountMoved" >> AddSplitTallies()
         read = read._replace(split_tallies=tallies)
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding, config.record_bytes, read.root_tallies, config.budget, spool
+        config.sharding, config.estimate_record_bytes, read.root_tallies, config.budget, spool
     )
     return planned, read, spool
 
 
 def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
-    """Build the graph from the sources to pinned samples; return them, and the payloads' spool."""
+    """Build the graph from the sources to pinned samples; return them, and the run's spool."""
     read = config.read_sources(root)
     samples, rejected, split_tallies, listing, root_tallies = read
     spool = spool_for(split_tallies.pipeline, config.access.spool_dir)

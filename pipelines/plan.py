@@ -36,7 +36,7 @@ def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[N
     """Build the graph up to the planned shards, and keep only their outlines."""
     (shards, table), read, spool = plan_data_set(root, config)
     outlines = shards | "OutlineShards" >> beam.Map(
-        forecast.outline_shard, AsSingleton(table), config.record_bytes, spool
+        forecast.outline_shard, AsSingleton(table), config.estimate_record_bytes, spool
     )
     return table | "GatherPlan" >> beam.Map(
         forecast.gather_plan,
@@ -82,7 +82,7 @@ def plan_run(
     except RuntimeError as error:
         state, there, fault = publish_plan.REFUSED, 0, error
     sampled, scale = forecast.try_records(
-        gathered, config.shard_job(), job_plan, config.limits, config.record_bytes
+        gathered, config.shard_job(), job_plan, config.limits, config.estimate_record_bytes
     )
     tallies = sorted(gathered.split_tallies, key=lambda tally: tally.split)
     splits = {tally.split: forecast.forecast_split(tally, gathered, scale) for tally in tallies}

@@ -137,11 +137,11 @@ def _value_head(key: str | None, list_tag: bytes, value_bytes: int) -> bytes:
 def _head(key: str | None, list_tag: bytes, list_bytes: int) -> bytes:
     """Return the bytes of a Feature before its list's content: tags and all outer lengths."""
     list_head = list_tag + varint(list_bytes)
-    feature = varint(len(list_head) + list_bytes) + list_head
+    feature_head = varint(len(list_head) + list_bytes) + list_head
     if key is None:
-        return b"\x0a" + feature
-    entry = _key_field(key) + b"\x12" + feature
-    return b"\x0a" + varint(len(entry) + list_bytes) + entry
+        return b"\x0a" + feature_head
+    entry_head = _key_field(key) + b"\x12" + feature_head
+    return b"\x0a" + varint(len(entry_head) + list_bytes) + entry_head
 
 
 def _key_field(key: str) -> bytes:

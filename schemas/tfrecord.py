@@ -56,10 +56,10 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
 
 
-def stored_crc(frame_end: bytes) -> int:
+def unmasked_crc(frame_end: bytes) -> int:
     """Return a record's CRC-32C from the last four bytes of its frame.
 
-    >>> f"{stored_crc(frame_record([b'123456789'])[-1]):08x}"
+    >>> f"{unmasked_crc(frame_record([b'123456789'])[-1]):08x}"
     'e3069283'
     """
     rotated = (_CRC.unpack(frame_end)[0] - _MASK_DELTA) & 0xFFFF_FFFF

@@ -249,6 +249,12 @@ class MemoryStorage(Storage):
             raise self.changed(name, ends_early(len(found.data), span))
         return found.data[slice(*(span or (None,)))]
 
+    def crc32c(self, name: str) -> int:
+        found = self._get("crc32c", name)
+        if found is None:
+            raise self.changed(name, "not there")
+        return google_crc32c.value(found.data)
+
     def create(self, name: str, data: bytes) -> bool:
         path = self._prefix + name
         return self._process.do("create", name, lambda: self._store.create(path, data))

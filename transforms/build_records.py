@@ -24,7 +24,7 @@ from beam_tfrec.schemas.tfrecord import (
     FrameError,
     frame_record,
     read_frame,
-    stored_crc,
+    unmasked_crc,
 )
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
@@ -75,7 +75,8 @@ class ShardJob:
         check: depth of the image checks.
         access: credentials and limits for stores.
         conversion: changes to pixels and encoding.
-        spool: file of the samples' payloads; None where samples hold their own.
+        spool: the run's spool, for payloads; samples without one are left as they are. None where
+            samples hold their own.
     """
 
     roots: Mapping[str, str]
@@ -193,7 +194,7 @@ def make_rows(
 def _row_record(example: bytes) -> Record:
     """Return the record of a row without images."""
     framed = frame_record([example])
-    crc32c = stored_crc(framed[-1])
+    crc32c = unmasked_crc(framed[-1])
     row = ReadyRow(crc32c, [], [])
     return Record(framed, len(example) + FRAME_BYTES, NOT_BUILT, (), crc32c, row)
 
@@ -252,7 +253,7 @@ def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
         read_frame(frame, 0, len(frame))
     except FrameError as error:
         return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
-    if stored_crc(frame[-4:]) != copied.crc32c:
+    if unmasked_crc(frame[-4:]) != copied.crc32c:
         raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
     return Record([frame], len(frame), NOT_BUILT, (), copied.crc32c, copied)
 
@@ -343,7 +344,7 @@ def _build(
     if size > MAX_EXAMPLE_BYTES:
         raise Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     framed = frame_record(parts)
-    return Record(framed, size + FRAME_BYTES, built, images, stored_crc(framed[-1]))
+    return Record(framed, size + FRAME_BYTES, built, images, unmasked_crc(framed[-1]))
 
 
 def or_unfit(place: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -383,7 +384,7 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
     return size
 
 
-def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
+def sample_memory_bytes(sample: Sample, conversion: Conversion) -> int:
     """Return the estimated memory of a sample until it is written: files, pixels and payload."""
     if not (sample.blobs or sample.payload_place or sample.payload):
         return _BYTES_A_RECORD
@@ -413,6 +414,7 @@ def _picture_size(
 ) -> tuple[int, int] | None:
     for key in roles.images:
         for value in values_at(values, key, Kind.BYTES)[:1]:
+            # Callers that read finished records have no images.
             info = next((i.info for i in images if i.data is value), None)
             with contextlib.suppress(BadImage):
                 return (info or check_image(value)).size_px[::-1]

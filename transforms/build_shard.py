@@ -36,13 +36,13 @@ from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, HEADER_BYTES, Fr
 from beam_tfrec.transforms.build_records import (
     Record,
     ShardJob,
-    bytes_in_flight,
     check_codecs,
     copied_bytes,
     copy_group,
     make_rows,
     record_facts,
     record_maker,
+    sample_memory_bytes,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
 from beam_tfrec.transforms.images.conversion import Conversion
@@ -177,11 +177,11 @@ def build_shard(
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)  # for the index's columns
     with contextlib.ExitStack() as stack:
         pending = stack.enter_context(contextlib.closing(output.new_file()))
-        framed = None
+        array_record = None
         if options := job.array_record_options:
             opened = GrowingArrayRecord(options, job.access.spool_dir)
-            framed = stack.enter_context(contextlib.closing(opened))
-        growing = GrowingShard(shard, pending, job.conversion, roles, framed)
+            array_record = stack.enter_context(contextlib.closing(opened))
+        growing = GrowingShard(shard, pending, job.conversion, roles, array_record)
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, storages):
                 if isinstance(record, Unfit):
@@ -201,7 +201,9 @@ def _records(
     storages: Mapping[str, Storage],
 ) -> Iterator[tuple[Sample, Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
-    size_of: Callable[[Sample], int] = functools.partial(bytes_in_flight, conversion=job.conversion)
+    size_of: Callable[[Sample], int] = functools.partial(
+        sample_memory_bytes, conversion=job.conversion
+    )
     make_record = record_maker(job, plan, gate, storages)
     if storages and not job.layout.copies_records:
         yield from gate.in_order(shard.samples, size_of, make_record)

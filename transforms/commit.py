@@ -1,7 +1,7 @@
 """Commit the data set after its last shard.
 
-All counts are checked against the shards' receipts first. `manifest.json` is written last; its
-presence says that the data set is complete.
+First all sums over the shards are checked, and that a listing shows every receipt, index and shard.
+`manifest.json` is written last; its presence says that the data set is complete.
 """
 
 import functools
@@ -112,7 +112,9 @@ def commit(
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
-    output.create(job_note(manifest, known | config.globs, listings), output_files.SOURCES_NOTE)
+    output.create(
+        sources_note_name(manifest, known | config.globs, listings), output_files.SOURCES_NOTE
+    )
     output_files.check_claim(output, digest)
     output_files.create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
@@ -175,7 +177,9 @@ def count_classes(manifest: Manifest, output: Storage) -> Manifest:
     return msgspec.structs.replace(manifest, splits=splits)
 
 
-def job_note(manifest: Manifest, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
+def sources_note_name(
+    manifest: Manifest, identities: Mapping[str, str], listings: Mapping[str, str]
+) -> str:
     """Return the name of a finished run's note: a digest of its manifest and sources.
 
     A later run finds the note, and then knows that the data set is up to date. The manifest is
@@ -223,7 +227,7 @@ def find_complete(output: Storage, config: DataSetJob) -> Manifest | None:
         for root, uri in config.listed_roots.items()
     }
     known = {split: found for split, found in identities.items() if found}
-    if output.stat(job_note(manifest, known | config.globs, listings)) is None:
+    if output.stat(sources_note_name(manifest, known | config.globs, listings)) is None:
         return None
     if missing := output_files.missing_files(output, manifest):
         files, first = counted(len(missing), "file"), printable(missing[0])

@@ -40,7 +40,7 @@ class DataSetJob:
     """
 
     source_flag: ClassVar[str] = "--images"
-    """Flag of the sources, for messages."""
+    """Flag of the sources; without `--`, the field with their splits."""
 
     classes_are_folders: ClassVar[bool] = False
     """Whether each class is a folder of images."""

@@ -102,7 +102,7 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListFiles`.
-        more_tallies: counts of samples pinned or skipped before; None without such samples.
+        more_tallies: tallies of earlier steps: listings, and samples that were skipped; or None.
         panoptic: whether samples may have a panoptic image.
         spool: file of the batches during the group-by; None if steps run in other processes.
     """

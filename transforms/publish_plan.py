@@ -364,7 +364,7 @@ class PublishPlan(beam.PTransform):
 
     Attributes:
         config: configuration of the run.
-        tallies: one `SplitTally` per split.
+        split_tallies: one `SplitTally` per split.
         rejected: rejects of all steps before the shards.
     """
 

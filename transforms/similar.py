@@ -33,10 +33,10 @@ from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import PHOTO, Sample, pack
 from beam_tfrec.transforms.build_records import (
     ShardJob,
-    bytes_in_flight,
     check_all,
     or_unfit,
     read_contents,
+    sample_memory_bytes,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
@@ -429,7 +429,7 @@ class _HashPhotos(ImageDoFn):
     """Hashes photos in the threads of the process's gate."""
 
     def process(self, photos: Sequence[Sample]) -> Iterator[HashedBatch]:
-        size_of = functools.partial(bytes_in_flight, conversion=self.job.conversion)
+        size_of = functools.partial(sample_memory_bytes, conversion=self.job.conversion)
         make = functools.partial(hash_photo, job=self.job, gate=self.gate, storages=self.storages)
         made = [each for _, each in self.gate.in_order(photos, size_of, make)]
         rejected = [each for each in made if isinstance(each, Rejected)]

@@ -48,7 +48,7 @@ class RootTally(msgspec.Struct, frozen=True):
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
         first_unreferenced: smallest name of an unreferenced file.
-        read_files: number of files that the source's reader reads.
+        read_files: number of files that `ListFiles.is_read` selects, for `--plan`.
         read_bytes: size of the files that are read.
     """
 

@@ -98,14 +98,14 @@ _MAX_HASHED_BYTES = 2**30  # a larger file is compared by its pin instead of its
 
 
 class SourceSamples(NamedTuple):
-    """Output of a source's transform, and input of `plan_data_set`.
+    """Output of a source's transform, and of the steps after it that pin its samples.
 
     Attributes:
         samples: all samples, each once, in any order.
         rejected: rejected samples and dropped annotations.
         split_tallies: one `SplitTally` per split.
-        listing: listed files, for `PinBlobs`; None if the samples are pinned.
-        root_tallies: digests of the reader's listings, by root; None without listings.
+        listing: listed files, for `PinBlobs`; None if the reader pins its samples.
+        root_tallies: digests of listings, then counts of pinned files, by root; None without any.
     """
 
     samples: beam.PCollection[Sample]

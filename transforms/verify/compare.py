@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import Manifest
-from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, is_array_record, stored_crc
+from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, is_array_record, unmasked_crc
 from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import (
     Access,
@@ -140,7 +140,7 @@ def _stored_crcs(storage: Storage, file: Entry, sizes: Sequence[int]) -> Iterato
     stream = open_stored(storage, file, at_once_bytes)
     for end in itertools.accumulate(sizes):
         stream.seek(end - CRC_BYTES)
-        yield stored_crc(stream.read(CRC_BYTES))
+        yield unmasked_crc(stream.read(CRC_BYTES))
 
 
 def find_changes(a: Records, b: Records) -> Iterator[Change]:
