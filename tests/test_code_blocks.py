@@ -43,7 +43,7 @@ KERAS = "test_examples.py the_keras_tutorial_trains"
 WITHOUT_TENSORFLOW = "test_examples.py loaders_of_the_documents_read"
 ELSEWHERE = {
     ("README.md", "steps"): "test_load.py keras_trains_the_same_steps_in_each_epoch",
-    ("docs/layouts.md", "PeopleLayout"): "test_layouts_doc.py the_example_layout_runs",
+    ("docs/layouts.md", "PeopleLayout"): "test_docs.py the_example_layout_runs",
     ("docs/readers.md", "DataLoader"): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "mix("): WITHOUT_TENSORFLOW,
     ("docs/readers.md", "make(context)"): "test_reader_values.py a_mirrored_strategy_reads_it",

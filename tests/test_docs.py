@@ -4,12 +4,17 @@ import importlib
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
+from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES
+from beam_tfrec.pipelines.data_set import build
+from beam_tfrec.schemas.layouts import groups
+from tests.coco_command import MakeCoco, check_committed, examples, value
 from tests.docs_pages import gather_pages
 from tests.side_folders import with_data_file
 
@@ -94,3 +99,49 @@ def test_the_site_lists_every_flag_of_a_source_once(tmp_path: Path) -> None:
         flags = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.parser().flags
         listed = re.findall(r"^\| `(--\w+)", sections["All sources"] + sections[name], re.MULTILINE)
         assert sorted(listed) == sorted(flag.option_strings[0] for flag in flags)
+
+
+def test_the_example_layout_runs(
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    test_pipeline: Callable[[], beam.Pipeline],
+) -> None:
+    """Each picture has two objects; the first is a person."""
+    (tmp_path / "my_layouts.py").write_text(block_of("docs/layouts.md", "PeopleLayout"))
+    monkeypatch.syspath_prepend(tmp_path)
+    people = importlib.import_module("my_layouts").PeopleLayout()
+    (images, annotations), out = make_coco(3), tmp_path / "out"
+    out.mkdir()
+    roots, files = {"train": str(images)}, {"train": [str(annotations)]}
+    with test_pipeline() as root:
+        build(root, coco.CocoConfig(roots, files, output=str(out), layout=people))
+    manifest = check_committed(out)
+    assert (manifest["layout"], manifest["splits"]["train"]["records"]) == ("people", 3)
+    photos = {path.read_bytes() for path in images.iterdir()}
+    for example in examples(out):
+        assert value(example, "people/bbox") == [1.5, 2.0, 10.0, 12.25]
+        assert value(example, "photo")[0] in photos
+
+
+OF_PNGS = tuple(group.name for group in groups.OF_PNGS)  # these have keys of other groups
+OF_COCO = [
+    (name, tuple(group.name for group in layout.groups if group.name not in OF_PNGS))
+    for name, layout in coco.LAYOUTS.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        *OF_COCO,
+        *(("detection", ("boxes", name)) for name in OF_PNGS),
+        *((name, ()) for name in folder.LAYOUTS),
+    ],
+)
+def test_every_key_of_every_group_is_listed(name: str, features: tuple[str, ...]) -> None:
+    layout = coco.LAYOUTS[name](features=features) if features else folder.LAYOUTS[name]()
+    layouts = (PROJECT / "docs/layouts.md").read_text()
+    section = layouts.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    listed = set(re.findall(r"`([^`]+)`", section))
+    assert {*features, *(feature.key for feature in layout.spec.features)} - listed == set()

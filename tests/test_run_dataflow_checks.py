@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataflow_launcher import IMAGE, Launcher, refused
+from tests.fake_programs import IMAGE, Launcher, refused
 
 
 @pytest.fixture
