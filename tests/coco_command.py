@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 
 from beam_tfrec.pipelines import coco
 from beam_tfrec.pipelines.cli import guarded
+from beam_tfrec.transforms.storage import local
 from tests import invariants
 from tests.small_images import chunk, ihdr, png
 
@@ -251,3 +253,21 @@ def write_coco(folder: Path, spec: Mapping[str, Any], name: str = "instances.jso
     path = folder / name
     path.write_bytes(msgspec.json.encode(spec))
     return path
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_once = local._read_once
+
+    def read_no_image(path: str, *more: Any) -> Any:
+        assert not path.endswith(".jpg"), f"{path} was read"
+        return read_once(path, *more)
+
+    monkeypatch.setattr(local, "_read_once", read_no_image)

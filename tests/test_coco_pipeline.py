@@ -12,6 +12,7 @@ from tests.coco_command import (
     MakeCoco,
     check_committed,
     committed,
+    cut_off,
     digests,
     examples,
     rejected_of,
@@ -19,7 +20,6 @@ from tests.coco_command import (
     value,
 )
 from tests.conftest import coco_dict, jpeg_bytes
-from tests.faulty_sources import cut_off
 
 SPLITS = ("train", "val")
 

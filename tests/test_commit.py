@@ -20,8 +20,7 @@ from beam_tfrec.transforms.publish_plan import check_budget_aloud, make_job_plan
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.sources.read_samples import SplitTally
 from beam_tfrec.transforms.storage import open_storage
-from tests.coco_command import shard_paths
-from tests.faulty_sources import grow
+from tests.coco_command import grow, shard_paths
 from tests.invariants import files_of
 from tests.small_runs import (
     SmallJob,

@@ -14,12 +14,12 @@ from tests.coco_command import (
     command,
     committed,
     finish,
+    forbid_image_reads,
     run_coco,
     shard_paths,
     snapshot,
     start_coco,
 )
-from tests.faulty_sources import forbid_image_reads
 
 
 @pytest.mark.thorough

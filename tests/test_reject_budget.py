@@ -14,12 +14,13 @@ from tests.coco_command import (
     command,
     committed,
     counts,
+    cut_off,
     digests,
+    forbid_image_reads,
     rejected_of,
     run_coco,
     shard_paths,
 )
-from tests.faulty_sources import cut_off, forbid_image_reads
 
 pytestmark = pytest.mark.thorough
 

@@ -21,9 +21,8 @@ from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.shards import ShardInfo, file_sum
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
 from tests.children import KILLED, exit_code_of
-from tests.coco_command import source_ids
+from tests.coco_command import grow, source_ids
 from tests.conftest import jpeg_bytes, thorough
-from tests.faulty_sources import grow
 from tests.invariants import check_output, files_of
 from tests.small_images import chunk, ihdr, jpeg, png
 from tests.small_runs import (
