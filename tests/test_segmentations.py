@@ -96,12 +96,12 @@ PARSED = {
     "compressed to a negative": (in_3_4('"=O"'), ("E-RLE-SUM", "count 1 is -1")),
     "character before the first": (
         in_3_4('"1/9"'),
-        ("E-RLE-CHARS", "character '/' of count 1 is not part of it"),
+        ("E-RLE-CHARS", "character '/' of count 1 does not fit there"),
     ),
     "unfinished": (in_3_4('"12P"'), ("E-RLE-CHARS", "the text ends within count 2")),
     "a count of 65 bits": (
         in_3_4(f'"1{"P" * 13}0"'),
-        ("E-RLE-CHARS", "character '0' of count 1 is not part of it"),
+        ("E-RLE-CHARS", "character '0' of count 1 does not fit there"),
     ),
 }
 

@@ -279,7 +279,7 @@ def decode_rle_counts(text: str) -> list[int] | Reason:
     value = shift = 0
     for char in text:
         if not "0" <= char <= "o" or shift == 5 * _MAX_CHARS_PER_COUNT:
-            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} is not part of it"
+            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} does not fit there"
         bits = ord(char) - 48
         value |= (bits & 31) << shift
         shift += 5
