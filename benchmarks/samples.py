@@ -72,7 +72,7 @@ def plan(number: int, *, pinned: bool) -> float:
                 | "Listing" >> beam.FlatMap(make_entries)
             )
             joined = samples | PinBlobs(listing, spool=spool)
-            samples, tallies = joined.samples, joined.tallies
+            samples, tallies = joined.samples, joined.root_tallies
         sharding = Sharding(records_per_shard=RECORDS_PER_SHARD)
         planned = samples | PlanShards(sharding, record_bytes, tallies, spool=spool)
         _ = planned.shards | beam.Map(count)

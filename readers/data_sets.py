@@ -97,7 +97,8 @@ class DataSets:
         for missing in sorted({*split_names(split)} - there - {*map(split_without_bucket, there)}):
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
             known = ", ".join(names) or "none, as there are no records"
-            raise ValueError(f"split must be one of {known}, got {missing!r}")
+            roots = ", ".join(self.roots)
+            raise ValueError(f"split must be one of {known} in {roots}, got {missing!r}")
         return found
 
     def expanded(self, split: Splits) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import functools
 import itertools
 import operator
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 
 from beam_tfrec.schemas.features import Kind
@@ -162,8 +163,11 @@ def _packed_floats(values: Sequence[float]) -> bytes:
     """Return values as float32, little endian; values beyond its range become infinite."""
     try:
         return struct.pack(f"<{len(values)}f", *values)
-    except (OverflowError, struct.error):  # without `iter`, bytes would be read as floats
-        return array.array("f", iter(values)).tobytes()
+    except (OverflowError, struct.error):
+        packed = array.array("f", iter(values))  # without `iter`, bytes would be read as floats
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _int64_varint(value: int) -> bytes:

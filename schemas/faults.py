@@ -238,6 +238,8 @@ def fault_line(code: str, where: str, what: str, remedy: str) -> str:
     >>> fault_line("E-SET-EMPTY", "a\\nb.json", "no images", "check --annotations")
     'E-SET-EMPTY a\\\\nb.json: no images; check --annotations'
     """
+    if code not in FAULTS:
+        raise ValueError(f"code must be one of FAULTS, got {code!r}")
     return printable(f"{code} {where}: {what}; {remedy}")
 
 

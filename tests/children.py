@@ -24,7 +24,7 @@ KILLED = 77
 
 _BUILDERS = "beam_tfrec.transforms.builders"
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
+_CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.memory_runs"])
 # Now, while temporary files have short paths: a socket's path has at most 107 bytes.
 multiprocessing.util.get_temp_dir()
 

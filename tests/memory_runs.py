@@ -1,4 +1,4 @@
-"""Whole runs on the store in memory, with the same steps as the command.
+"""Whole runs on stores in memory and on the stand-in, with the same steps as the command.
 
 The small data set has a rejected image and a dropped annotation. The output already holds files of
 the user's.
@@ -6,11 +6,13 @@ the user's.
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from beam_tfrec.schemas.faults import RejectBudget
 from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.transforms.storage import gcs  # noqa: F401  (imported before children are forked)
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import check_output
 from tests.memory_store import MemoryStore, Process
@@ -67,3 +69,10 @@ def plan_on(process: Process, num_shards: int = NUM_SHARDS, **planned: Any) -> S
 def run_on(process: Process, **planned: Any) -> Manifest:
     """Plan, build and commit, in a simulated process."""
     return build_run(plan_on(process, **planned))
+
+
+def build_in_bucket(url: str, output: str) -> Manifest:
+    """Plan, build and commit on the stand-in at this URL, with the real clients."""
+    os.environ["STORAGE_EMULATOR_HOST"] = url
+    sources = ("gs://in/photos", "gs://in/instances.json", output)
+    return build_run(plan_run(*sources, NUM_SHARDS, budget=RejectBudget(1)))

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.bucket_runs import build_in_bucket
 from tests.children import start_child
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.invariants import check_output, data_files
-from tests.memory_runs import FOREIGN, make_sources
+from tests.memory_runs import FOREIGN, build_in_bucket, make_sources
 
 REQUESTS_OF_A_RUN = 76
 """Requests of a run of 10 images into 4 shards.

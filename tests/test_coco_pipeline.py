@@ -7,8 +7,11 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.coco_command import (
     DATA,
+    PROJECT,
     MakeCoco,
     check_committed,
     committed,
@@ -105,3 +108,21 @@ def test_file_names_are_taken_literally(make_coco: MakeCoco, tmp_path: Path) -> 
     }
     assert found == expected
     assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
+
+
+@pytest.mark.thorough
+def test_a_missing_panoptic_image_rejects_its_sample(tmp_path: Path) -> None:
+    data = PROJECT / "tests/data/coco_train"
+    pngs = shutil.copytree(data / "annotations/panoptic", tmp_path / "pngs")
+    (pngs / "000000000030.png").unlink()
+    sources = ("--images", data / "images", "--annotations", data / "annotations/panoptic.json")
+    given = (*sources, "--panoptic_images", pngs, "--max_rejected")
+    run = run_coco(*given, 1, "--output", tmp_path / "out")
+    assert run.code == 0, run.err
+    (reject,) = rejected_of(tmp_path / "out")
+    assert (reject["code"], reject["file_name"]) == ("E-IMG-MISSING", "000000000030.png")
+    for path in pngs.iterdir():
+        path.rename(path.with_suffix(".gone"))
+    run = run_coco(*given, 1, "--output", tmp_path / "none")
+    assert run.ended == (3, "E-SET-MISSING")
+    assert "images of train/panoptic: " in run.fault and "--panoptic_images" in run.fault

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from apache_beam.testing.util import assert_that, equal_to
 
 from beam_tfrec.pipelines import coco, folder
 from beam_tfrec.pipelines.cli import COMMANDS, PIPELINES
@@ -115,7 +116,8 @@ def test_the_example_layout_runs(
     out.mkdir()
     roots, files = {"train": str(images)}, {"train": [str(annotations)]}
     with test_pipeline() as root:
-        build(root, coco.CocoConfig(roots, files, output=str(out), layout=people))
+        made = build(root, coco.CocoConfig(roots, files, output=str(out), layout=people))
+        assert_that(made | beam.Map(lambda manifest: manifest.layout), equal_to(["people"]))
     manifest = check_committed(out)
     assert (manifest["layout"], manifest["splits"]["train"]["records"]) == ("people", 3)
     photos = {path.read_bytes() for path in images.iterdir()}

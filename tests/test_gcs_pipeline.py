@@ -59,6 +59,14 @@ def test_a_run_resumes_and_a_rerun_reads_the_manifest_only(
     assert stand_in.count(Kind.UPLOAD) == 0
 
 
+def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> None:
+    stand_in.allow("storage.objects.get", "storage.objects.create")
+    run = convert()
+    assert run.ended == (6, "E-IO-AUTH")
+    assert "storage.objects.list" in run.fault
+    assert stand_in.objects("out") == {}
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("stand_in")
 def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:

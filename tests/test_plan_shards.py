@@ -101,23 +101,32 @@ def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards
     assert count_shards("train", total, output_bytes, sharding) == shards
 
 
+BY_SIZE = "--shard_size 150000000 and --hosts"
+
+
 @pytest.mark.parametrize(
-    ("sharding", "output_bytes", "asked", "remedy"),
+    ("sharding", "output_bytes", "what", "remedy"),
     [
-        (Sharding({"": 11}), 1, 11, "give at most --num_shards 10"),
+        (Sharding({"": 11}), 1, "--num_shards 11", "give at most --num_shards 10"),
         # The largest must be a multiple of the hosts, too.
-        (Sharding({"": 12}, hosts=4), 1, 12, "give at most --num_shards 8"),
-        (Sharding({"": 16}, hosts=16), 1, 16, "give fewer --hosts"),
-        (Sharding(hosts=16), 1, 16, "give fewer --hosts"),
-        (Sharding(), 2000 * MB, 14, "give at most --num_shards 10"),  # records above a shard's size
+        (Sharding({"": 12}, hosts=4), 1, "--num_shards 12", "give at most --num_shards 8"),
+        (Sharding({"": 16}, hosts=16), 1, "--num_shards 16", "give fewer --hosts"),
+        (Sharding(hosts=16), 1, f"{BY_SIZE} 16 make 16 shards", "give fewer --hosts"),
+        # Records larger than a shard.
+        (Sharding(), 2000 * MB, f"{BY_SIZE} 1 make 14 shards", "give at most --num_shards 10"),
     ],
 )
 def test_more_shards_than_samples_name_the_largest_number(
-    sharding: Sharding, output_bytes: int, asked: int, remedy: str
+    sharding: Sharding, output_bytes: int, what: str, remedy: str
 ) -> None:
     with pytest.raises(RuntimeError) as raised:
         count_shards("train", 10, output_bytes, sharding)
-    assert str(raised.value) == f"E-ARG split train: {asked} shards, but 10 samples; {remedy}"
+    assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
+
+
+def test_a_rare_size_may_be_left_out() -> None:
+    with pytest.raises(RuntimeError, match=r"fewer --hosts, or leave this size out of --buckets$"):
+        count_shards("train_64x32", 3, 1, Sharding(hosts=4))
 
 
 TOO_SMALL = "must be at least 1, got 0: give a larger number"
@@ -132,7 +141,7 @@ FILLED = "records_per_shard 100 cannot promise a number of shards that is a mult
         ({"records_per_shard": 0}, f"records_per_shard {TOO_SMALL}"),
         ({"shard_bytes": 0}, f"shard_size {TOO_SMALL}"),
         ({"hosts": 0}, f"hosts {TOO_SMALL}"),
-        ({"num_shards": {"": 20}, "hosts": 8}, f"{NO_MULTIPLE} 20: give 24"),
+        ({"num_shards": {"": 20}, "hosts": 8}, f"{NO_MULTIPLE} 20: give 16 or 24"),
         ({"num_shards": {"": 5}, "hosts": 8}, f"{NO_MULTIPLE} 5: give 8"),
         (
             {"num_shards": {"train": 4}, "records_per_shard": 100},

@@ -336,7 +336,7 @@ def test_a_file_that_is_there_and_differs_is_a_conflict(
 
 def test_a_run_that_was_overwritten_claims_no_shard(small: SmallSet) -> None:
     with pytest.raises(
-        RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json is no longer this run's"
+        RuntimeError, match=rf"^E-OUT-PLAN {small.out}: _plan\.json was deleted or replaced"
     ):
         write_all(small.plan())
     assert small.made() == {}

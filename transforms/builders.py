@@ -75,7 +75,11 @@ class ShardBuilders:
             limits: limits of all builders together.
             job: job of the run.
         """
-        ready = [process for process in _PROCESSES.get(job.output, ()) if process.is_ready()]
+        started = _PROCESSES.get(job.output, ())
+        ready = [process for process in started if process.is_ready()]
+        if len(ready) < len(started):
+            text = "building with fewer processes: only %d of %d builder processes are ready"
+            _LOG.info(text, len(ready), len(started))
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
         def build_here(shard: ShardPlan, plan: JobPlan) -> Future[ShardInfo]:
@@ -108,6 +112,9 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
         limits: limits of the run, shared by all its processes.
         output: URI of the run's data set.
     """
+    if output in _PROCESSES:  # another run in this process has started them
+        yield
+        return
     processes = _PROCESSES[output] = []
     try:
         number = num_processes(limits)
@@ -119,7 +126,7 @@ def builder_processes(limits: GateLimits, output: str) -> Iterator[None]:
             _LOG.info("building with fewer processes: %s", error)
         yield
     finally:
-        _PROCESSES.pop(output, None)  # another run may have had the same output
+        del _PROCESSES[output]
         for process in processes:
             process.end()
 

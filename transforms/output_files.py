@@ -115,7 +115,7 @@ def check_claim(output: Storage, plan_digest: str) -> None:
     there = output.stat(PLAN_NAME) is not None
     if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan_digest:
         return
-    what = f"{PLAN_NAME} is no longer this run's: a run with --overwrite has taken the output"
+    what = f"{PLAN_NAME} was deleted or replaced: a run with --overwrite may have taken the output"
     remedy = "wait until that run ends, or stop it and run again with --overwrite"
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 

@@ -14,6 +14,7 @@ import msgspec
 from beam_tfrec.schemas.faults import fault_line, require_at_least
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
+from beam_tfrec.schemas.splits import split_without_bucket
 from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
@@ -63,9 +64,10 @@ class Sharding:
         for number in self.num_shards.values():
             require_at_least(1, num_shards=number)
             if number % self.hosts:
+                below, above = number - number % self.hosts, number + -number % self.hosts
                 raise ValueError(
                     f"num_shards must be a multiple of hosts {self.hosts}, got {number}:"
-                    f" give {number + -number % self.hosts}"
+                    f" give {f'{below} or ' if below else ''}{above}"
                 )
         if self.num_shards and self.records_per_shard is not None:
             raise ValueError("num_shards must come without records_per_shard, got both: give one")
@@ -174,14 +176,19 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         if sharding.shard_bytes is None and total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
             wanted = max(wanted, MIN_SHARDS)
         asked = -(-wanted // sharding.hosts) * sharding.hosts
+        what = f"--shard_size {shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
         if wanted > by_size:
             text = "split %s: %d shards, the default minimum; for fewer give --shard_size"
             _LOG.info(text, split, asked)
+    else:
+        what = f"--num_shards {asked}"
     if asked > total:
         largest = total - total % sharding.hosts
         remedy = f"give at most --num_shards {largest}" if largest else "give fewer --hosts"
-        what = f"{asked} shards, but {total} samples"
-        raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
+        if split != split_without_bucket(split):
+            remedy += ", or leave this size out of --buckets"
+        where = f"split {split}"
+        raise RuntimeError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
     return asked
 
 

@@ -213,6 +213,8 @@ class CocoFile:
         """Return the fault of a value of the wrong type."""
         if "got `str`" in what and what.endswith((".id`", ".image_id`")):
             remedy = "correct it, or give --string_ids"
+        if "`isthing`" in what:
+            remedy = "give each category of a panoptic file isthing: 1 if countable, 0 if stuff"
         return self.fault("E-ANN-TYPE", what, remedy)
 
     def decode(

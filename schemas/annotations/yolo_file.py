@@ -156,7 +156,7 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
         return "E-ANN-SHAPE", f"line {line}: class {category} is not a whole number"
     is_polygon = not points and len(values) >= 6 and len(values) % 2 == 0
     if not is_polygon and len(values) != 4 + points * point_values:
-        wanted = 5 + points * point_values
+        wanted = 5 + points * point_values if points else "5, or 7 and more for a polygon"
         return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, an object has {wanted}"
     if is_polygon and max(map(abs, values)) > _FARTHEST:
         return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"

@@ -48,6 +48,9 @@ class What(Enum):
     FLIPPED_UPLOAD = auto()  # one bit in the middle of the uploaded bytes is flipped
 
 
+_BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)
+
+
 @dataclass
 class Fault:
     """One thing that goes wrong.
@@ -251,6 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
             reply, what = self.server.respond(call)
             if what in (What.RESET, What.LOST_REPLY):
                 self._reset()
+            if what in _BODY_FAULTS and not reply.body:
+                raise ValueError(f"{what} struck a reply without a body: {self.requestline}")
             if what is What.STALL:
                 self.server.released.wait()
             self._send(reply, what)

@@ -18,7 +18,7 @@ import apache_beam as beam
 import google_crc32c
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import counted, fault_line
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import CLASS, NEW, DigestValues, Splitting, Unassigned, stratify
 from beam_tfrec.transforms.storage import Access, open_storage, read_uri, source_changed
@@ -222,7 +222,8 @@ def _check_groups(digests: "NDArray", known: "NDArray", unlisted: int) -> None:
     divided = same_group & (np.diff(known[order]) != 0)
     what = ""
     if unlisted:
-        what = f"the sources lack {unlisted} samples of the earlier data sets, and so their groups"
+        lacking = counted(unlisted, "sample")
+        what = f"the sources lack or reject {lacking} of earlier data sets, and so their groups"
     elif divided.any():
         what = "the earlier data sets have a group in two splits"
     if what:

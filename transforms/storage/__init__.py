@@ -74,7 +74,7 @@ class Access:
 
         Args:
             images: roots of images.
-            others: all other inputs.
+            others: all other inputs; they may repeat the images and the output.
             output: root of the data set.
 
         Raises:
