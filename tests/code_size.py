@@ -33,26 +33,26 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3794, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3765, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
-    Budget("transforms/sources", 2896, ["transforms/sources/**/*.py"]),
-    Budget("report", 1116, ["transforms/report/**/*.py"]),
+    Budget("pipelines", 3777, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3737, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/sources", 2868, ["transforms/sources/**/*.py"]),
+    Budget("report", 1108, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
-    Budget("transforms/images", 1047, ["transforms/images/**/*.py"]),
-    Budget("transforms/storage", 1398, ["transforms/storage/**/*.py"]),
-    Budget("verify", 936, ["transforms/verify/**/*.py"]),
-    Budget("transforms/records", 479, ["transforms/records/**/*.py"]),
-    Budget("schemas/*.py", 2273, ["schemas/*.py"]),
-    Budget("schemas/annotations", 1125, ["schemas/annotations/**/*.py"]),
+    Budget("transforms/images", 1044, ["transforms/images/**/*.py"]),
+    Budget("transforms/storage", 1388, ["transforms/storage/**/*.py"]),
+    Budget("verify", 928, ["transforms/verify/**/*.py"]),
+    Budget("transforms/records", 449, ["transforms/records/**/*.py"]),
+    Budget("schemas/*.py", 2247, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1079, ["schemas/annotations/**/*.py"]),
     Budget(
         "schemas/layouts, documents, geometry",
-        2187,
+        2154,
         [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
-    Budget("readers", 1006, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_997, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 32_670, ["tests/**/*.py"], all_lines=True),
+    Budget("readers", 995, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
+    Budget("all four packages", 21_749, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 
