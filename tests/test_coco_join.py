@@ -126,7 +126,7 @@ STOPPED = {
     "panoptic without isthing": (
         (coco([image()], [PANOPTIC], [{"id": 3, "name": "cat"}]),),
         "E-ANN-TYPE f0.json: Object missing required field `isthing` - at `$.categories[0]`;"
-        " correct the file",
+        " give each category of a panoptic file isthing: 1 if countable, 0 if stuff",
     ),
     "one id, two names": (
         (coco([image()], []), captions(CAPTION, images=[image(1, "b.jpg")])),
