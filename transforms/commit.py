@@ -147,6 +147,7 @@ def make_manifest(
         layout=layout.name,
         plan=plan,
         splits=_with_shares(splits) if "split_by" in plan.options else splits,
+        # Attributes of entries are fields of the infos, and the property `index_stem`.
         shards=[msgspec.convert(info, ShardEntry, from_attributes=True) for info in shards],
         features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,

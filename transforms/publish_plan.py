@@ -310,6 +310,7 @@ def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
 
 
 def _check_found(found: Sequence[str], config: DataSetJob) -> None:
+    """Refuse what the layout cannot hold. Later steps resolve it again, from `JobPlan.found`."""
     try:
         config.layout.resolved(found)
     except ValueError as error:  # a user's own layout may give no remedy

@@ -147,7 +147,10 @@ class Layout:
 
     @property
     def reads_segmentations(self) -> bool:
-        """Whether samples must carry segmentations. Samples are ten times as large with them."""
+        """Whether samples must carry segmentations, for masks or polygons that the user asked for.
+
+        Samples are ten times as large with them.
+        """
         return False
 
     @property

@@ -92,7 +92,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
             traits.add(trait)
     ends_in_marker = data.endswith(b"\xff\xd9", headers.segments[-1].end)
     is_whole = headers.has_one_scan and ends_in_marker and "multi_picture" not in traits
-    if not is_whole and _end_of_scans(data, headers) != len(data):
+    if not is_whole and _end_of_scans(data, headers) != len(data):  # raises without an end marker
         traits.add("trailing_bytes")
     channels = min(headers.channels, 3)  # TensorFlow converts CMYK to RGB
     return ImageInfo("jpeg", *headers.size_px, orientation, tuple(sorted(traits)), channels)

@@ -84,7 +84,7 @@ class SourcePieces(NamedTuple):
     """Output of steps that list and divide sources.
 
     Attributes:
-        pieces: pieces of the sources, such as files, for workers to read.
+        pieces: pieces of the sources, such as files, for workers to read, or for `PinBlobs`.
         root_tallies: listing digests and counts of read files, by root.
     """
 
