@@ -109,8 +109,8 @@ def plan_run(
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     placed: dict[ShardKey, list[ShardSlice]] = {}
     for key_range, batch in batches.items():
-        for shard, run in rank_range((key_range, [batch]), table):
-            placed.setdefault(shard, []).append(run)
+        for shard, part in rank_range((key_range, [batch]), table):
+            placed.setdefault(shard, []).append(part)
     tallies = [
         (root, RootTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]

@@ -55,7 +55,7 @@ from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS, RootTally
 from beam_tfrec.transforms.storage import source_changed
 
 _POSITIONS_PER_RANGE = 512  # few, since a range is in memory with its payloads
-_RUN_BYTES = 2_000_000  # small enough for the processor's caches
+_SLICE_BYTES = 2_000_000  # small enough for the processor's caches
 
 
 class RangeBatch(Batch, frozen=True, array_like=True):
@@ -157,7 +157,7 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
 def rank_range(
     grouped: tuple[KeyRange, Iterable[RangeBatch]], table: ShardTable
 ) -> Iterator[tuple[ShardKey, ShardSlice]]:
-    """Sort a range's samples, and yield them as runs with their shards.
+    """Sort a range's samples, and yield them as slices of their shards.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the samples differ from those counted: a runner has
@@ -176,7 +176,7 @@ def rank_range(
         what = f"key range {number} had {counted.samples} samples, now it has {len(members)} others"
         raise source_changed(f"split {split}", what)
     refuse_equal_keys(split, [key[PREFIX_BYTES:].decode() for key, _ in members])
-    yield from _runs(split, [sample for _, sample in sorted(members)], ranks, first_rank)
+    yield from _slices(split, [sample for _, sample in sorted(members)], ranks, first_rank)
 
 
 def make_shard_plan(grouped: tuple[ShardKey, Iterable[ShardSlice]], table: ShardTable) -> ShardPlan:
@@ -185,9 +185,9 @@ def make_shard_plan(grouped: tuple[ShardKey, Iterable[ShardSlice]], table: Shard
     Raises:
         RuntimeError: `E-SRC-CHANGED` when samples are missing or superfluous.
     """
-    (split, index), runs = grouped
+    (split, index), slices = grouped
     ranks = table.splits[split]
-    opened = [(run.first_place, [*map(read_sample, run.samples)]) for run in runs]
+    opened = [(each.first_place, [*map(read_sample, each.samples)]) for each in slices]
     samples: list[Sample] = []
     gaps = 0
     for first_place, members in sorted(opened, key=operator.itemgetter(0)):
@@ -201,15 +201,15 @@ def make_shard_plan(grouped: tuple[ShardKey, Iterable[ShardSlice]], table: Shard
     return ShardPlan(split, index, ranks.planned.shards, samples)
 
 
-def _runs(
+def _slices(
     split: str, in_order: list[msgspec.Raw], ranks: Ranks, first_rank: int
 ) -> Iterator[tuple[ShardKey, ShardSlice]]:
     start, total_bytes = 0, sum(memoryview(sample).nbytes for sample in in_order)
-    most_in_run = max(1, _RUN_BYTES * len(in_order) // max(total_bytes, 1))
+    most_in_slice = max(1, _SLICE_BYTES * len(in_order) // max(total_bytes, 1))
     while start < len(in_order):
         index, place = ranks.shard_of(first_rank + start)
         left = ranks.shard_samples(index) - place
-        end = start + min(left, most_in_run)
+        end = start + min(left, most_in_slice)
         yield (split, index), ShardSlice(place, in_order[start:end])
         start = end
 
@@ -322,18 +322,18 @@ class PlanShards(beam.PTransform):
             )
         )
         as_table = beam.pvalue.AsSingleton(table)
-        runs = (
+        slices = (
             (in_ranges,)
             | "GroupRanges" >> GroupBatches(RangeBatch, self.spool)
             | "RankRanges" >> beam.FlatMap(rank_range, as_table)
         )
         shards = (
-            (runs,)
+            (slices,)
             | "GroupShards" >> GroupBatches(ShardSlice, self.spool)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.
-        checks = [runs | "AfterRanking" >> beam.FlatMap(_nothing).with_output_types(str)]
+        checks = [slices | "AfterRanking" >> beam.FlatMap(_nothing).with_output_types(str)]
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
             checks.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
         checked = beam.pvalue.AsList(checks | "Checks" >> beam.Flatten())

@@ -98,8 +98,8 @@ class _Sort(ImageDoFn):
             if split:
                 yield msgspec.structs.replace(sample, split=split)
         for (old, new), count in moved.items():
-            for source in _counts(old, new, count, annotations[old, new]):
-                yield SplitTallyOutput("split_tallies", source)
+            for tally in _counts(old, new, count, annotations[old, new]):
+                yield SplitTallyOutput("split_tallies", tally)
 
     def _split_of(self, sample: Sample, size_px: tuple[int, int] | None) -> str:
         """Return the split of a sample's bucket; empty for an image that is too small."""
