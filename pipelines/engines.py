@@ -48,7 +48,7 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
     """
     of_beam = beam_parser()
     ours = ["--help", "--help_all", *(flag.option_strings[0] for flag in parser.flags)]
-    known = [*ours, *_flags_of(of_beam)]
+    known = [*ours, *flags_of(of_beam)]
     for argument in argv:  # first, since a misspelt flag also leaves a required one missing
         flag = argument.split("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in known:
@@ -71,12 +71,8 @@ def beam_parser() -> FlagParser:
     return FlagParser("", "Beam's own options", parents=found, add_help=False)
 
 
-def beam_flags() -> set[str]:
-    """Return all flags of Beam."""
-    return _flags_of(beam_parser())
-
-
-def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the names of a parser's flags, with their dashes."""
     return {*re.findall(r"(?<![\w-])--\w[\w-]*", parser.format_help())}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_tfrec.pipelines.cli import PIPELINES, guarded
-from beam_tfrec.pipelines.engines import beam_flags
+from beam_tfrec.pipelines.engines import beam_parser, flags_of
 from beam_tfrec.pipelines.run import Command
 
 # The launcher starts this module as a file, whose `__name__` is `__main__`.
@@ -76,7 +76,7 @@ def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
     if pipeline not in PIPELINES:
         raise ValueError(f"no pipeline is called {pipeline!r}: give one of {', '.join(PIPELINES)}")
     flags = _flags(pipeline)
-    known_flags = beam_flags() | set(flags)
+    known_flags = flags_of(beam_parser()) | set(flags)
     words: list[str] = []
     known = False
     for argument in arguments:

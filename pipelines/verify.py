@@ -44,13 +44,8 @@ def configure(argv: Sequence[str]) -> VerifyConfig:
     flags = parser().parse_args(argv)
     sources = cli.parse_several_per_split("sources", flags.sources)
     uris = [*flags.paths, *(uri for given in sources.values() for uri in given)]
-    return VerifyConfig(
-        paths=tuple(flags.paths),
-        deep=flags.deep,
-        sources=sources,
-        workers=flags.workers,
-        access=cli.reading_access(flags, uris),
-    )
+    given = {"paths": tuple(flags.paths), "sources": sources}
+    return cli.config_of(VerifyConfig, flags, **given, access=cli.reading_access(flags, uris))
 
 
 def run(argv: Sequence[str]) -> None:

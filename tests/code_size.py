@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("pipelines", 3777, ["pipelines/**/*.py"]),
+    Budget("pipelines", 3775, ["pipelines/**/*.py"]),
     Budget("transforms/*.py, shuffle", 3737, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2868, ["transforms/sources/**/*.py"]),
     Budget("report", 1108, ["transforms/report/**/*.py"]),
@@ -51,8 +51,8 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 995, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_749, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
+    Budget("all four packages", 21_747, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 29_995, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

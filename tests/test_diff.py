@@ -1,7 +1,5 @@
 """The command `beam-tfrec diff`: each planted difference is found, and nothing else."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
@@ -13,7 +11,7 @@ import pytest
 
 from beam_tfrec.pipelines import diff
 from beam_tfrec.transforms.shard_index import index_from_parquet, index_to_parquet
-from tests.coco_command import settings_kept
+from tests.coco_command import run_pipeline
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.small_data_sets import older_index
 from tests.small_runs import build_run, plan_run
@@ -57,13 +55,8 @@ def change_all(specs: dict, folder: Path) -> None:
 
 def compared(*arguments: object) -> tuple[int, list[str]]:
     """Return the command's exit code and its lines."""
-    out, code = io.StringIO(), 0
-    with settings_kept(), contextlib.redirect_stdout(out):
-        try:
-            diff.run([*map(str, arguments)])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return code, out.getvalue().splitlines()
+    run = run_pipeline(diff.run, *arguments)
+    return run.code, run.out.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -211,4 +204,4 @@ def test_damage_is_a_fault_and_no_difference(
 ) -> None:
     damage(out)
     with pytest.raises(RuntimeError, match="^" + re.escape(said.replace(" OUT", f" {out}"))):
-        compared(folder / "a/out", out)
+        diff.run([f"{folder}/a/out", f"{out}"])

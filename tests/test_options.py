@@ -13,10 +13,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import Forbidden
 
-from beam_tfrec.pipelines import cli
+from beam_tfrec.pipelines import cli, engines
 from beam_tfrec.pipelines.coco import COMMAND
 from beam_tfrec.pipelines.data_set import DataSetConfig
-from beam_tfrec.pipelines.engines import beam_flags, engine_fault, runner_of, runs_workers_here
+from beam_tfrec.pipelines.engines import engine_fault, runner_of, runs_workers_here
 from beam_tfrec.pipelines.flags import parse_per_split, parse_size
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.transforms.earlier import Since
@@ -173,8 +173,9 @@ def test_our_flags_are_not_beams() -> None:
     for module in ("dataflow.dataflow_runner", "interactive.interactive_runner", "portability"):
         with contextlib.suppress(ImportError):  # loads more of Beam's options
             importlib.import_module(f"apache_beam.runners.{module}")
-    assert "--runner" in beam_flags()
-    assert sorted(beam_flags().intersection(OUR_FLAGS)) == []
+    of_beam = engines.flags_of(engines.beam_parser())
+    assert "--runner" in of_beam
+    assert sorted(of_beam.intersection(OUR_FLAGS)) == []
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,8 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_hyphens_in_flags(given: str, expected: str) -> None:
     assert cli.with_underscores(given) == expected
-    assert {*map(cli.with_underscores, beam_flags())} <= beam_flags()
+    of_beam = engines.flags_of(engines.beam_parser())
+    assert {*map(cli.with_underscores, of_beam)} <= of_beam
 
 
 @pytest.mark.parametrize(
