@@ -176,6 +176,7 @@ def test_importing_a_package_avoids_heavy_libraries(
     assert found & barred == set()
 
 
+COMMAND = "from beam_tfrec.pipelines.cli import run_command; run_command(sys.argv[1:])"
 MOST_MODULES = 75
 ONE = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
 RECORD = {"n": (Kind.INT64, [7])}
@@ -184,7 +185,7 @@ RECORD = {"n": (Kind.INT64, [7])}
 def test_a_run_loads_few_modules_and_no_image_library(make_coco: MakeCoco, tmp_path: Path) -> None:
     (images, annotations), out = make_coco(3), tmp_path / "out"
     given = ("--images", images, "--annotations", annotations, "--output", out, "--no_report")
-    loaded = loaded_by("from beam_tfrec.pipelines.cli import main\nmain('coco')", *given)
+    loaded = loaded_by(COMMAND, "coco", *given)
     assert (out / "manifest.json").exists()
     assert packages_of(loaded) & {"tensorflow", "PIL", "torch", "pandas"} == set()
     ours = [name for name in loaded if name.startswith("beam_tfrec.")]
@@ -206,8 +207,7 @@ def test_commands_on_files_start_without_heavy_libraries(
     one = tmp_path / "a.tfrecord"
     if command == "diff":
         one = write_data_set(tmp_path / "out", ONE, {"train": [{"1": encode_example(RECORD)}]})
-    program = f"from beam_tfrec.pipelines.cli import main\nmain({command!r})"
-    loaded = packages_of(loaded_by(program, *[one] * (1 + (command == "diff"))))
+    loaded = packages_of(loaded_by(COMMAND, command, *[one] * (1 + (command == "diff"))))
     assert "msgspec" in loaded and not loaded & barred
 
 
