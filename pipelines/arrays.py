@@ -14,7 +14,6 @@ from beam_tfrec.pipelines.flags import SourceParser, parse_per_split, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import Layout
 from beam_tfrec.schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
-from beam_tfrec.schemas.splits import GIVEN
 from beam_tfrec.schemas.tensors import BFLOAT16
 from beam_tfrec.transforms.sources.read_arrays import ArrayReader, ArraySource, PlanArrays
 from beam_tfrec.transforms.sources.read_blobs import NPY
@@ -120,13 +119,9 @@ class ArraysConfig(DataSetConfig):
         """URI per root name of folders; files are identified one by one."""
         return {split: s.uri for split, s in self.sources.items() if not s.is_file}
 
-    @property
-    def source_files(self) -> Mapping[str, Sequence[str]]:
-        """URIs of files that identify the sources, per split of the data set."""
-        of_split = {split: [*self.shared_files, *s.files] for split, s in self.sources.items()}
-        if self.splitting.by == GIVEN:
-            return of_split
-        return dict.fromkeys(self.splits, next(iter(of_split.values())))  # of the one source
+    def files_of(self, split: str) -> Sequence[str]:
+        """Return the URIs of files that identify the sources of a given split."""
+        return [*self.shared_files, *self.sources[split].files]
 
     @property
     def unpacks_archives(self) -> bool:

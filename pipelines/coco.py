@@ -74,30 +74,23 @@ class CocoConfig(DataSetConfig):
         panoptic = {panoptic_root(split): uri for split, uri in self.panoptic_images.items()}
         return {**self.images, **panoptic}
 
-    @property
-    def source_files(self) -> Mapping[str, Sequence[str]]:
-        """The annotation files per split of the data set."""
-        if self.splitting.is_given:
-            return self.annotations
-        (files,) = self.annotations.values()
-        return dict.fromkeys(self.source_splits, files)
+    def files_of(self, split: str) -> Sequence[str]:
+        """Return the annotation files of a given split."""
+        return self.annotations[split]
 
-    def reader(self) -> CocoReader:
-        """Return the reader: the user's rules, and what layout and splits need of the files."""
-        rules = replace(
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from the annotations."""
+        rules = replace(  # the user's, and what the layout needs of the files
             self.rules,
             per_annotation=self.layout.per_annotation,
             segmentations=self.layout.reads_segmentations,
             annotated_size=getattr(self.layout, "on_size_mismatch", None)
             is not SizeMismatch.TRUST_IMAGE,
         )
-        return CocoReader(rules, self.access, frozenset(self.panoptic_images), self.splitting)
-
-    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
-        """Build the part of the graph that reads samples from the annotations."""
+        reader = CocoReader(rules, self.access, frozenset(self.panoptic_images), self.splitting)
         of_splits = [(split, tuple(uris)) for split, uris in sorted(self.annotations.items())]
         annotation_files = root | "Files" >> beam.Create(of_splits)
-        read = annotation_files | "ReadCoco" >> self.samples_step(self.reader())
+        read = annotation_files | "ReadCoco" >> self.samples_step(reader)
         images = root | "ListFiles" >> ListFiles(self.roots, self.access)
         return read._replace(listing=images.pieces, root_tallies=images.root_tallies)
 

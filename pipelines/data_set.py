@@ -168,10 +168,15 @@ class DataSetConfig(DataSetJob):
         """URIs of files that identify the sources of all splits; sources may add theirs."""
         return [self.label_file] if self.label_file else []
 
+    def files_of(self, split: str) -> Sequence[str]:
+        """Return the URIs of files that identify the sources of a given split."""
+        return self.shared_files
+
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that identify the sources, per split of the data set."""
-        return dict.fromkeys(self.source_splits, self.shared_files)
+        first, is_given = next(iter(self.given_splits), ""), self.splitting.is_given
+        return {s: self.files_of(s if is_given else first) for s in self.source_splits}
 
     @property
     def all_files(self) -> list[str]:
