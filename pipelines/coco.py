@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
-from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
+from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits, check_splits_named
 from beam_tfrec.pipelines.flags import (
     SourceParser,
     add_size_flag,
@@ -34,25 +34,22 @@ LAYOUTS: Mapping[str, type[GroupedLayout]] = {
 
 
 @dataclass(frozen=True)
-class CocoConfig(DataSetConfig):
+class CocoConfig(ImagesConfig):
     """A whole conversion of COCO files.
 
     Attributes:
-        images: URI of the image root per split, such as `{"train": "gs://b/train2017"}`.
         annotations: URIs of the annotation files per split, in any order; their content shows
             their kind.
         rules: how strictly annotation files are read.
         panoptic_images: URI of the root of panoptic PNGs per split that has them.
     """
 
-    images: Mapping[str, str]
     annotations: Mapping[str, Sequence[str]]
     layout: Layout = field(default_factory=DetectionLayout, kw_only=True)
     rules: CocoRules = field(default_factory=CocoRules)
     panoptic_images: Mapping[str, str] = field(default_factory=dict)
 
     split_fields: ClassVar[None] = None  # only the files show the fields of images
-    images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""

@@ -327,6 +327,19 @@ class DataSetConfig(DataSetJob):
         }
 
 
+@dataclass(frozen=True)
+class ImagesConfig(DataSetConfig):
+    """A whole conversion of images in a folder per split. A subclass adds the rest.
+
+    Attributes:
+        images: URI of the folder of images, or of a data set, per split.
+    """
+
+    images: Mapping[str, str]
+
+    images_field: ClassVar[str] = "images"
+
+
 def check_splits_named(
     option: str, named: Mapping[str, Any], source_flag: str, splits: Iterable[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagGroup, main
-from beam_tfrec.pipelines.data_set import DataSetConfig
+from beam_tfrec.pipelines.data_set import ImagesConfig
 from beam_tfrec.pipelines.flags import SourceParser, first_label_of, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES, Layout, classification
@@ -30,19 +30,13 @@ LAYOUTS: Mapping[str, type[classification.ClassifiedLayout]] = {
 
 
 @dataclass(frozen=True)
-class FolderConfig(DataSetConfig):
-    """A whole conversion of folders of classes.
+class FolderConfig(ImagesConfig):
+    """A whole conversion of images in folders of classes."""
 
-    Attributes:
-        images: URI of the folder of class folders per split.
-    """
-
-    images: Mapping[str, str]
     layout: Layout = field(default_factory=classification.ClassificationLayout, kw_only=True)
 
     split_fields: ClassVar[frozenset[str]] = frozenset([FOLDER])
     classes_are_folders: ClassVar[bool] = True
-    images_field: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         """Refuse a conversion if the layout would reject every image."""

@@ -1,15 +1,14 @@
 """Open Images' photos and CSV tables to sharded .tfrec: `beam-tfrec openimages --help`."""
 
 import argparse
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import main
-from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits, check_splits_named
+from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits, check_splits_named
 from beam_tfrec.pipelines.flags import SourceParser, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
@@ -24,13 +23,12 @@ from beam_tfrec.transforms.sources.read_samples import SourceSamples
 
 
 @dataclass(frozen=True)
-class OpenImagesConfig(DataSetConfig):
+class OpenImagesConfig(ImagesConfig):
     """A whole conversion of Open Images.
 
     `label_file` has the classes: a CSV file with a class and its display name a line.
 
     Attributes:
-        images: URI of the folder of images per split.
         boxes: URI of the table of boxes per split.
         image_labels: URI of the table of image-level labels per split that has one.
         rotation: URI of the list of images with their rotation per split that has one.
@@ -39,18 +37,13 @@ class OpenImagesConfig(DataSetConfig):
         allow_unannotated: an image without rows is a sample without objects.
     """
 
-    images: Mapping[str, str]
     boxes: Mapping[str, str]
     image_labels: Mapping[str, str] = field(default_factory=dict)
     rotation: Mapping[str, str] = field(default_factory=dict)
     masks: Mapping[str, str] = field(default_factory=dict)
     mask_images: Mapping[str, str] = field(default_factory=dict)
     allow_unannotated: bool = False
-    layout: Layout = field(
-        default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
-    )
-
-    images_field: ClassVar[str] = "images"
+    layout: Layout = field(default_factory=lambda: DetectionLayout(first_label=1), kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import FlagGroup, config_of, main
-from beam_tfrec.pipelines.data_set import DataSetConfig, check_same_splits
+from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits
 from beam_tfrec.pipelines.flags import (
     SourceParser,
     add_size_flag,
@@ -37,23 +37,18 @@ MAPPED_FEATURES = ("boxes",)
 
 
 @dataclass(frozen=True)
-class SideConfig(DataSetConfig):
+class SideConfig(ImagesConfig):
     """A whole conversion of images with an annotation file each; a subclass adds the format.
 
     Attributes:
-        images: URI of the folder of images per split.
         annotations: URI of the folder of annotation files per split, or a glob of them.
         allow_unannotated: an image without an annotation file is a sample without objects.
     """
 
-    images: Mapping[str, str]
     annotations: Mapping[str, str]
     allow_unannotated: bool = field(default=False, kw_only=True)
-    layout: Layout = field(
-        default_factory=functools.partial(DetectionLayout, first_label=1), kw_only=True
-    )
+    layout: Layout = field(default_factory=lambda: DetectionLayout(first_label=1), kw_only=True)
 
-    images_field: ClassVar[str] = "images"
     join_by = ""
     """Field of annotation files that names the image; empty if the two share a name."""
 
