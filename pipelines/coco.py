@@ -9,13 +9,7 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits, check_splits_named
-from beam_tfrec.pipelines.flags import (
-    SourceParser,
-    add_size_flag,
-    feature_names,
-    parse_int,
-    paths_of,
-)
+from beam_tfrec.pipelines.flags import SourceParser, feature_names, parse_int, paths_of
 from beam_tfrec.pipelines.run import Command
 from beam_tfrec.schemas.geometry.masks import png_codec
 from beam_tfrec.schemas.layouts import Layout
@@ -108,7 +102,7 @@ def add_flags(parser: SourceParser) -> None:
     group.switch("--string_ids", "accept ids that are text (default: int64 only)", rare=True)
     orphans = "annotations of unknown images or categories: stop the run, or drop them"
     group.choice("--orphans", orphans, ["stop", "drop"], "stop", rare=True)
-    add_size_flag(group)
+    parser.add_size_flag(group)
     group = parser.group("filters; the summary counts what each leaves out", rare=True)
     licenses = "keep only images with one of these license ids (default: all images)"
     group.text("--licenses", licenses, "ID,ID")

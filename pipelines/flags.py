@@ -52,7 +52,6 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             min_bucket_px=flags.min_bucket,
             turns=flags.orientation == "upright",
         )
-    dropped = getattr(flags, "max_dropped", None)
     is_array = flags.record_format == "array_record"
     if flags.array_record_options is not None and not is_array:
         what = f"record_format array_record, got {flags.array_record_options!r}: leave it out"
@@ -68,7 +67,7 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             Splitting, flags, by=flags.split_by, shares=shares, seed=flags.split_seed, names=splits
         ),
         "budget": budget_of("max_rejected", flags.max_rejected),
-        "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
+        "drop_budget": flags.max_dropped and budget_of("max_dropped", flags.max_dropped),
         "limits": cli.config_of(
             GateLimits, flags, bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight)
         ),
@@ -316,7 +315,7 @@ class SourceParser(cli.FlagParser):
             The group of the sources, for more flags.
         """
         group = self.group(title)
-        self.set_defaults(sources=[*flags], split=None)
+        self.set_defaults(sources=[*flags], split=None, max_dropped=None)
         if file:
             group.text(*file, "FILE", required=True)
         for name, (value, help) in flags.items():
@@ -345,7 +344,7 @@ class SourceParser(cli.FlagParser):
         dropped = "annotations of a split that may be dropped (default 1 in 100, never all)"
         self.group("dropped annotations", rare=rare).text("--max_dropped", dropped, "K|P%")
 
-    def add_class_flags(self, default: str = "default 0") -> None:
+    def add_class_flags(self, default: str) -> None:
         """Add the flags that number classes; `default` is the help's text for the first number."""
         group = self.group("classes")
         classes = "text file with a class a line, in the order of their numbers; a display name may"
@@ -354,13 +353,12 @@ class SourceParser(cli.FlagParser):
         group.text("--label_file", f"{classes} ({unset})", "FILE")
         group.number("--first_label", f"number of the first class ({default})", rare=True)
 
-
-def add_size_flag(group: cli.FlagGroup) -> None:
-    """Add the flag for images of another size than their annotations say."""
-    how = "if an image has another size than its annotations say, auto rescales boxes where the"
-    how += " aspect is the same, and rejects other images; trust_image and trust_json read boxes as"
-    how += " pixels of that size (default auto)"
-    group.choice("--on_size_mismatch", how, SizeMismatch, rare=True)
+    def add_size_flag(self, group: cli.FlagGroup) -> None:
+        """Add the flag for images of another size than their annotations say."""
+        how = "if an image has another size than its annotations say, auto rescales boxes where the"
+        how += " aspect is the same, and rejects other images; trust_image and trust_json read"
+        how += " boxes as pixels of that size (default auto)"
+        group.choice("--on_size_mismatch", how, SizeMismatch, rare=True)
 
 
 def split_of_bare(flags: argparse.Namespace) -> str:

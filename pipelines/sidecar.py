@@ -12,7 +12,6 @@ from beam_tfrec.pipelines.cli import FlagGroup, config_of, main
 from beam_tfrec.pipelines.data_set import ImagesConfig, check_same_splits
 from beam_tfrec.pipelines.flags import (
     SourceParser,
-    add_size_flag,
     feature_names,
     first_label_of,
     parse_types,
@@ -34,6 +33,7 @@ from beam_tfrec.transforms.sources.read_samples import SourceSamples
 AUTO = "auto"
 FEATURES = ("boxes", "masks", "polygons")
 MAPPED_FEATURES = ("boxes",)
+FORMATS = (AUTO, *(known.value for known in SideFormat))
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def add_side_flags(parser: SourceParser, kind: str, features: str) -> tuple[Flag
     )
     unannotated = f"keep images without one of these {kind} files (default: reject them)"
     group.switch("--allow_unannotated", unannotated, rare=True)
-    add_size_flag(group)
+    parser.add_size_flag(group)
     records = parser.group("records (docs/layouts.md)")
     records.text("--features", f"parts of objects to write: {features}", "NAME,NAME")
     parser.add_class_flags("default 1")
@@ -202,7 +202,7 @@ def add_flags(parser: SourceParser) -> None:
     features = f"{', '.join(FEATURES)} (default boxes)"
     group, records = add_side_flags(parser, "JSON", features)
     formats = "format of the JSON files: LabelMe's, SA-1B's, or auto to look at each (default auto)"
-    group.choice("--format", formats, [AUTO, *(known.value for known in SideFormat)])
+    group.choice("--format", formats, FORMATS)
     add_object_flags(group)
     join = "field that names the image, such as image.file_name (default: files share a name)"
     group.text("--join_by", join, "FIELD", rare=True)

@@ -11,7 +11,6 @@ from beam_tfrec.pipelines.cli import config_of, main, parse_several_per_split
 from beam_tfrec.pipelines.data_set import check_splits_named, keys_option
 from beam_tfrec.pipelines.flags import (
     SourceParser,
-    add_size_flag,
     first_label_of,
     parse_per_split,
     parse_size,
@@ -313,7 +312,7 @@ def add_flags(parser: SourceParser) -> None:
     group.text("--objects_column", f"{objects} schema of Parquet)", "COLUMN", rare=True)
     numbers = "numbers of a box in px, or with rel_ as fractions (default xywh)"
     group.choice("--box_format", numbers, BoxFormat, rare=True)
-    add_size_flag(group)
+    parser.add_size_flag(group)
     classes = "one or more columns of classes; makes image/class/label and image/class/text"
     group.several("--label_column", classes, "COLUMN")
     steps = "columns of lists with a value per step; makes SequenceExamples"

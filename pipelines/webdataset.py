@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from beam_tfrec.pipelines import sidecar
 from beam_tfrec.pipelines.cli import main, parse_several_per_split
-from beam_tfrec.pipelines.flags import SourceParser, add_size_flag
+from beam_tfrec.pipelines.flags import SourceParser
 from beam_tfrec.pipelines.folder import add_layout_flags
 from beam_tfrec.pipelines.folder import layout_of as classified_layout_of
 from beam_tfrec.pipelines.run import Command
@@ -131,13 +131,11 @@ def add_flags(parser: SourceParser) -> None:
     fields = "members and fields of .json to write as features, such as txt=bytes,a.b=int64"
     sidecar.add_fields_flag(group, fields, ".cls")
     objects = "write the objects of .json: LabelMe's, SA-1B's, or auto to look at each"
-    group.choice(
-        "--format", objects, [sidecar.AUTO, *(known.value for known in SideFormat)], rare=True
-    )
+    group.choice("--format", objects, sidecar.FORMATS, rare=True)
     sidecar.add_object_flags(group)
     parts = f"with --format, parts of objects: {', '.join(sidecar.FEATURES)} (default boxes)"
     group.text("--features", parts, "NAME,NAME", rare=True)
-    add_size_flag(group)
+    parser.add_size_flag(group)
     parser.add_drop_flag()
 
 
@@ -149,9 +147,8 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     """
     if flags.format or flags.objects:
         sidecar.refuse_flags(flags, ("layout", "dtype", "fields"), "without format and objects")
-        return sidecar.detection_of(
-            flags, sidecar.MAPPED_FEATURES if flags.objects else sidecar.FEATURES
-        )
+        known = sidecar.MAPPED_FEATURES if flags.objects else sidecar.FEATURES
+        return sidecar.detection_of(flags, known)
     objects_only = "features", "on_size_mismatch", "max_dropped"
     remedy = "add --format auto or --objects, or leave it out"
     sidecar.refuse_flags(flags, objects_only, "with format or objects", remedy)
