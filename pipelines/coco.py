@@ -146,9 +146,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "coco", CocoConfig, add_flags, fields_of, "--images photos --annotations photos.json"
-)
+_EXAMPLE = "--images photos --annotations photos.json"
+COMMAND = Command("coco", CocoConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

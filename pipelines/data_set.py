@@ -276,9 +276,8 @@ class DataSetConfig(DataSetJob):
             lies_in = below == "" or (below and source in folders)
             if lies_in or (source in kept_apart and name_below(self.output, source)):
                 what = f"output must lie apart from all sources, got {self.output!r} and {source!r}"
-                raise ValueError(
-                    f"{what}: give a folder that neither holds a source nor lies in one"
-                )
+                remedy = "give a folder that neither holds a source nor lies in one"
+                raise ValueError(f"{what}: {remedy}")
 
     @property
     def unpacks_archives(self) -> bool:

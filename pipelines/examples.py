@@ -149,11 +149,8 @@ class ReadExamples(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[str, bytes]]:
         """Find the shards, and read their parts."""
-        parts = (
-            root
-            | "DataSet" >> beam.Create([self.uri])
-            | "FindParts" >> beam.FlatMap(_find_parts, self.split, self.access)
-        )
+        uris = root | "DataSet" >> beam.Create([self.uri])
+        parts = uris | "FindParts" >> beam.FlatMap(_find_parts, self.split, self.access)
         read = beam.FlatMap(read_data_set.read_part, self.uri, self.access, _RESTORE)
         return spread(parts) | "ReadParts" >> read
 

@@ -49,7 +49,6 @@ def data_set_fields(flags: argparse.Namespace, *, images: bool) -> dict[str, Any
             flags,
             resize=flags.resize and Resize.parse(flags.resize),
             buckets=parse_buckets(flags.buckets) if flags.buckets else (),
-            min_bucket_px=flags.min_bucket,
             turns=flags.orientation == "upright",
         )
     is_array = flags.record_format == "array_record"
@@ -213,7 +212,7 @@ def _add_image_flags(group: cli.FlagGroup) -> None:
     sizes = "sizes of which each image gets the nearest in shape; auto:1024:64 makes them"
     group.text("--buckets", f"{sizes} (docs/images.md)", "WxH,WxH", rare=True)
     small = "with --buckets, leave out images with a shorter side below this, in px"
-    group.number("--min_bucket", small, 0, rare=True)
+    group.number("--min_bucket", small, 0, dest="min_bucket_px", rare=True)
     mode = "fit into the box, fill it and crop, or stretch"
     unset = "default fit; stretch for plain pixels, fill for --buckets"
     group.choice("--resize_mode", f"{mode} ({unset})", ResizeMode, rare=True)
@@ -235,13 +234,11 @@ def _add_shard_flags(parser: cli.FlagParser) -> None:
     group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
     group = parser.group("shards", rare=True)
     group.number("--hosts", "hosts that read files[h::N]; num_shards becomes a multiple of it", 1)
-    names = "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
-    names += (
-        " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
-    )
-    names += " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
-    names += " folder for each split (default counted; plain with --layout tfds)"
-    group.text("--shard_names", names, "NAMES")
+    how = "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
+    how += " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
+    how += " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
+    how += " folder for each split (default counted; plain with --layout tfds)"
+    group.text("--shard_names", how, "NAMES")
     file_format = "tfrecord, or array_record for random access by Grain and TFDS"
     group.choice("--record_format", file_format, ["tfrecord", "array_record"], "tfrecord")
     writer = f"options of the ArrayRecord writer (default {DEFAULT_OPTIONS})"

@@ -94,9 +94,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {**paths_of(flags, "images"), "layout": layout_of(flags)}
 
 
-COMMAND = Command(
-    "folder", FolderConfig, add_flags, fields_of, "--images train=flowers/train val=flowers/val"
-)
+_EXAMPLE = "--images train=flowers/train val=flowers/val"
+COMMAND = Command("folder", FolderConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -128,13 +128,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return paths_of(flags, "images", "mask_images", *read_openimages.KINDS)
 
 
-COMMAND = Command(
-    "openimages",
-    OpenImagesConfig,
-    add_flags,
-    fields_of,
-    "--images photos --boxes boxes.csv --classes classes.csv",
-)
+_EXAMPLE = "--images photos --boxes boxes.csv --classes classes.csv"
+COMMAND = Command("openimages", OpenImagesConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -57,9 +57,8 @@ class PairsConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
-        named = listed.pieces | "NamePairs" >> beam.FlatMap(
-            PairNames(self.low_suffix)
-        ).with_output_types(JoinedFiles)
+        name = beam.FlatMap(PairNames(self.low_suffix)).with_output_types(JoinedFiles)
+        named = listed.pieces | "NamePairs" >> name
         pairs = (named,) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
         read = pairs | "ReadPairs" >> self.samples_step(PairReader(self.splitting))
         return read._replace(root_tallies=listed.root_tallies)

@@ -134,10 +134,8 @@ def _notes(
     room = output_files.free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed_bytes:
         has, needs = bytes_text(room), bytes_text(needed_bytes)
-        yield (
-            f"{config.output} has room for {has}, but {needs} are needed:"
-            " the run would end with E-IO-NOSPACE"
-        )
+        what = f"{config.output} has room for {has}, but {needs} are needed"
+        yield f"{what}: the run would end with E-IO-NOSPACE"
     for root, tally in sorted(gathered.root_tallies):
         if tally.unreferenced and not config.earlier.sets:  # earlier samples may name them
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
@@ -184,10 +182,8 @@ def _split_lines(name: str, split: forecast.SplitForecast, noun: str) -> Iterato
     if split.shards:
         records = [shard.records for shard in split.shards]
         sizes = [shard.bytes for shard in split.shards]
-        yield (
-            f"    a shard: {min(records)} to {max(records)} records;"
-            f" {bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
-        )
+        range_of_sizes = f"{bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
+        yield f"    a shard: {min(records)} to {max(records)} records; {range_of_sizes}"
         more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""
         shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
         yield f"    numbers of hosts with equal shares of files[h::H]: {shown}{more}"

@@ -115,13 +115,9 @@ class RecordsConfig(StagingConfig):
         planned = root | "ListRecords" >> ListFiles(self.listed_roots, self.access, select=select)
         read = planned.pieces | "ReadRecords" >> self.samples_step(reader)
         if self.choice.keys:
-            tallies = (
-                read.split_tallies
-                | "AllTallies" >> beam.combiners.ToList()
-                | "WarnOfKeys"
-                >> beam.FlatMap(choose_records.warn_of_keys, self.choice.keys, self.access)
-            )
-            read = read._replace(split_tallies=tallies)
+            warn = beam.FlatMap(choose_records.warn_of_keys, self.choice.keys, self.access)
+            all_tallies = read.split_tallies | "AllTallies" >> beam.combiners.ToList()
+            read = read._replace(split_tallies=all_tallies | "WarnOfKeys" >> warn)
         if self.on_duplicate is not choose_records.OnDuplicate.STOP:
             spool = spool_for(root, self.access.spool_dir)
             drop = choose_records.DropRepeated(self.on_duplicate, read.split_tallies, spool)
@@ -194,14 +190,8 @@ def _share_of(text: str) -> Fraction:
         raise ValueError(f"sample must be a percentage such as 10%, got {text!r}") from None
 
 
-COMMAND = Command(
-    "records",
-    RecordsConfig,
-    add_flags,
-    fields_of,
-    "--records train=old val=old --num_shards 64",
-    images=False,
-)
+_EXAMPLE = "--records train=old val=old --num_shards 64"
+COMMAND = Command("records", RecordsConfig, add_flags, fields_of, _EXAMPLE, images=False)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -94,9 +94,8 @@ class SideConfig(ImagesConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
         names = self.side_names
-        listed = root | "ListFiles" >> ListFiles(
-            self.listed_roots, self.access, self.in_order, names.reads
-        )
+        list_files = ListFiles(self.listed_roots, self.access, self.in_order, names.reads)
+        listed = root | "ListFiles" >> list_files
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(JoinedFiles)
         texts = read_sidecar.ReadTexts(self.annotation_roots, self.access)
         if self.join_by:  # read files twice, so that the join holds names only
@@ -306,9 +305,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "sidecar", SidecarConfig, add_flags, fields_of, "--images photos --annotations labels"
-)
+_EXAMPLE = "--images photos --annotations labels"
+COMMAND = Command("sidecar", SidecarConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

@@ -67,11 +67,9 @@ def say_found(found: Findings, seconds: float) -> bool:
         cli.say(line)
     wrong = sum(found.counts.values())
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
-    cli.say(
-        f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
-        f" {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}:"
-        f" {counted(wrong, 'finding') if wrong else 'all is well'}"
-    )
+    read = f"{counted(found.files, 'file')}, {counted(found.records, 'record')}"
+    read += f", {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}"
+    cli.say(f"{read}: {counted(wrong, 'finding') if wrong else 'all is well'}")
     return wrong > 0
 
 

@@ -126,9 +126,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return fields | {"image_sets": lists}
 
 
-COMMAND = Command(
-    "voc", VocConfig, add_flags, fields_of, "--images JPEGImages --annotations Annotations"
-)
+_EXAMPLE = "--images JPEGImages --annotations Annotations"
+COMMAND = Command("voc", VocConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 

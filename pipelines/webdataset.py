@@ -165,13 +165,8 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "webdataset",
-    WebdatasetConfig,
-    add_flags,
-    fields_of,
-    "--shards train='data/train-{000..146}.tar' val='data/val-*.tar'",
-)
+_EXAMPLE = "--shards train='data/train-{000..146}.tar' val='data/val-*.tar'"
+COMMAND = Command("webdataset", WebdatasetConfig, add_flags, fields_of, _EXAMPLE)
 
 run = COMMAND.run  # `cli.run_command` calls it by name
 
