@@ -117,8 +117,7 @@ class DataSetConfig(DataSetJob):
         for uri in self.all_uris:
             check_uri(uri)
         if self.since.names:
-            self.refuse_since_without_keys()
-            self._refuse_options_with_since()
+            self.check_since()
 
     def read_sources(self, root: Any) -> SourceSamples:
         """Build the part of the graph that reads the sources, from the pipeline's root or input."""
@@ -209,16 +208,17 @@ class DataSetConfig(DataSetJob):
             changes["similar_identity"] = uri_identity([self.drop_similar], "", self.access)
         # The root of a split's photos has the split's name.
         photos = {root: uri for root, uri in self.roots.items() if root in self.given_splits}
-        if not (self.images_field and photos):
-            return replace(self, **changes)
-        for root, uri in photos.items():
-            if open_storage(uri, self.access).stat(PLAN_NAME) is not None:
-                from beam_tfrec.transforms.storage.read_data_set import image_root  # rarely needed
-
-                split = root if self.splitting.is_given else ""
-                photos[root] = image_root(uri, split, self.access)
-        changes[self.images_field] = photos
+        if self.images_field and photos:
+            changes[self.images_field] = {s: self._image_root(s, uri) for s, uri in photos.items()}
         return replace(self, **changes)
+
+    def _image_root(self, split: str, uri: str) -> str:
+        """Return the URI of a split's photos, which may be those of a data set."""
+        if open_storage(uri, self.access).stat(PLAN_NAME) is None:
+            return uri
+        from beam_tfrec.transforms.storage.read_data_set import image_root  # rarely needed
+
+        return image_root(uri, split if self.splitting.is_given else "", self.access)
 
     @property
     def in_order(self) -> bool:
@@ -257,8 +257,11 @@ class DataSetConfig(DataSetJob):
             order={n: order[of] for n, of in names.items() if of in order} | {**order},
         )
 
-    def _refuse_options_with_since(self) -> None:
-        """Refuse options that must see the samples of earlier data sets too."""
+    def check_since(self) -> None:
+        """Refuse `since` with options that must see the samples of earlier data sets too.
+
+        Sources also refuse it if keys cannot be compared with those of earlier data sets.
+        """
         for option, value in (
             ("buckets", self.conversion.buckets),
             ("drop_similar", self.drop_similar),
@@ -283,9 +286,6 @@ class DataSetConfig(DataSetJob):
     def unpacks_archives(self) -> bool:
         """Whether workers unpack archives to their disk."""
         return False
-
-    def refuse_since_without_keys(self) -> None:
-        """Refuse `since` if keys cannot be compared with those of earlier data sets."""
 
     def samples_step(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
         """Return the step that reads samples and drops excluded ones."""

@@ -95,7 +95,7 @@ class RecordsConfig(StagingConfig):
         """URIs of files that identify the sources, of any split."""
         return [*super().shared_files, *self.choice.files]
 
-    def refuse_since_without_keys(self) -> None:
+    def check_since(self) -> None:
         """Refuse `since`, since records have other sources than those of earlier data sets."""
         raise ValueError("since must come without records, got both: give all sets with --records")
 

@@ -99,8 +99,7 @@ class SideConfig(ImagesConfig):
         files = listed.pieces | "NameFiles" >> beam.FlatMap(names).with_output_types(JoinedFiles)
         texts = read_sidecar.ReadTexts(self.annotation_roots, self.access)
         if self.join_by:  # read files twice, so that the join holds names only
-            name = beam.Map(read_sidecar.name_by_field, self.join_by)
-            name = name.with_output_types(JoinedFiles)
+            name = beam.Map(read_sidecar.name_by_field, self.join_by).with_output_types(JoinedFiles)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
         named = of_lists | "ListNames" >> beam.FlatMap(names.listed)

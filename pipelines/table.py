@@ -156,11 +156,12 @@ class TableConfig(StagingConfig):
         tables = (uri for uris in self.table_files.values() for uri in uris)
         return [*super().shared_files, *tables]
 
-    def refuse_since_without_keys(self) -> None:
-        """Refuse `since` if keys are row numbers, which start again in each file."""
+    def check_since(self) -> None:
+        """Also refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
             what = "since must come with key_column where tables are given as files"
             raise ValueError(f"{what}: name the column, or a folder or glob from the first day on")
+        super().check_since()
 
     def completed(self) -> Self:
         """Return a copy with the columns of images, classes and objects that a schema names.
