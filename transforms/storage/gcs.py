@@ -166,8 +166,7 @@ class GcsStorage(Storage):
         start, end = (self._prefix + bound if bound else None for bound in bounds)
 
         def ask() -> Page:
-            found = self._client().list_blobs(
-                self._objects(),
+            found = self._objects().list_blobs(
                 prefix=self._prefix + folder,
                 page_size=_NAMES_PER_PAGE,
                 fields=_FIELDS,
@@ -254,12 +253,9 @@ class GcsStorage(Storage):
 
         return self._run(name, attempt)
 
-    def _client(self) -> Client:
-        return client(self._access, emulator())
-
     def _objects(self) -> Bucket:
         payer = self._access.billing_project or None
-        return self._client().bucket(self._bucket, user_project=payer)
+        return client(self._access, emulator()).bucket(self._bucket, user_project=payer)
 
     def _blob(self, name: str, **properties: Any) -> Blob:
         return self._objects().blob(self._prefix + name, **properties)
