@@ -22,8 +22,8 @@ from beam_tfrec.transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
 _AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would decompress by the file extension
-_NO_CLIENT = (ValueError, AssertionError, ImportError)  # what a missing client raises
-_PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
+# A missing client raises one of the last three.
+_PERMANENT = (FileNotFoundError, PermissionError, ValueError, AssertionError, ImportError)
 
 T = TypeVar("T")
 
@@ -123,28 +123,22 @@ class BeamStorage(Storage):
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(lambda: _unwrapping(operation), _is_transient, self.uri(name))
-        except FileNotFoundError as error:
-            raise self.changed(name, "not there") from error
-        except (PermissionError, *_NO_CLIENT) as error:
+            return retry(operation, _is_transient, self.uri(name))
+        except (BeamIOError, *_PERMANENT) as error:
+            cause = _unwrapped(error)
+            if isinstance(cause, FileNotFoundError):
+                raise self.changed(name, "not there") from error
             code, remedy = "E-ARG", "install and set up this store's client"
-            if isinstance(error, PermissionError):
+            if isinstance(cause, PermissionError):
                 code, remedy = "E-IO-AUTH", "give this user permission"
-            raise RuntimeError(fault_line(code, self.uri(name), str(error), remedy)) from error
-
-
-def _unwrapping(operation: Callable[[], T]) -> T:
-    """Run an operation; raise a permanent error that Beam wrapped, if there is one."""
-    try:
-        return operation()
-    except BeamIOError as error:
-        raise _unwrapped(error) from None
+            raise RuntimeError(fault_line(code, self.uri(name), str(cause), remedy)) from error
 
 
 def _unwrapped(error: Exception) -> Exception:
+    """Return the permanent error that Beam wrapped, if there is one, else the error itself."""
     details = (getattr(error, "exception_details", None) or {}).values()
     return next((e for e in map(_unwrapped, details) if isinstance(e, _PERMANENT)), error)
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, OSError) and not isinstance(error, _PERMANENT)
+    return isinstance(error, OSError) and not isinstance(_unwrapped(error), _PERMANENT)
