@@ -345,11 +345,8 @@ def name_below(root: str, uri: str) -> str | None:
     >>> name_below("gs://b/photos", "gs://b/photos/out"), name_below("gs://b", "gs://b2/out")
     ('out', None)
     """
-    folder, path = _canonical(root), _canonical(uri)
-    if folder == path:
-        return ""
-    prefix = folder.rstrip("/") + "/"
-    return path[len(prefix) :] if path.startswith(prefix) else None
+    prefix, path = _canonical(root).rstrip("/") + "/", _canonical(uri)
+    return path[len(prefix) :] if f"{path}/".startswith(prefix) else None
 
 
 def _canonical(uri: str) -> str:
@@ -426,18 +423,16 @@ class _StoredFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._next(len(buffer))
+        data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
+    def readall(self) -> bytes:  # the base class would make many requests
+        return self.read(self._entry.size_bytes)
+
     def read(self, size: int = -1) -> bytes:  # the base class would copy twice
-        return self._next(size) if size >= 0 else self.readall()
-
-    def readall(self) -> bytes:
-        return self._next(self._entry.size_bytes)
-
-    def _next(self, most_bytes: int) -> bytes:
-        size_bytes = min(most_bytes, self._entry.size_bytes - self._position)
+        left_bytes = self._entry.size_bytes - self._position
+        size_bytes = left_bytes if size < 0 else min(size, left_bytes)
         if size_bytes > self._max_at_once_bytes:
             raise ValueError(f"{size_bytes} bytes at once")
         if size_bytes <= 0:

@@ -110,18 +110,16 @@ def list_shards(
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, in a store that lists checksums,
             `E-VER-CRC`: the first shard that is not the file that was written.
     """
-    wanted = {entry.split for entry in manifest.shards if not splits or entry.split in splits}
-    folders = {folder_of(entry.file) for entry in manifest.shards if entry.split in wanted}
-    there = list_folders(storage, folders)
+    wanted = [entry for entry in manifest.shards if not splits or entry.split in splits]
+    there = list_folders(storage, {folder_of(entry.file) for entry in wanted})
     shards: list[Shard] = []
-    for entry in manifest.shards:
-        if entry.split in wanted:
-            file = there.get(entry.file)
-            if wrong := what_differs(entry, file):
-                code, what = wrong
-                raise RuntimeError(fault_line(code, storage.uri(entry.file), what, remedy))
-            assert file is not None
-            shards.append(Shard(entry, file))
+    for entry in wanted:
+        file = there.get(entry.file)
+        if wrong := what_differs(entry, file):
+            code, what = wrong
+            raise RuntimeError(fault_line(code, storage.uri(entry.file), what, remedy))
+        assert file is not None
+        shards.append(Shard(entry, file))
     return shards
 
 
