@@ -29,7 +29,6 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EML
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FUSE
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BUFFER_BYTES = 1 << 20
 _MOST_LEVELS = 500
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
@@ -154,14 +153,11 @@ class _LocalFile(DiskFile):
             os.fsync(self._file.fileno())
             folder = os.path.dirname(target)
             _make_folder(folder)
-            folder_fd = os.open(folder, _OPEN_FOLDER)
             try:
-                self._link(target, folder_fd)
-                _sync_folder(folder_fd)
+                self._link(target)
             except FileExistsError:
                 return False
-            finally:
-                os.close(folder_fd)
+            _sync_folder(folder)
         return True
 
     def close(self) -> None:
@@ -183,12 +179,13 @@ class _LocalFile(DiskFile):
         fcntl.flock(fd, fcntl.LOCK_EX)
         return fd
 
-    def _link(self, target: str, folder_fd: int) -> None:
-        source = self._name or f"/proc/self/fd/{self._file.fileno()}"
+    def _link(self, target: str) -> None:
+        fd = self._file.fileno()
+        source = self._name or f"/proc/self/fd/{fd}"
         try:
-            # With a directory descriptor, Python calls linkat() with AT_SYMLINK_FOLLOW. This links
-            # the inode instead of the symbolic link in /proc/self/fd.
-            os.link(source, target, src_dir_fd=folder_fd, follow_symlinks=True)
+            # With any descriptor, Python calls linkat() with AT_SYMLINK_FOLLOW. This links the
+            # inode instead of the symbolic link in /proc/self/fd. An absolute source ignores it.
+            os.link(source, target, src_dir_fd=fd, follow_symlinks=True)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -262,16 +259,15 @@ def _make_folder(folder: str) -> None:
     parent = os.path.dirname(folder) or "."
     _make_folder(parent)
     os.makedirs(folder, exist_ok=True)
-    fd = os.open(parent, _OPEN_FOLDER)
-    try:
-        _sync_folder(fd)
-    finally:
-        os.close(fd)
+    _sync_folder(parent)
 
 
-def _sync_folder(fd: int) -> None:
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
+    finally:
+        os.close(fd)
