@@ -122,8 +122,8 @@ def over_white(image: Image.Image) -> Image.Image:
     if image.mode not in ("LA", "RGBA"):
         return image
     white = Image.new("RGBA", image.size, "white")
-    seen = image if image.mode == "RGBA" else image.convert("RGBA")
-    return Image.alpha_composite(white, seen).convert("L" if image.mode == "LA" else "RGB")
+    seen = Image.alpha_composite(white, image.convert("RGBA"))
+    return seen.convert("L" if image.mode == "LA" else "RGB")
 
 
 def upper_bits(image: Image.Image) -> Image.Image:
@@ -155,13 +155,9 @@ def pixels_of(image: Image.Image, size_px: tuple[int, int], box_px: BoxPx, dtype
     pixels = np.asarray(image)
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     if image.size != size_px or box_px != (0.0, 0.0, *map(float, image.size)):
-        planes = [
-            Image.fromarray(plane.astype(np.float32)).resize(
-                size_px, Image.Resampling.BILINEAR, box_px
-            )
-            for plane in np.moveaxis(pixels, 2, 0)
-        ]
-        pixels = np.stack([np.asarray(plane) for plane in planes], axis=2)
+        planes = (Image.fromarray(plane.astype(np.float32)) for plane in np.moveaxis(pixels, 2, 0))
+        fitted = [plane.resize(size_px, Image.Resampling.BILINEAR, box_px) for plane in planes]
+        pixels = np.stack([np.asarray(plane) for plane in fitted], axis=2)
     if "float" in dtype:
         wide = np.float64 if dtype == "float64" else np.float32
         return np.divide(pixels, largest, dtype=wide).astype(dtype)

@@ -27,9 +27,6 @@ _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
 _GRAPHIC_CONTROL = b"\xf9\x04"
 
 _SCREEN = struct.Struct("<HHB").unpack_from
-_IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
-
-_HEADER = struct.Struct("<10xIIiiHHI").unpack_from
 
 # BITMAPINFOHEADER, its versions 2 to 5, and OS/2 2.0. OS/2 1.x (12) has sizes of two bytes.
 _HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
@@ -104,7 +101,8 @@ def read_bmp(data: bytes) -> ImageInfo:
     """
     if len(data) < 54:
         raise truncated(f"{len(data)} bytes, a BMP's header takes 54")
-    pixels_start, header_bytes, width_px, height_px, _, bits, compression = _HEADER(data)
+    header = struct.unpack_from("<10xIIiiHHI", data)
+    pixels_start, header_bytes, width_px, height_px, _, bits, compression = header
     if header_bytes not in _HEADER_BYTES:
         raise unreadable(f"BMP with a header of {header_bytes} bytes")
     require_size(width_px, abs(height_px))
@@ -171,7 +169,7 @@ def _read_frame(
         IndexError, struct.error: The data ends within the frame.
     """
     canvas_width, canvas_height, screen_flags = _SCREEN(data, 6)
-    left, top, width_px, height_px, flags = _IMAGE_HEAD(data, position + 1)
+    left, top, width_px, height_px, flags = struct.unpack_from("<HHHHB", data, position + 1)
     if number == MAX_FRAMES:
         raise too_many_pixels(f"more than {MAX_FRAMES} frames")
     if not (width_px and height_px):

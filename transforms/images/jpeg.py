@@ -43,9 +43,9 @@ _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applica
 _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantization, restarts
 _WITH_LENGTH = frozenset({_SOS, *_FRAMES, *_SKIPPED, *_TABLES})
 _EXIF, _ICC, _MPF = b"Exif\0", b"ICC_PROFILE\0", b"MPF\0"  # any byte follows Exif\0
+_APP_TRAITS = ((_ICC, "icc_profile"), (_MPF, "multi_picture"))
 _APP1, _APP2 = 0xE1, 0xE2
 _JFIF, _ADOBE = 0xE0, 0xEE  # both decide the colour space
-_FRAME_HEAD = struct.Struct(">BHHB").unpack_from
 
 # A marker is 0xff and a byte that is neither 0x00 (a stuffed 0xff) nor 0xff (a fill byte). Restart
 # markers are part of a scan's data.
@@ -87,9 +87,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
     traits = headers.traits
     orientation, of_exif = read_exif(_first_exif(data, headers))
     traits.update(of_exif)
-    for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
-        if _bodies(data, headers, prefix):
-            traits.add(trait)
+    traits.update(trait for prefix, trait in _APP_TRAITS if _bodies(data, headers, prefix))
     ends_in_marker = data.endswith(b"\xff\xd9", headers.segments[-1].end)
     is_whole = headers.has_one_scan and ends_in_marker and "multi_picture" not in traits
     if not is_whole and _end_of_scans(data, headers) != len(data):  # raises without an end marker
@@ -211,7 +209,7 @@ def _read_frame(headers: _Headers, marker: int, body: bytes) -> None:
         raise damaged("two frame headers")
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
         raise damaged(f"frame header of {len(body)} bytes")
-    precision, height_px, width_px, components = _FRAME_HEAD(body)
+    precision, height_px, width_px, components = struct.unpack_from(">BHHB", body)
     require_size(width_px, height_px)
     size = f"{width_px} x {height_px}"
     if max(width_px, height_px) > MAX_SIDE_PX:
