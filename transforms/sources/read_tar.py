@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-import msgspec
-
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches, may_hold
 from beam_tfrec.schemas.faults import Reason, fault_line
@@ -101,14 +99,6 @@ class TarSource:
         return found
 
 
-class TarFile(msgspec.Struct, frozen=True, array_like=True):
-    """A tar file: its root's name, its entry, and its place among all files of the split."""
-
-    root: str
-    entry: Entry
-    place: int
-
-
 class Part(NamedTuple):
     """A member of a sample: its name, its place in the tar file, and its content if it is read."""
 
@@ -124,15 +114,15 @@ Parts = Mapping[str, list[Part]]
 
 def select_tars(
     root: str, entries: Iterable[Entry], sources: Mapping[str, TarSource]
-) -> Iterator[TarFile]:
-    """Yield the tar files of a folder in the order of their names.
+) -> Iterator[listing.ListedFile]:
+    """Yield the tar files of a folder in the order of their names, which their positions keep.
 
     Raises:
         RuntimeError: `E-ARG` when a file is missing, cannot be read, has a compression that is not
             supported, or there is none.
     """
     source = sources[root]
-    place = source.number << _FILE_BITS
+    place = source.number << _FILE_BITS  # among all files of the split
     for name, entry in sorted(source.chosen(entries).items()):
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
@@ -140,7 +130,7 @@ def select_tars(
         if name.lower().endswith((TAR, *DECOMPRESSORS)) or listing.is_folder(entry):
             if entry.kind != "file":
                 raise _refused(join_uri(source.uri, name), f"a {entry.kind}, not a file")
-            yield TarFile(root, entry, place)
+            yield listing.ListedFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
         raise _refused(source.uri, "has no such .tar file")
@@ -168,7 +158,7 @@ class TarReader:
     read: Callable[[bytes], SideSample | Reason] | None = None
     staging: Staging | None = None
 
-    def __call__(self, file: TarFile) -> Iterator[Item]:
+    def __call__(self, file: listing.ListedFile) -> Iterator[Item]:
         """Yield a sample or a reject for each base name, then notes of classes and other members.
 
         Raises:
@@ -200,18 +190,25 @@ class TarReader:
         for split, largest in classes.items():  # with all lower numbers, so that none of them moves
             yield SplitTally(split, labels=[Label(n, str(n)) for n in range(largest + 1)])
 
-    def _open_file(self, file: TarFile) -> tuple[IO[bytes], bool]:
-        """Return the plain tar file as a stream, and whether it was compressed."""
+    def _open_file(self, file: listing.ListedFile) -> tuple[IO[bytes], bool]:
+        """Return the plain tar file as a stream, and whether it was compressed.
+
+        Raises:
+            RuntimeError: `E-SRC-DAMAGED`, or a fault of a disk or store.
+        """
         uri, name = self.sources[file.root].uri, file.entry.name
         at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
         stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
         for suffix, decompressed in DECOMPRESSORS.items():
             if name.lower().endswith(suffix):
-                return _unpack(decompressed(stream), join_uri(uri, name), self.access), True
+                try:
+                    return unpack(decompressed(stream), self.access.spool_dir), True
+                except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                    raise _damaged(join_uri(uri, name), "cannot be decompressed", error) from None
         return stream, False
 
     def _members(
-        self, file: TarFile, stream: IO[bytes], left_out: Counter[tuple[str, str]]
+        self, file: listing.ListedFile, stream: IO[bytes], left_out: Counter[tuple[str, str]]
     ) -> Iterator[tuple[str, str, Part]]:
         """Yield each member of samples with its base name and extension, and count the others."""
         source = self.sources[file.root]
@@ -230,7 +227,7 @@ class TarReader:
             yield name[: -1 - len(extension)], extension.lower(), part
 
     def _items(
-        self, file: TarFile, number: int, key: str, parts: Parts, classes: dict[str, int]
+        self, file: listing.ListedFile, number: int, key: str, parts: Parts, classes: dict[str, int]
     ) -> Iterator[Item]:
         """Yield a sample and its note, or a reject; keep the largest number of a class."""
         given, entry = self.sources[file.root].split, file.entry
@@ -246,7 +243,7 @@ class TarReader:
         json = (parts[_JSON][0].text if _JSON in parts else None) or b"{}"
         fields = {name: value_at(json, name) for name in self.splitting.fields.values()}
         split = self.splitting.split_of(given, key, fields, blob.file_name)
-        position = file.place << _NUMBER_BITS | number
+        position = file.position << _NUMBER_BITS | number
         *items, note = opened.items(Sample(split, key, position, (blob,), b""), STAGE)
         yield from items
         if self.types is None and self.read is None and not self.label_file:
@@ -330,18 +327,6 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
         if type(error) is RuntimeError or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise _damaged(where, f"cannot be read from byte {at} on", error) from None
-
-
-def _unpack(packed: IO[bytes], where: str, access: Access) -> IO[bytes]:
-    """Decompress a file to an unnamed local one.
-
-    Raises:
-        RuntimeError: `E-SRC-DAMAGED`, or a fault of a disk or store.
-    """
-    try:
-        return unpack(packed, access.spool_dir)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(where, "cannot be decompressed", error) from None
 
 
 def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
