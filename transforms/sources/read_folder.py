@@ -60,7 +60,7 @@ class FolderReader:
             yield SplitTally(split, class_names=[class_name])
 
     def _reject(self, file: ListedFile, detail: str) -> Rejected:
-        return reject_file(self.splitting, file.root, file, "read_folder", ("E-SRC-LABEL", detail))
+        return reject_file(self.splitting, file, "read_folder", ("E-SRC-LABEL", detail), ())
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,8 @@ class PairReader:
         name, is_high = file.entry.name, file.root.endswith(HIGH)
         key = name if is_high else f"{LOW}:{name}"
         split = self._split_of(source, key, name)
-        fault = "E-IMG-MISSING", f"no {LOW if is_high else HIGH} image has its name"
-        if twice:
-            fault = "E-SRC-TWICE", twice
+        missing = f"no {LOW if is_high else HIGH} image has its name"
+        fault = ("E-SRC-TWICE", twice) if twice else ("E-IMG-MISSING", missing)
         return Sample(split, key, -1, (Blob(file.root, name),), b"").reject("read_pairs", *fault)
 
     def _split_of(self, source: str, key: str, name: str) -> str:

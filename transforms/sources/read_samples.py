@@ -16,7 +16,7 @@ import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnFacts, add_facts
-from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.faults import Reason, Rejected, Scope, fault_line
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Blob, Sample
@@ -122,17 +122,20 @@ def note_skipped(splitting: Splitting, source: str, name: str, why: str = "") ->
 
 
 def reject_file(
-    splitting: Splitting,
-    source: str,
-    file: ListedFile,
-    stage: str,
-    fault: tuple[str, str],
-    annotation_ids: tuple[int | str, ...] = (),
+    splitting: Splitting, file: ListedFile, stage: str, fault: Reason, ids: tuple[int | str, ...]
 ) -> Rejected:
-    """Return the reject of a listed file that makes no sample; its name is the key."""
+    """Return the reject of a listed file that makes no sample; its name is the key.
+
+    Args:
+        splitting: rule that decides its split.
+        file: the file; its root is that of a source, or lies below one, as `train/annotations`.
+        stage: name of the reader.
+        fault: code and detail.
+        ids: ids of the annotations in the file.
+    """
     name = file.entry.name
-    split = splitting.split_of_file(source, name)
-    sample = Sample(split, name, -1, (Blob(file.root, name),), b"", annotation_ids)
+    split = splitting.split_of_file(file.root.partition("/")[0], name)
+    sample = Sample(split, name, -1, (Blob(file.root, name),), b"", ids)
     return sample.reject(stage, *fault)
 
 
@@ -401,7 +404,6 @@ class _Read(beam.DoFn):
     splits: Collection[str]
 
     def setup(self) -> None:
-        self._has_tables = False
         self._excluded: dict[str, dict[str, str]] = {}
         if self.exclude:
             found = excluded_keys(read_uri(self.exclude, self.access), self.exclude)
@@ -422,8 +424,8 @@ class _Read(beam.DoFn):
         groups: DigestValues | None = None,
         assigned: DigestValues | None = None,
     ) -> Iterator[Sample | RejectedOutput | SplitTallyOutput]:
-        if (groups or assigned) and not self._has_tables:
-            self._has_tables = True
+        has_tables = self.splitting.groups or self.splitting.assigned
+        if (groups or assigned) and not has_tables:
             self.splitting = self.splitting.with_tables(groups, assigned)
             self.read = replace(self.read, splitting=self.splitting)
         for item in self._counter.admit(self.read(piece)):

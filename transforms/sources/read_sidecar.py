@@ -195,14 +195,14 @@ class SideReader:
             named = ListedFile(source, Entry(joined.name, 0, ""))
             by = "a list names it, and no image has this name before its extension"
             by = "a PNG of masks has its name" if joined.masks else by
-            yield self._reject(source, named, ("E-IMG-MISSING", by))
+            yield self._reject(named, ("E-IMG-MISSING", by))
         if len(images) == len(files) == 1:
             file, text = files.pop()
             yield from self._items(joined, images[0], self._open(file, text), text)
         elif files or not self.allow_unannotated:
             missing = "no file names it" if self.join_by else "no annotation file has its name"
             why = fault if files else ("E-ANN-MISSING", missing)
-            yield from (self._reject(source, image, why) for image in images)
+            yield from (self._reject(image, why) for image in images)
         else:
             for image in images:
                 yield from self._items(joined, image, self.read(None))
@@ -210,7 +210,7 @@ class SideReader:
         for file, text in files:
             name = file.entry.name
             if images or any(matches(name, glob) for glob in own):
-                yield self._imageless(source, file, text, fault)
+                yield self._imageless(file, text, fault)
             else:
                 yield note_skipped(self.splitting, source, name, "label_without_image")
 
@@ -224,7 +224,7 @@ class SideReader:
         """Yield the pinned sample of an image, its dropped annotations and its note."""
         source, masks = joined.source, {file.root: file.entry for file in joined.masks}
         if isinstance(opened, tuple):
-            yield self._reject(source, image, opened)
+            yield self._reject(image, opened)
             return
         key = image.entry.name
         if text is None:
@@ -239,15 +239,15 @@ class SideReader:
         if self.masks:
             yield SplitTally(split, found=[*self.masks])
 
-    def _imageless(self, source: str, file: ListedFile, text: bytes, fault: Reason) -> Rejected:
+    def _imageless(self, file: ListedFile, text: bytes, fault: Reason) -> Rejected:
         """Return the reject of an annotation file that is not paired with one image."""
         opened = self._open(file, text)
         if isinstance(opened, tuple):
-            return self._reject(source, file, opened)
+            return self._reject(file, opened)
         code, detail = fault
         if self.join_by:
             detail = f"{self.join_by} {value_at(text, self.join_by)!r}: {detail}"
-        return self._reject(source, file, (code, detail), opened.all_ids)
+        return self._reject(file, (code, detail), opened.all_ids)
 
     def _open(self, file: ListedFile, text: bytes) -> SideSample | Reason:
         """Parse an annotation file, or return why it cannot be read."""
@@ -258,10 +258,8 @@ class SideReader:
             return code, f"{file.entry.name}: {detail}"
         return opened
 
-    def _reject(
-        self, source: str, file: ListedFile, fault: Reason, ids: tuple[int | str, ...] = ()
-    ) -> Rejected:
-        return reject_file(self.splitting, source, file, STAGE, fault, ids)
+    def _reject(self, file: ListedFile, fault: Reason, ids: tuple[int | str, ...] = ()) -> Rejected:
+        return reject_file(self.splitting, file, STAGE, fault, ids)
 
 
 @dataclass(frozen=True)
