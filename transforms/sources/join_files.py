@@ -1,7 +1,7 @@
 """Join files of several roots by name, such as images and annotation files; rows of tables too."""
 
 import functools
-import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class NameList:
     def names(self) -> frozenset[str]:
         """The names."""
         lists = (self.parse(read_uri(uri, self.access), uri) for uri in self.uris)
-        return frozenset(itertools.chain.from_iterable(lists))
+        return frozenset[str]().union(*lists)
 
 
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -111,13 +111,9 @@ class JoinFiles(beam.PTransform):
 
     def expand(self, sides: Any) -> beam.PCollection[JoinedFiles]:  # Beam warns of a declared tuple
         """Group by source and join name."""
-        by_name = BatchByName(_name_of, _Batch)
+        by_name = BatchByName(operator.attrgetter("source", "name"), _Batch)
         # Batched before they are flattened: FnApiRunner holds what it flattens.
         batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
         spool = spool_for(sides[0].pipeline, self.spool_dir)
         together = tuple(batches) | "JoinOnName" >> GroupBatches(_Batch, spool)
         return together | "Join" >> beam.FlatMap(join_files)
-
-
-def _name_of(file: JoinedFiles) -> tuple[str, str]:
-    return file.source, file.name

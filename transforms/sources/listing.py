@@ -25,7 +25,6 @@ MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
 """Modulus of digests of sets; such a digest is a sum."""
 _STAGE = "pin_blobs"
-_EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 HIDDEN = "hidden"
 NOT_AN_IMAGE = "not_called_an_image"
 IMAGE_EXTENSIONS = frozenset(
@@ -61,6 +60,8 @@ class RootTally(msgspec.Struct, frozen=True):
     read_files: int = 0
     read_bytes: int = 0
 
+
+_COUNTS = ("named", "missing", "unreferenced", "read_files", "read_bytes")
 
 RootTallyOutput = beam.pvalue.TaggedOutput[Literal["root_tallies"], tuple[str, RootTally]]
 """Side output of counts by root."""
@@ -130,8 +131,7 @@ def listing_digest(entries: Iterable[Entry]) -> int:
         if entry.kind != "file":
             continue
         content = entry.pin if entry.crc32c is None else entry.crc32c
-        digest = _EMPTY_DIGEST.copy()  # a new one takes a quarter longer
-        digest.update(pack((entry.name, entry.size_bytes, content)))
+        digest = hashlib.blake2b(pack((entry.name, entry.size_bytes, content)), digest_size=32)
         total += int.from_bytes(digest.digest(), "big")
     return total % DIGEST_MODULUS
 
@@ -140,14 +140,10 @@ def add_root_tallies(tallies: Iterable[RootTally]) -> RootTally:
     """Add tallies; keep the smallest of the first names."""
     parts = list(tallies)
     return RootTally(
-        named=sum(part.named for part in parts),
-        missing=sum(part.missing for part in parts),
-        unreferenced=sum(part.unreferenced for part in parts),
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
         listing=f"{sum(int(part.listing, 16) for part in parts) % DIGEST_MODULUS:x}",
         first_missing=first_name(part.first_missing for part in parts),
         first_unreferenced=first_name(part.first_unreferenced for part in parts),
-        read_files=sum(part.read_files for part in parts),
-        read_bytes=sum(part.read_bytes for part in parts),
     )
 
 

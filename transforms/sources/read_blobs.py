@@ -73,7 +73,9 @@ class UnpackedMembers:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._files:
-                self._files[key] = _unpack(storage, entry, member, self._folder)
+                with _archive(storage, entry) as (archive, _), archive.open(member) as packed:
+                    # `zipfile` checks size and CRC-32.
+                    self._files[key] = unpack(packed, self._folder)
             file = self._files[key]
         start, end = span
         data = os.pread(file.fileno(), end - start, start)
@@ -216,12 +218,6 @@ def open_array(
         raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
     moved = msgspec.structs.replace(header, start=header.start + member.start)
     return StoredArray(storage.root, entry, moved, where, member.packed)
-
-
-def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
-    """Unpack a member into an unnamed file; `zipfile` checks its size and CRC-32."""
-    with _archive(storage, entry) as (archive, _), archive.open(member) as packed:
-        return unpack(packed, folder)
 
 
 def unpack(packed: IO[bytes], folder: str) -> IO[bytes]:

@@ -39,8 +39,6 @@ _PARQUET_BATCH_ROWS = 64  # few, since each row may get a copy of one large dict
 _KEPT = frozenset([bool, int, float, str, bytes, type(None), dict, tuple])
 """Types of Parquet values that are not converted; later, dict and tuple make a row a reject."""
 
-_DECODE_JSON: Callable[[bytes], Any] = msgspec.json.Decoder().decode
-
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
 
 csv.field_size_limit(sys.maxsize)  # `max_cell_bytes` is the limit here
@@ -235,7 +233,7 @@ def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
 
 def _json_row(line: bytes) -> dict[str, Cell] | Reason:
     try:
-        value = _DECODE_JSON(line)
+        value = msgspec.json.decode(line)
         if not isinstance(value, dict):
             return ("E-ROW-JSON", f"not an object but of type {type(value).__name__}")
         colons = line.count(b":")
@@ -256,8 +254,6 @@ def _count_keys(value: Any) -> int:
 
 def _flat(cells: dict[str, Any], whole: Collection[str] = ()) -> dict[str, Cell] | Reason:
     """Return a row's cells, with members of objects not in `whole` as columns `object.member`."""
-    if not any(type(value) is dict for value in cells.values()):
-        return cells
     flat: dict[str, Any] = {}
     waiting = [*reversed(cells.items())]
     while waiting:
