@@ -159,6 +159,17 @@ class Storage(Protocol):
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, or None if it does not exist."""
 
+    def entry_of(self, name: str) -> Entry:
+        """Return the entry of a file that must exist.
+
+        Raises:
+            RuntimeError: `E-SRC-CHANGED`: it does not.
+        """
+        entry = self.stat(name)
+        if entry is None:
+            raise self.changed(name, "not there")
+        return entry
+
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if the file is still the listed one.
 
@@ -194,9 +205,7 @@ class Storage(Protocol):
 
     def crc32c(self, name: str) -> int:
         """Return a file's CRC-32C, from the store or by reading the file in pieces."""
-        entry = self.stat(name)
-        if entry is None:
-            raise self.changed(name, "not there")
+        entry = self.entry_of(name)
         if entry.crc32c is not None:
             return entry.crc32c
         return crc32c_of(open_unbuffered(self, entry))

@@ -72,10 +72,7 @@ class BeamStorage(Storage):
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if size and modification time agree."""
         data = self._run(name, lambda: self._read_once(name, span))
-        found = self.stat(name)
-        if found is None:
-            raise self.changed(name, "not there")
-        return self.checked(data, found, expected, span)
+        return self.checked(data, self.entry_of(name), expected, span)
 
     def new_file(self) -> UploadedFile:
         """Return a file on the worker's own disk, which is uploaded with `publish`."""

@@ -126,9 +126,7 @@ class GcsStorage(Storage):
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         """Return the bytes of the listed generation; compare their checksum."""
-        wanted = expected or self.stat(name)
-        if wanted is None:
-            raise self.changed(name, "not there")
+        wanted = expected or self.entry_of(name)
         if span is not None and span[1] > wanted.size_bytes:
             raise self.changed(name, ends_early(wanted.size_bytes, span))
         return self._run(name, lambda: self._read_once(name, wanted, span))

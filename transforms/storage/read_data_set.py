@@ -284,9 +284,7 @@ class StoredImages(Storage):
             RuntimeError: `E-SRC-CHANGED`: the shard has changed since the listing, or the record
                 lacks the image.
         """
-        entry = expected or self.stat(name)
-        if entry is None:
-            raise self.changed(name, "not there")
+        entry = expected or self.entry_of(name)
         shard, offset, size, sha256 = msgspec.json.decode(entry.pin, type=_Place)
         frame = self._data_set.read(shard.name, shard, (offset, offset + size))
         from beam_tfrec.schemas.parse_example import parse_record  # protobuf, rarely needed

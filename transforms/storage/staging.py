@@ -106,9 +106,7 @@ class Stager:
         name = f"{uuid.uuid4().hex}.staged"  # an attempt never meets the files of another
         with contextlib.closing(self._pending) as pending:
             pending.publish(name)
-        entry = self._storage.stat(name)
-        if entry is None:
-            raise self._storage.changed(name, "not there")
+        entry = self._storage.entry_of(name)
         waiting, self._waiting = self._waiting, []
         self._pending, self._bytes = None, 0
         for sample, blob in waiting:
