@@ -64,10 +64,7 @@ _EXIF_PREFIX, _MAX_SEGMENT_BODY_BYTES = b"Exif\0\0", 65_533
 
 # Plain modes, and the colour space in a matching ICC profile (ICC.1:2022, table 19).
 _SPACES = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
-_PLAIN_MODES = {
-    **{"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB"},
-    **{"PA": "RGBA", "RGBa": "RGBA"},
-}
+_PLAIN_MODES = {"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB", "PA": "RGBA"}
 _PALETTE_TYPE, _GRAY_ALPHA_TYPE = 3, 4  # colour types of a PNG
 
 

@@ -14,7 +14,6 @@ from beam_tfrec.transforms.sources.listing import (
     ListedFile,
     is_folder,
     pin_all,
-    pin_sample,
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
@@ -56,7 +55,7 @@ class FolderReader:
             split = self.splitting.split_of(file.root, name, fields, name)
             blobs = (Blob(file.root, name),)
             sample = Sample(split, name, file.position, blobs, pack(ClassFields(class_name)))
-            yield pin_sample(sample, file.entry)
+            yield pin_all(sample, [file.entry])
             yield SplitTally(split, class_names=[class_name])
 
     def _reject(self, file: ListedFile, detail: str) -> Rejected:
