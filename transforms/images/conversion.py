@@ -87,8 +87,7 @@ class Conversion:
     def changes(self) -> bool:
         """Whether an option other than `turns` can change an image."""
         keeps = self.color is None or self.color is Color.KEEP
-        sized = self.resize or self.buckets
-        return bool(sized or self.reencode or self.pixels_dtype) or not keeps
+        return bool(self.resize or self.buckets or self.reencode or self.pixels_dtype) or not keeps
 
     @property
     def takes_foreign(self) -> bool:

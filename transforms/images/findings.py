@@ -66,5 +66,4 @@ def require_size(
         raise damaged(f"size {width_px} x {height_px}")
     pixels, of = width_px * height_px * frames, f"{frames} frames of " if frames > 1 else ""
     if pixels > max_pixels:
-        size = f"{width_px} x {height_px}"
-        raise too_many_pixels(f"{of}{size} = {pixels} pixels, limit {max_pixels}")
+        raise too_many_pixels(f"{of}{width_px} x {height_px} = {pixels} pixels, limit {max_pixels}")

@@ -300,8 +300,7 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
         RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
     """
     header, width = stored.header, stored.header.value_bytes
-    blob = stored.blob("", 0, stored.rows)
-    data = read_blob(open_storage(stored.folder, access), blob)
+    data = read_blob(open_storage(stored.folder, access), stored.blob("", 0, stored.rows))
     if header.dtype in NPY_TEXT_TYPES:
         codec = "utf-32-be" if header.big_endian else "utf-32-le"
         codec = codec if header.dtype == TEXT else "utf-8"

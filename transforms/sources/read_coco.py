@@ -314,8 +314,7 @@ class _ImageReader:
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
             what = f"annotation {bad.annotation_id}: {bad.detail}"
             raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
-        blobs = (Blob(self._given, file_name),)
-        sample = Sample(split, key, -1, blobs, b"", (bad.annotation_id,))
+        sample = Sample(split, key, -1, (Blob(self._given, file_name),), b"", (bad.annotation_id,))
         return sample.reject("read_coco", bad.code, bad.detail)
 
 

@@ -256,8 +256,7 @@ class OpenImagesReader:
         fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
         blobs = [Blob(file.root, file.entry.name) for file in files]
         blobs[0] = msgspec.structs.replace(blobs[0], orientation=orientation)
-        note = SplitTally("", found=sorted(found))
-        side = SideSample(note, pack(fields), b"", tuple(ids), bad)
+        side = SideSample(SplitTally("", found=sorted(found)), pack(fields), b"", tuple(ids), bad)
         at = Sample("", image_id, image.position, tuple(blobs), b"")
         yield from side.items(at, STAGE, [file.entry for file in files])
 

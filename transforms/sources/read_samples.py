@@ -135,8 +135,7 @@ def reject_file(
     """
     name = file.entry.name
     split = splitting.split_of_file(file.root.partition("/")[0], name)
-    sample = Sample(split, name, -1, (Blob(file.root, name),), b"", ids)
-    return sample.reject(stage, *fault)
+    return Sample(split, name, -1, (Blob(file.root, name),), b"", ids).reject(stage, *fault)
 
 
 class SplitCounter:
@@ -366,8 +365,7 @@ class ReadSamples(beam.PTransform):
             sides = {name: beam.pvalue.AsSingleton(table) for name, table in tables.items()}
             if groups := tables.get("groups"):
                 counts.append(groups | "CountKeys" >> beam.Map(_count_keys, self.splitting))
-        splits = [*self.source_files]
-        reader = _Read(self.read, self.exclude, self.access, self.splitting, splits)
+        reader = _Read(self.read, self.exclude, self.access, self.splitting, [*self.source_files])
         step = beam.ParDo(reader, beam.pvalue.AsList(identified), **sides)
         read = pieces | "Read" >> step.with_outputs("rejected", "split_tallies", main="samples")
         tallies = (read.split_tallies, *counts) | "AddSplitTallies" >> AddSplitTallies()

@@ -167,8 +167,7 @@ class TableReader:
         except ValueError as error:
             code = error.code if isinstance(error, RowFault) else code
             split = split or self.splitting.split_of_file(file.split, key)
-            sample = Sample(split, key, -1, (), b"", lost)
-            yield sample.reject(STAGE, code, f"{where}{error}")
+            yield Sample(split, key, -1, (), b"", lost).reject(STAGE, code, f"{where}{error}")
             return
         position = file.place << _ROW_BITS | number
         if split not in notes:
@@ -219,8 +218,7 @@ class TableReader:
     @functools.cached_property
     def _used_up(self) -> frozenset[str]:
         """Columns of the image and the split; they do not become features."""
-        used = {self.image_column, self.splitting.fields.get("split_by", "")}
-        return frozenset(used - {""})
+        return frozenset({self.image_column, self.splitting.fields.get("split_by", "")} - {""})
 
     def _key_of(self, cells: Mapping[str, Cell]) -> str:
         cell = cells.get(self.key_column)

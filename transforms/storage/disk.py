@@ -94,9 +94,8 @@ class RunLock:
         """
         self._root, self._fd = root, -1
         if is_local(root):
-            folder = root.removeprefix("file://")
             with coding(root):
-                self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._fd = os.open(root.removeprefix("file://"), os.O_RDONLY | os.O_DIRECTORY)
 
     def take(self, *, alone: bool) -> None:
         """Take the lock, exclusively if `alone`, or change its mode.

@@ -164,13 +164,12 @@ class _LocalFile(DiskFile):
 
     def _open(self) -> int:
         try:
-            flags = getattr(os, "O_TMPFILE", 0) | os.O_RDWR | os.O_CLOEXEC
-            return os.open(self._root, flags, 0o666)
+            return os.open(self._root, getattr(os, "O_TMPFILE", 0) | os.O_RDWR, 0o666)
         except OSError as error:
             if error.errno not in _NO_ANONYMOUS_FILE or not os.path.isdir(self._root):
                 raise
         self._name = os.path.join(os.path.abspath(self._root), f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
-        fd = os.open(self._name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         fcntl.flock(fd, fcntl.LOCK_EX)
         return fd
 
@@ -216,15 +215,14 @@ def _read_once(
 ) -> tuple[bytes, os.stat_result]:
     """Return a file's bytes (empty unless it is a regular file), and its status after the read."""
     # Non-blocking, so that a FIFO in place of the listed file cannot hang the read.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return b"", status
         if span is None:  # one more byte detects a file that grew
             span = 0, 1 + (expected.size_bytes if expected else status.st_size)
-        data = _read_span(fd, *span)
-        return data, os.fstat(fd)  # after the read, to detect a write in between
+        return _read_span(fd, *span), os.fstat(fd)  # in this order, to detect a write in between
     finally:
         os.close(fd)
 
@@ -258,7 +256,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     except OSError as error:

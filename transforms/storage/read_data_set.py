@@ -292,8 +292,7 @@ class StoredImages(Storage):
         try:
             record = parse_record(read_frame(frame, 0, len(frame)))
         except FrameError as error:
-            what = f"{shard.name} at byte {offset}: {error}"
-            raise FrameError(error.code, what) from None
+            raise FrameError(error.code, f"{shard.name} at byte {offset}: {error}") from None
         for _, values in record.byte_values() if record else ():
             for data in values:
                 if len(data) == entry.size_bytes and hashlib.sha256(data).hexdigest() == sha256:
