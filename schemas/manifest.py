@@ -12,14 +12,7 @@ import msgspec
 from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.features import Feature, FeatureSpec
 from beam_tfrec.schemas.samples import Order
-from beam_tfrec.schemas.shards import (
-    COUNTED,
-    FileSum,
-    ShardNames,
-    WrittenShard,
-    index_names,
-    shard_stems,
-)
+from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, WrittenShard, shard_stems
 from beam_tfrec.schemas.tfrecord import is_array_record
 
 T = TypeVar("T")
@@ -235,11 +228,6 @@ class ShardEntry(WrittenShard, frozen=True, omit_defaults=True):
     """
 
     index_stem: str = ""
-
-    @property
-    def index_names(self) -> tuple[str, ...]:
-        """The names of its index, see `shards.index_names`."""
-        return index_names(self.index_stem)
 
 
 class SharedContents(msgspec.Struct, frozen=True):

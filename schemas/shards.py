@@ -109,6 +109,16 @@ class WrittenShard(msgspec.Struct, frozen=True, omit_defaults=True):
     sha256: str
     receipt: FileSum | None = None
 
+    @property
+    def index_stem(self) -> str:
+        """The name of its index without extension."""
+        return index_stem(self.file)
+
+    @property
+    def index_names(self) -> tuple[str, ...]:
+        """The names of its index, see `index_names`."""
+        return index_names(self.index_stem)
+
 
 class ShardInfo(WrittenShard, frozen=True, kw_only=True, omit_defaults=True):
     """A finished shard. The receipt is its JSON form.
@@ -139,16 +149,6 @@ class ShardInfo(WrittenShard, frozen=True, kw_only=True, omit_defaults=True):
     def name(self) -> str:
         """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
-
-    @property
-    def index_stem(self) -> str:
-        """The name of its index without extension."""
-        return index_stem(self.file)
-
-    @property
-    def index_names(self) -> tuple[str, ...]:
-        """The names of its index, see `index_names`."""
-        return index_names(self.index_stem)
 
 
 def file_sum(data: bytes) -> FileSum:
