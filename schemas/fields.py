@@ -288,15 +288,14 @@ class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         row_bytes: size of the packed cells, and `_BYTES_A_STEP` for each step of sequences.
-        cells: cells that are not missing, by column name; None if the row is the payload.
+        cells: packed cells that are not missing, by column name; nil if the row is the payload.
     """
 
     row_bytes: int
-    cells: dict[str, Any] | None = None
+    cells: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 _FIELDS = msgspec.msgpack.Decoder(RowFields)
-_SIZE = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])  # `RowFields` with packed cells
 
 _CELLS = msgspec.msgpack.Decoder(dict[str, Any])
 
@@ -316,19 +315,18 @@ def fields_of_row(
         if isinstance(steps := cells.get(name), list):
             row_bytes += _BYTES_A_STEP * len(steps)
     if len(packed) <= LARGE_ROW_BYTES:
-        return pack((row_bytes, msgspec.Raw(packed))), b""  # as `RowFields` is packed
+        return pack(RowFields(row_bytes, msgspec.Raw(packed))), b""
     return pack(RowFields(row_bytes)), packed
 
 
 def row_of(sample: Sample) -> dict[str, Cell]:
     """Return the cells of a sample's row. The payload must be loaded."""
-    cells = _FIELDS.decode(sample.fields).cells
-    return _CELLS.decode(sample.payload) if cells is None else cells
+    return _CELLS.decode(sample.payload or _FIELDS.decode(sample.fields).cells)
 
 
 def row_bytes(sample: Sample) -> int:
     """Return the estimated size of a sample's row. The payload need not be loaded."""
-    return _SIZE.decode(sample.fields)[0]
+    return _FIELDS.decode(sample.fields).row_bytes
 
 
 def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, ...]:
