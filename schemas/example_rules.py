@@ -72,7 +72,7 @@ class ExampleRules:
         wrong = [*self._wrong_keys(context, self._context)]
         if self._steps or steps:
             wrong += self._wrong_keys(steps, self._steps)
-        if self._has_indexed:
+        if self.spec.name in _INDEXED_LAYOUTS:
             wrong += self._index_differences(context, row_labels, row_size_px)
         if sources is not None:
             wrong += self._wrong_hashes(context, sources)
@@ -85,12 +85,6 @@ class ExampleRules:
     @cached_property
     def _steps(self) -> Rules:
         return _rules(feature for feature in self.spec.features if feature.per_step)
-
-    @cached_property
-    def _has_indexed(self) -> bool:
-        """Whether the index repeats values of the records."""
-        has_size = self._context.keys() >= {*_SIZE_KEYS}
-        return self.spec.name in _INDEXED_LAYOUTS and bool(has_size or self._indexed_key)
 
     @cached_property
     def _indexed_key(self) -> str:
