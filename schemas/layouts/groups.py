@@ -235,9 +235,9 @@ def _panoptic_values(picture: Picture) -> Values:
     values = paint_values(segments)
     if isinstance(values, str):
         raise Unfit("E-EX-FAILED", f"panoptic: {values}", PANOPTIC_IMAGE)
+    orientation = orientation_to_photo(png, picture.image)
     read = functools.partial(read_places, segments=segments)
-    orientation, found = _read_ids(picture, PANOPTIC_IMAGE, RGB_8_BITS, read)
-    places, has_unlisted_pixels, num_empty = found
+    places, has_unlisted_pixels, num_empty = _read_pixels(png, PANOPTIC_IMAGE, read)
     if segments and num_empty == len(segments):
         shown = f"the part of {png.name} that is left" if picture.frame.crop else png.name
         detail = f"none of its {len(segments)} segments has a pixel in {shown}"
@@ -253,24 +253,14 @@ def _panoptic_values(picture: Picture) -> Values:
     }
 
 
-def _read_ids(
-    picture: Picture, place: int, kinds: Sequence[bytes], read: Callable[..., Any]
-) -> tuple[int, Any]:
-    """Read an image of ids. Return the orientation that turns it to the photo, and its pixels.
+def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any:
+    """Return what is read of a PNG, or raise `Unfit`.
 
     Args:
-        picture: the picture.
-        place: index of the image in `Sample.blobs`.
-        kinds: bit depths and colour types that the PNG may have.
+        png: the PNG.
+        place: its index in `Sample.blobs`.
         read: function of the PNG's bytes and size.
     """
-    png = picture.more_images[place - 1]
-    orientation = orientation_to_photo(png, picture.image, kinds, place)
-    return orientation, _read_pixels(png, place, read)
-
-
-def _read_pixels(png: EncodedImage, place: int, read: Callable[..., Any]) -> Any:
-    """Return what is read of a PNG, or raise `Unfit`. See `_read_ids` for arguments."""
     pixels = png.info.width_px * png.info.height_px
     if pixels > MAX_PANOPTIC_PX:
         raise Unfit("E-IMG-PIXELS", f"{pixels} pixels, limit {MAX_PANOPTIC_PX}", place)
@@ -324,8 +314,9 @@ def _read_numbers(picture: Picture, place: int) -> Any:
     """Return the number of each pixel of a PNG, an array turned as the photo is."""
     from beam_tfrec.schemas.geometry.masks import read_numbers
 
-    orientation, pixels = _read_ids(picture, place, NUMBERS_8_BITS, read_numbers)
-    return turn_array(pixels, orientation)
+    png = picture.more_images[place - 1]
+    orientation = orientation_to_photo(png, picture.image, NUMBERS_8_BITS, place)
+    return turn_array(_read_pixels(png, place, read_numbers), orientation)
 
 
 def _semantic_values(picture: Picture) -> Values:
