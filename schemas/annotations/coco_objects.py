@@ -4,7 +4,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,8 @@ from beam_tfrec.schemas.faults import Reason
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2, BBoxXywhPx, check_bbox
 
-_DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # It refuses numbers that are not finite.
+_Length = Annotated[float, msgspec.Meta(gt=0)]
+_DECODE_BBOX = msgspec.json.Decoder(tuple[float, float, _Length, _Length]).decode  # all finite
 
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
 
@@ -123,8 +124,6 @@ class ObjectOpener:
         try:
             bbox = _DECODE_BBOX(entry.bbox)
         except ValueError:
-            return _bbox_fault(entry.bbox)
-        if not (bbox[2] > 0 and bbox[3] > 0):
             return _bbox_fault(entry.bbox)
         if entry.iscrowd not in (0, 1):
             self.repairs["crowd_replaced"] += 1
