@@ -158,17 +158,16 @@ def _entry(line: int, words: list[str], points: int, point_values: int) -> CocoI
     if not is_polygon and len(values) != 4 + points * point_values:
         wanted = 5 + points * point_values if points else "5, or 7 and more for a polygon"
         return "E-ANN-SHAPE", f"line {line} has {len(words)} numbers, an object has {wanted}"
-    if is_polygon and max(map(abs, values)) > _FARTHEST:
-        return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
+    parts = {}
     if is_polygon:
+        if max(map(abs, values)) > _FARTHEST:
+            return "E-ANN-SHAPE", f"line {line} has a point far outside, coordinates are fractions"
         x, y = min(values[0::2]), min(values[1::2])
         width, height = max(values[0::2]) - x, max(values[1::2]) - y
+        parts["segmentation"] = raw_json([values])
     else:
         width, height = values[2:4]
         x, y = values[0] - width / 2, values[1] - height / 2
-    parts = {}
-    if is_polygon:
-        parts["segmentation"] = raw_json([values])
     if points:
         parts["keypoints"] = raw_json(_points(values[4:], point_values))
     return entry_of(line, int(category), [x, y, width, height], **parts)
