@@ -17,7 +17,6 @@ MAX_LABEL_ID = 2**31 - 1
 
 _LOG = logging.getLogger(__name__)
 _SYNSET = re.compile(r"([anrsv][0-9]{8}) +(.+)")
-_UTF8_BOM = b"\xef\xbb\xbf"
 _MAX_LICENSES = 10_000
 _LicenseId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _ShortText = Annotated[str, msgspec.Meta(max_length=2000)]
@@ -137,7 +136,7 @@ def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
     'Table, large'
     """
     try:
-        text = data.removeprefix(_UTF8_BOM).decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _refused(where, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     if where.lower().endswith(".csv"):
@@ -201,17 +200,14 @@ def count_licenses(
     >>> count_licenses([{"4": 2}, {"4": 1}], [License(4, "CC BY"), License(5, "CC BY-SA")])
     [LicenseCount(id=4, records=3, name='CC BY', url='')]
     """
-    total = Counter[int]()
-    for part in counts:
-        total.update({int(number): records for number, records in part.items()})
+    total = sum(map(Counter, counts), Counter[str]())
     known = [*licenses]
-    of_id = {number: [each for each in known if each.id == number] for number in sorted(total)}
-    return [
-        LicenseCount(
-            number, total[number], _joined(f.name for f in found), _joined(f.url for f in found)
-        )
-        for number, found in of_id.items()
-    ]
+    counted = []
+    for number in sorted(map(int, total)):
+        found = [each for each in known if each.id == number]
+        names, urls = _joined(each.name for each in found), _joined(each.url for each in found)
+        counted.append(LicenseCount(number, total[str(number)], names, urls))
+    return counted
 
 
 def is_link(url: str) -> bool:
