@@ -27,7 +27,6 @@ from beam_tfrec.schemas.fields import BadAnnotation, SegmentFields
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile
 
-_KINDS = list(Kind)
 _KINDS_WITH_OBJECTS = Kind.INSTANCES, Kind.KEYPOINTS
 
 
@@ -78,7 +77,7 @@ class CocoFiles:
         Raises:
             RuntimeError: an `E-ANN-…` line when they contradict each other.
         """
-        self._files = sorted(files, key=lambda file: _KINDS.index(file.kind))
+        self._files = sorted(files, key=lambda file: [*Kind].index(file.kind))
         self.images, self._other_sizes = _unite_images(self._files)
         self.labels = _labels_of(self._files)
         self.found = _found_in(self._files)

@@ -237,10 +237,8 @@ def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
             return f"segment {segment.id} is {kind} of category {category}, not {first} to 255"
         if place > _MAX_VALUE:
             return f"{len(segments)} segments, the limit is {_MAX_VALUE}"
-        is_thing = bool(segment.is_thing)
-        rows.append(
-            (THING_CLASS, category, place) if is_thing else (category - STUFF_OFFSET, category, 0)
-        )
+        of_stuff = category - STUFF_OFFSET, category, 0
+        rows.append((THING_CLASS, category, place) if segment.is_thing else of_stuff)
     return np.array(rows, np.uint8).T
 
 

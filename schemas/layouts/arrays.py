@@ -92,9 +92,7 @@ class ArraysLayout(Layout):
         dtypes = self.dtype.split() or [""] * len(self._item_keys)
         items = zip(self._item_keys, dtypes, strict=True)
         values = (Feature(key, Kind.BYTES, False, self._form_of(dtype)) for key, dtype in items)
-        if self.tensors:
-            return FeatureSpec(self.name, (*labels, *others, *values))
-        shape = _SHAPE if self.pictures else _ANY_SHAPE
+        shape = () if self.tensors else _SHAPE if self.pictures else _ANY_SHAPE
         return FeatureSpec(self.name, (*shape, *labels, *others, *values))
 
     @property
