@@ -2,9 +2,9 @@
 
 import array
 import bisect
+import functools
 import itertools
 import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,19 +79,16 @@ class ShardReader:
     ) -> None:
         """Open the stores without reading anything."""
         self.data_sets, self.split, self.shards, self.parts = data_sets, split, shards, parts
-        *self._firsts, self._total = itertools.accumulate(
-            (part.records for part in parts), initial=0
-        )
+        counts = (part.records for part in parts)
+        *self._firsts, self._total = itertools.accumulate(counts, initial=0)
         self._pid = os.getpid()
-        self._storages: list[Storage] = [
-            open_storage(root, data_sets.access) for root in data_sets.roots
-        ]
+        self._storages = [open_storage(root, data_sets.access) for root in data_sets.roots]
         is_near = all(map(is_local, data_sets.roots))
         self._threads = _LOCAL_THREADS if is_near else _REMOTE_THREADS
         self._span_bytes = LOCAL_SPAN_BYTES if is_near else SPAN_BYTES
         self._offsets: dict[int, array.array] = {}
-        self._array_records: dict[int, ArrayRecordFile] = {}
-        self._lock = threading.Lock()
+        opened = functools.partial(_open, self._storages, shards)  # a method would be a cycle
+        self._opened = functools.lru_cache(_OPEN_FILES)(opened)
         self._executor = ThreadPoolExecutor(self._threads, "read-records")  # starts lazily
 
     def __len__(self) -> int:
@@ -153,18 +150,6 @@ class ShardReader:
             what = f"record {number}: {error}"
             raise RuntimeError(fault_line(error.code, file.uri, what, REMEDY)) from None
 
-    def _opened(self, shard: int) -> ArrayRecordFile:
-        """Return an ArrayRecord file; the last ones stay open."""
-        with self._lock:
-            if shard not in self._array_records:
-                file = self.shards[shard]
-                assert file.listed is not None
-                opened = open_array_record(self._storages[file.data_set], file.listed)
-                self._array_records[shard] = opened
-                if len(self._array_records) > _OPEN_FILES:  # threads may still hold the first
-                    del self._array_records[next(iter(self._array_records))]
-            return self._array_records[shard]
-
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
         """Group neighbouring records into spans.
 
@@ -208,3 +193,9 @@ class ShardReader:
         finally:
             for _, future in waiting:
                 future.cancel()
+
+
+def _open(storages: Sequence[Storage], shards: Sequence[ShardFile], shard: int) -> ArrayRecordFile:
+    file = shards[shard]
+    assert file.listed is not None
+    return open_array_record(storages[file.data_set], file.listed)
