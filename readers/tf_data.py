@@ -90,12 +90,11 @@ class Reading:
         """Refuse values that are out of range, and options without effect."""
         require_at_least(1, batch_size=self.batch_size, max_objects=self.max_objects)
         require_at_least(0, shuffle=self.shuffle)
-        if self.image_size is not None and not self.decode_images:
-            raise ValueError(f"image_size needs decode_images, got {self.image_size}: leave it out")
-        if self.image_size is not None and not _is_size(self.image_size):
-            raise ValueError(
-                f"image_size must be (height, width), got {self.image_size}: give both"
-            )
+        size = self.image_size
+        if size is not None and not self.decode_images:
+            raise ValueError(f"image_size needs decode_images, got {size}: leave it out")
+        if size is not None and not _is_size(size):
+            raise ValueError(f"image_size must be (height, width), got {size}: give both")
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got only seed={self.seed}: add shuffle")
 
