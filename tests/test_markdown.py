@@ -15,6 +15,7 @@ from beam_tfrec.schemas.documents.data_card import BLANK_SEAL, escaped, is_seale
 from beam_tfrec.schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from beam_tfrec.schemas.features import Content, Feature, FeatureSpec, Kind
 from beam_tfrec.schemas.layouts.detection import DETECTION
+from beam_tfrec.schemas.manifest import Label
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = [
@@ -132,7 +133,7 @@ def test_schema_pbtxt_equals_what_tensorflow_metadata_prints():
     )
 )
 def test_label_map_pbtxt_is_read_back_by_protobuf(names_by_id):
-    text = label_map_pbtxt(list(names_by_id.items()))
+    text = label_map_pbtxt([Label(*item) for item in names_by_id.items()])
     for source in (text, text.encode()):
         label_map = text_format.Parse(source, LabelMap())
         assert [(item.id, item.name) for item in label_map.item] == sorted(names_by_id.items())

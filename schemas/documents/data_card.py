@@ -67,12 +67,9 @@ def data_card(manifest: Manifest) -> str:
     text = environment.get_template("data_card.md.j2").render(
         manifest=manifest,
         splits=list(manifest.splits.values()),
-        options=manifest.plan.options,
-        labels=manifest.plan.labels,
         left_out=list(_left_out(manifest.splits)),
         source_kind=Markdown(source_kind(manifest)),
-        is_sequence=spec.is_sequence,
-        is_opaque=spec.is_opaque,
+        spec=spec,
         message="bytes" if spec.is_opaque else message,
         first_split=Markdown(manifest.shards[0].split if manifest.shards else ""),
         is_for_tfds=tfds_template(manifest) is not None,

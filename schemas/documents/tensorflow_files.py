@@ -10,18 +10,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_tfrec.schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
-from beam_tfrec.schemas.manifest import Manifest
+from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import MAXDIFFUSION, PLAIN, TFDS, in_format
 
 _LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
 LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of TFDS's files of class names, by feature key; for layouts that number classes from 0."""
 
-_TFDS_TEMPLATES = {
-    PLAIN: "{SPLIT}-{SHARD_X_OF_Y}.tfrec",  # train-00000-of-00016.tfrec
-    TFDS: "beam_tfrec-{SPLIT}.tfrecord-{SHARD_X_OF_Y}",
-    MAXDIFFUSION: "{SPLIT}/{SHARD_X_OF_Y}.tfrec",
-}
+_TFDS_TEMPLATES = (PLAIN, TFDS, MAXDIFFUSION)
 # TFDS cannot express a name with a record count. It looks for a file of this name instead, so its
 # error message shows the remedy.
 _NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
@@ -56,8 +52,8 @@ def metadata_files(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) ->
     """
     if spec.is_opaque:
         return {}
-    labels = [(label.id, label.name) for label in manifest.plan.labels]
-    names = [label.name for label in manifest.plan.labels] if has_names else []
+    labels = manifest.plan.labels
+    names = [label.name for label in labels] if has_names else []
     texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(spec)}
     if spec.is_sequence:  # TFDS would parse them as Examples and only find the context
         return texts
@@ -85,13 +81,13 @@ def schema_pbtxt(spec: FeatureSpec) -> str:
     return _proto_text(features)
 
 
-def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
+def label_map_pbtxt(labels: Iterable[Label]) -> str:
     r"""Return a `StringIntLabelMap` sorted by id, for the TF Object Detection API.
 
     Id 0 is written like any other id. But the Object Detection API reserves it for the background:
     its `label_map_util` refuses an item 0 of another name, and any negative id.
 
-    >>> print(label_map_pbtxt([(2, "driver's cab"), (1, "person")]), end="")
+    >>> print(label_map_pbtxt([Label(2, "driver's cab"), Label(1, "person")]), end="")
     item {
       id: 1
       name: 'person'
@@ -102,11 +98,10 @@ def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
     }
 
     Args:
-        items: (id, name) pairs in any order. Ids have 32 bits, differ, and may have gaps.
+        labels: the labels in any order. Ids have 32 bits, differ, and may have gaps.
     """
     return _proto_text(
-        ("item", [("id", label_id), ("name", _quote(name, "'"))])
-        for label_id, name in sorted(items)
+        ("item", [("id", label.id), ("name", _quote(label.name, "'"))]) for label in sorted(labels)
     )
 
 
@@ -171,11 +166,11 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
 
 def tfds_template(manifest: Manifest) -> str | None:
     """Return TFDS's form of a data set's shard names; None if TFDS cannot express them."""
-    is_array, names = manifest.is_array_record, manifest.plan.options.get("shard_names")
-    for ours, theirs in _TFDS_TEMPLATES.items():
-        if names == in_format(ours, array_record=is_array):
-            return in_format(theirs, array_record=is_array)
-    return None
+    names, is_array = manifest.plan.options.get("shard_names", ""), manifest.is_array_record
+    if names not in (in_format(ours, array_record=is_array) for ours in _TFDS_TEMPLATES):
+        return None
+    template = names.replace("{split}", "{SPLIT}")  # {SHARD_X_OF_Y} is 00000-of-00016
+    return template.replace("{index:05}-of-{num_shards:05}", "{SHARD_X_OF_Y}")
 
 
 def dataset_info_json(manifest: Manifest) -> str:

@@ -172,8 +172,7 @@ def _require_sample(sample: Sample) -> None:
 
 
 def _require_label_map(labels: Sequence[Label]) -> None:
-    numbered = number_labels([], set(labels), 1)
-    text = label_map_pbtxt([(label.id, label.name) for label in numbered])
+    text = label_map_pbtxt(number_labels([], set(labels), 1))
     assert text.count("\nitem {\n") + text.startswith("item {\n") == len(set(labels))
 
 
