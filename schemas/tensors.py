@@ -174,10 +174,8 @@ def is_picture(tensor: Tensor) -> bool:
     (True, False)
     """
     sides, channels = tensor.shape[:2], tensor.shape[2:]
-    is_numeric = tensor.dtype != "bool"
-    return (
-        is_numeric and len(sides) == 2 and all(sides) and channels in ((), (1,), (2,), (3,), (4,))
-    )
+    has_pixels = len(sides) == 2 and all(sides) and channels in ((), (1,), (2,), (3,), (4,))
+    return has_pixels and tensor.dtype != "bool"
 
 
 def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:

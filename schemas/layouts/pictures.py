@@ -257,8 +257,7 @@ class PictureLayout(Layout):
         segmentations = [_NO_SEGMENTATION] * len(fields.objects)
         if sample.payload:
             segmentations = _SEGMENTATIONS.decode(sample.payload)
-        attributes: Sequence[Attributes] = fields.attributes
-        attributes = attributes or [_NO_ATTRIBUTES] * len(fields.objects)
+        attributes = fields.attributes or [{}] * len(fields.objects)
         described = list(zip(fields.objects, segmentations, attributes, strict=True))
         # The ids of captions and of the panoptic annotation follow those of objects.
         for annotation_id, of_object in zip(sample.annotation_ids, described, strict=False):
@@ -271,8 +270,7 @@ class PictureLayout(Layout):
             picture.objects.append(placed)
         features = self.typed(self.values(picture))
         label_ids = [placed.label.id for placed in picture.objects]
-        noted = picture.dropped, picture.repairs
-        return Built(features, *noted, label_ids, None, fields.license_id)
+        return Built(features, picture.dropped, picture.repairs, label_ids, None, fields.license_id)
 
 
 def choose_frame(
