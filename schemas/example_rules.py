@@ -70,8 +70,7 @@ class ExampleRules:
         except ValueError as error:
             return [f"not an Example: {error}"]
         wrong = [*self._wrong_keys(context, self._context)]
-        if self._steps or steps:
-            wrong += self._wrong_keys(steps, self._steps)
+        wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:
             wrong += self._index_differences(context, row_labels, row_size_px)
         if sources is not None:
