@@ -185,10 +185,7 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex()
     'ac02'
     """
-    if value < 128:
-        return _SMALL_VARINTS[value]
-    groups = _CONTINUED[value & 0x7F]
-    value >>= 7
+    groups = b""
     while value >= 128:
         groups += _CONTINUED[value & 0x7F]
         value >>= 7

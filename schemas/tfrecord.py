@@ -4,7 +4,6 @@ Source of the format: tensorflow/core/lib/io/record_writer.h. A file's name says
 ArrayRecord file instead, whose framing only its library knows.
 """
 
-import functools
 import posixpath
 import struct
 from collections.abc import Sequence
@@ -106,7 +105,6 @@ def read_frame(data: bytes, at: int, end: int) -> bytes:
     return record
 
 
-@functools.lru_cache(maxsize=4096)  # rows of a table have few lengths
 def length_crc(length: int) -> int:
     """Return the masked checksum of a record's length."""
     return masked_crc(google_crc32c.value(_LENGTH.pack(length)))
