@@ -196,6 +196,7 @@ class ShardReader:
 
 
 def _open(storages: Sequence[Storage], shards: Sequence[ShardFile], shard: int) -> ArrayRecordFile:
+    """Open the ArrayRecord file of a shard."""
     file = shards[shard]
     assert file.listed is not None
     return open_array_record(storages[file.data_set], file.listed)
