@@ -19,13 +19,7 @@ from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Blob, Sample, has_own_sizes, is_id_root
 from beam_tfrec.schemas.shards import ShardNames
 from beam_tfrec.schemas.tensors import read_tensor
-from beam_tfrec.schemas.tfrecord import (
-    FRAME_BYTES,
-    FrameError,
-    frame_record,
-    read_frame,
-    unmasked_crc,
-)
+from beam_tfrec.schemas.tfrecord import FrameError, frame_record, read_frame, unmasked_crc
 from beam_tfrec.transforms.gate import WorkerGate
 from beam_tfrec.transforms.images.check_images import Check, check_image, one_line
 from beam_tfrec.transforms.images.conversion import NO_CONVERSION, Conversion
@@ -33,15 +27,7 @@ from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.shard_index import ReadyRow
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool, payload_bytes
 from beam_tfrec.transforms.sources.read_blobs import read_blob
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Entry,
-    Storage,
-    array_record,
-    is_local,
-    source_changed,
-)
+from beam_tfrec.transforms.storage import Access, Storage, array_record, is_local, source_changed
 
 # Formats that a conversion decodes less strictly than `Check.DECODE`: Pillow fills up damaged JPEG
 # data and reads only the first frame of a GIF. Decoding a PNG always checks all of it.
@@ -85,9 +71,19 @@ class ShardJob:
     names: ShardNames = field(default_factory=ShardNames)
     array_record_options: str = ""
     check: Check = Check.HEADER
-    access: Access = DEFAULT_ACCESS
+    access: Access = field(default_factory=Access)
     conversion: Conversion = NO_CONVERSION
     spool: RunSpool | None = None
+
+    def memory_bytes(self, sample: Sample) -> int:
+        """Return the estimated memory of a sample until it is written: files, pixels, payload."""
+        if self.layout.copies_records:
+            return _BYTES_A_COPY + sample.blobs[0].length
+        if not (sample.blobs or sample.payload_place or sample.payload):
+            return _BYTES_A_RECORD
+        files_bytes = [blob.read_bytes for blob in sample.blobs]
+        pixels_bytes = sum(map(self.conversion.pixels_bytes, files_bytes))
+        return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
 
 
 def check_codecs(job: ShardJob, plan: JobPlan) -> None:
@@ -114,14 +110,13 @@ NOT_BUILT = Built({}, [], [], [])
 
 
 class Record(NamedTuple):
-    """A framed record in parts, its size with framing, Example, images, and CRC-32C of its data.
+    """A framed record in parts, its Example and images, and the CRC-32C of its data.
 
     `row` is the ready index row of a copied record or a table row; Example and images are then
     empty.
     """
 
     parts: list[bytes]
-    size_bytes: int
     built: Built
     images: Sequence[EncodedImage]
     crc32c: int
@@ -195,8 +190,7 @@ def _row_record(example: bytes) -> Record:
     """Return the record of a row without images."""
     framed = frame_record([example])
     crc32c = unmasked_crc(framed[-1])
-    row = ReadyRow(crc32c, [], [])
-    return Record(framed, len(example) + FRAME_BYTES, NOT_BUILT, (), crc32c, row)
+    return Record(framed, NOT_BUILT, (), crc32c, ReadyRow(crc32c, [], []))
 
 
 def copy_group(group: Sequence[Sample], storages: Mapping[str, Storage]) -> list[Record | Unfit]:
@@ -209,9 +203,8 @@ def copy_group(group: Sequence[Sample], storages: Mapping[str, Storage]) -> list
     copies: dict[int, Record | Unfit] = {}
     for places in _neighbours(group, storages):
         first, last = group[places[0]].blobs[0], group[places[-1]].blobs[0]
-        listed = Entry(first.name, first.size_bytes, first.pin, first.crc32c)
-        span = first.offset, last.offset + last.length
-        data = storages[first.root].read(first.name, listed, span)
+        span = structs.replace(first, length=last.offset + last.length - first.offset)
+        data = read_blob(storages[first.root], span)
         for place in places:
             blob = group[place].blobs[0]
             start = blob.offset - first.offset
@@ -242,11 +235,6 @@ def _neighbours(group: Sequence[Sample], storages: Mapping[str, Storage]) -> Ite
         yield together
 
 
-def copied_bytes(sample: Sample) -> int:
-    """Return the estimated memory of a record until its copy is written."""
-    return _BYTES_A_COPY + sample.blobs[0].length
-
-
 def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
     blob, copied = sample.blobs[0], _READY_ROW.decode(sample.fields)
     try:
@@ -255,7 +243,7 @@ def _copy(sample: Sample, frame: bytes) -> Record | Unfit:
         return Unfit("E-REC-DAMAGED", f"{blob.name} at byte {blob.offset}: {error}")
     if unmasked_crc(frame[-4:]) != copied.crc32c:
         raise source_changed(blob.name, f"another record at byte {blob.offset} than was planned")
-    return Record([frame], len(frame), NOT_BUILT, (), copied.crc32c, copied)
+    return Record([frame], NOT_BUILT, (), copied.crc32c, copied)
 
 
 def check_all(
@@ -344,7 +332,7 @@ def _build(
     if size > MAX_EXAMPLE_BYTES:
         raise Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     framed = frame_record(parts)
-    return Record(framed, size + FRAME_BYTES, built, images, unmasked_crc(framed[-1]))
+    return Record(framed, built, images, unmasked_crc(framed[-1]))
 
 
 def or_unfit(place: int, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -382,15 +370,6 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
         files_bytes = [blob.read_bytes for blob in sample.blobs]
         size += sum(map(conversion.pixels_bytes, files_bytes)) - sum(files_bytes)
     return size
-
-
-def sample_memory_bytes(sample: Sample, conversion: Conversion) -> int:
-    """Return the estimated memory of a sample until it is written: files, pixels and payload."""
-    if not (sample.blobs or sample.payload_place or sample.payload):
-        return _BYTES_A_RECORD
-    files_bytes = [blob.read_bytes for blob in sample.blobs]
-    pixels_bytes = sum(map(conversion.pixels_bytes, files_bytes))
-    return _BYTES_A_RECORD + payload_bytes(sample) + sum(files_bytes) + pixels_bytes
 
 
 def record_facts(

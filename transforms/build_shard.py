@@ -13,7 +13,7 @@ import hashlib
 import logging
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import google_crc32c
 import msgspec
@@ -37,12 +37,10 @@ from beam_tfrec.transforms.build_records import (
     Record,
     ShardJob,
     check_codecs,
-    copied_bytes,
     copy_group,
     make_rows,
     record_facts,
     record_maker,
-    sample_memory_bytes,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
 from beam_tfrec.transforms.images.conversion import Conversion
@@ -201,18 +199,15 @@ def _records(
     storages: Mapping[str, Storage],
 ) -> Iterator[tuple[Sample, Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
-    size_of: Callable[[Sample], int] = functools.partial(
-        sample_memory_bytes, conversion=job.conversion
-    )
     make_record = record_maker(job, plan, gate, storages)
     if storages and not job.layout.copies_records:
-        yield from gate.in_order(shard.samples, size_of, make_record)
+        yield from gate.in_order(shard.samples, job.memory_bytes, make_record)
         return
     if job.layout.copies_records:
-        size_of, make_group = copied_bytes, functools.partial(copy_group, storages=storages)
+        make_group = functools.partial(copy_group, storages=storages)
     else:  # rows without images
         make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
-    sized = batches(shard.samples, size_of, _GROUP_BYTES)
+    sized = batches(shard.samples, job.memory_bytes, _GROUP_BYTES)
     made = gate.in_order(sized, operator.itemgetter(1), lambda group: make_group(group[0]))
     for (group, _), records in made:
         yield from zip(group, records, strict=True)
@@ -295,8 +290,8 @@ class GrowingShard:
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
-        parts, size, built, images, crc32c, ready_row = record
-        offset = self._bytes
+        parts, built, images, crc32c, ready_row = record
+        offset, size = self._bytes, sum(map(len, parts))
         if self._array_record is None:
             self._unwritten += parts
         else:

@@ -4,7 +4,6 @@ Each planned shard becomes an outline of bounded size. If pixels are converted, 
 built to measure their size. Nothing is written.
 """
 
-import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.manifest import JobPlan
 from beam_tfrec.schemas.samples import Sample, is_id_root
 from beam_tfrec.schemas.shards import ShardPlan
-from beam_tfrec.transforms.build_records import ShardJob, record_maker, sample_memory_bytes
+from beam_tfrec.transforms.build_records import ShardJob, record_maker
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.publish_plan import reject_text
 from beam_tfrec.transforms.shard_table import ShardTable
@@ -246,9 +245,9 @@ def try_records(
     samples = sorted(kept, key=lambda s: (trial_digest(s), s.split, s.key))[:MAX_TRIED]
     gate = WorkerGate(limits, remote=not all(map(is_local, job.roots.values())))
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
-    size_of = functools.partial(sample_memory_bytes, conversion=job.conversion)
+    make = record_maker(job, plan, gate, roots)
     rejected, made = list[Rejected](), 0
-    for sample, record in gate.in_order(samples, size_of, record_maker(job, plan, gate, roots)):
+    for sample, record in gate.in_order(samples, job.memory_bytes, make):
         if isinstance(record, Unfit):
             rejected.append(sample.reject("plan", record.code, record.detail, record.place))
         else:

@@ -31,13 +31,7 @@ from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import PHOTO, Sample, pack
-from beam_tfrec.transforms.build_records import (
-    ShardJob,
-    check_all,
-    or_unfit,
-    read_contents,
-    sample_memory_bytes,
-)
+from beam_tfrec.transforms.build_records import ShardJob, check_all, or_unfit, read_contents
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
 from beam_tfrec.transforms.images import convert_images as pictures
 from beam_tfrec.transforms.images.check_images import decoding
@@ -429,9 +423,8 @@ class _HashPhotos(ImageDoFn):
     """Hashes photos in the threads of the process's gate."""
 
     def process(self, photos: Sequence[Sample]) -> Iterator[HashedBatch]:
-        size_of = functools.partial(sample_memory_bytes, conversion=self.job.conversion)
         make = functools.partial(hash_photo, job=self.job, gate=self.gate, storages=self.storages)
-        made = [each for _, each in self.gate.in_order(photos, size_of, make)]
+        made = [each for _, each in self.gate.in_order(photos, self.job.memory_bytes, make)]
         rejected = [each for each in made if isinstance(each, Rejected)]
         PROGRESS.add(Counts(len(made), len(rejected)))
         yield HashedBatch([each for each in made if isinstance(each, HashedImage)], rejected)
