@@ -14,6 +14,8 @@ import logging
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -24,14 +26,7 @@ from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.layouts import Built, Unfit
 from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from beam_tfrec.schemas.samples import Sample
-from beam_tfrec.schemas.shards import (
-    FileSum,
-    ShardInfo,
-    ShardNames,
-    ShardPlan,
-    file_sum,
-    receipt_name,
-)
+from beam_tfrec.schemas.shards import ShardInfo, ShardPlan, file_sum, receipt_name
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError
 from beam_tfrec.transforms.build_records import (
     Record,
@@ -43,7 +38,6 @@ from beam_tfrec.transforms.build_records import (
     record_maker,
 )
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
-from beam_tfrec.transforms.images.conversion import Conversion
 from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
 from beam_tfrec.transforms.progress import PROGRESS, Counts
 from beam_tfrec.transforms.shard_index import (
@@ -172,23 +166,22 @@ def build_shard(
     storages: Mapping[str, Storage],
 ) -> ShardInfo:
     """Read a shard's images, commit its files, and return their sizes, sums and counts."""
-    roles = roles_of_spec(job.layout.resolved(plan.found).spec)  # for the index's columns
+    roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.ExitStack() as stack:
         pending = stack.enter_context(contextlib.closing(output.new_file()))
         array_record = None
         if options := job.array_record_options:
             opened = GrowingArrayRecord(options, job.access.spool_dir)
             array_record = stack.enter_context(contextlib.closing(opened))
-        growing = GrowingShard(shard, pending, job.conversion, roles, array_record)
+        growing = GrowingShard(shard, job, roles, pending, array_record)
         with gate.building:
             for sample, record in _records(shard, job, plan, gate, storages):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:
                     growing.append(sample, record)
-        info = growing.finish(plan_digest(plan), job.names)
-        receipt_sum = _commit_shard(info, growing.rows, pending, output)
-    return msgspec.structs.replace(info, receipt=receipt_sum)
+        info = growing.finish(plan_digest(plan))
+        return _commit_shard(info, growing.rows, pending, output)
 
 
 def _records(
@@ -215,8 +208,8 @@ def _records(
 
 def _commit_shard(
     info: ShardInfo, rows: Sequence[IndexRow], pending: NewFile, output: Storage
-) -> FileSum:
-    """Create a shard's files, and return the size and checksum of its receipt."""
+) -> ShardInfo:
+    """Create a shard's files; return its info with the size and checksum of the receipt."""
     exists = output.stat(info.file) is not None
     if exists:  # before the receipt, which would make a foreign file look like ours to a rerun
         _compare_with_existing(info, output)
@@ -232,7 +225,7 @@ def _commit_shard(
         create_or_compare(output, name, index_to_text(rows))
     if not exists and not pending.publish(info.file):
         _compare_with_existing(info, output)
-    return file_sum(receipt)
+    return msgspec.structs.replace(info, receipt=file_sum(receipt))
 
 
 def read_own_index(name: str, output: Storage) -> list[IndexRow]:
@@ -260,45 +253,47 @@ def _compare_with_existing(info: ShardInfo, output: Storage) -> None:
         raise conflict(output, info.file, what)
 
 
+@dataclass(eq=False)
 class GrowingShard:
-    """A shard while its records are appended; records are written in batches of 1 MiB."""
+    """A shard while its records are appended; records are written in batches of 1 MiB.
 
-    def __init__(
-        self,
-        shard: ShardPlan,
-        pending: NewFile,
-        conversion: Conversion,
-        roles: Roles,
-        array_record: GrowingArrayRecord | None = None,
-    ) -> None:
-        self._converts = conversion.changes
-        self._roles = roles
-        self.rows: list[IndexRow] = []
-        self._shard = shard
-        self._pending = pending
-        self._array_record = array_record
-        self._bytes = 0
-        self._unwritten: list[bytes] = []
-        self._crc32c = 0
-        self._sha256 = hashlib.sha256()
-        self._written = Counts()
-        self._annotations_written = 0
-        self._rejected: list[Rejected] = []
-        self._repairs: Counter[str] = Counter()
-        self._traits: Counter[str] = Counter()
-        self._licenses: Counter[str] = Counter()
+    Attributes:
+        shard: plan of the shard.
+        job: configuration of the run.
+        roles: roles of the records' features, for the index's columns.
+        pending: the shard's file until it gets its name.
+        array_record: temporary file of an ArrayRecord shard; None for TFRecord.
+        rows: index rows of the records.
+    """
+
+    shard: ShardPlan
+    job: ShardJob
+    roles: Roles
+    pending: NewFile
+    array_record: GrowingArrayRecord | None
+    rows: list[IndexRow] = field(default_factory=list)
+    _bytes: int = 0
+    _unwritten: list[bytes] = field(default_factory=list)
+    _crc32c: int = 0
+    _sha256: Any = field(default_factory=hashlib.sha256)
+    _written: Counts = field(default_factory=Counts)
+    _annotations_written: int = 0
+    _rejected: list[Rejected] = field(default_factory=list)
+    _repairs: Counter[str] = field(default_factory=Counter)
+    _traits: Counter[str] = field(default_factory=Counter)
+    _licenses: Counter[str] = field(default_factory=Counter)
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record, and add it to the index and the counts."""
         parts, built, images, crc32c, ready_row = record
         offset, size = self._bytes, sum(map(len, parts))
-        if self._array_record is None:
+        if self.array_record is None:
             self._unwritten += parts
         else:
             offset, size = len(self.rows), size - FRAME_BYTES
             is_one = len(parts) == 1  # a copied record has its frame
             data = parts[0][HEADER_BYTES:-CRC_BYTES] if is_one else b"".join(parts[1:-1])
-            self._array_record.write(data)
+            self.array_record.write(data)
         if ready_row is not None:
             row = ready_row.at(sample.key, offset, size)
         else:
@@ -310,7 +305,7 @@ class GrowingShard:
                 )
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
-            facts = record_facts(built.features, self._roles, images)
+            facts = record_facts(built.features, self.roles, images)
             row = IndexRow(sample.key, offset, size, sources, built.labels, *facts, crc32c)
         self.rows.append(row)
         self._bytes += size
@@ -329,27 +324,25 @@ class GrowingShard:
             self._traits.update(image.info.traits)
             if image.turned != 1:
                 self._repairs["image_turned"] += 1
-            if self._converts:
+            if self.job.conversion.changes:
                 is_converted = image.window is not None or image.pixels is not None
                 self._repairs["image_converted" if is_converted else "image_unchanged"] += 1
         for dropped in built.dropped:
             reject = sample.reject(_STAGE, dropped.code, dropped.detail)
-            self._note(reject, (dropped.annotation_id,))
+            self._note(msgspec.structs.replace(reject, annotation_ids=(dropped.annotation_id,)))
 
     def reject(self, sample: Sample, unfit: Unfit) -> None:
         """Note a sample that is rejected."""
-        reject = sample.reject(_STAGE, unfit.code, unfit.detail, unfit.place)
-        self._note(reject, sample.annotation_ids)
+        self._note(sample.reject(_STAGE, unfit.code, unfit.detail, unfit.place))
         PROGRESS.add(Counts(done=1, rejected=1))
 
-    def finish(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
+    def finish(self, digest_of_plan: str) -> ShardInfo:
         """Write the remaining records; return the shard's sizes, sums and counts."""
-        shard = self._shard
-        records = len(self.rows)
+        shard, records, names = self.shard, len(self.rows), self.job.names
         self._write()
-        if self._array_record is not None:
+        if self.array_record is not None:
             self._bytes = 0
-            for piece in self._array_record.finish():
+            for piece in self.array_record.finish():
                 self._unwritten = [piece]
                 self._bytes += len(piece)
                 self._write()
@@ -373,7 +366,7 @@ class GrowingShard:
         )
 
     def _write(self) -> None:
-        self._pending.write(self._unwritten)
+        self.pending.write(self._unwritten)
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
@@ -382,6 +375,5 @@ class GrowingShard:
         done, new_bytes = self._written.done - before.done, self._written.bytes - before.bytes
         PROGRESS.add(Counts(done, bytes=new_bytes))
 
-    def _note(self, reject: Rejected, annotation_ids: tuple[int | str, ...]) -> None:
-        more = {"annotation_ids": annotation_ids, "shard": self._shard.name}
-        self._rejected.append(msgspec.structs.replace(reject, **more))
+    def _note(self, reject: Rejected) -> None:
+        self._rejected.append(msgspec.structs.replace(reject, shard=self.shard.name))
