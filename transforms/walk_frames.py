@@ -18,6 +18,7 @@ import google_crc32c
 
 from beam_tfrec.schemas.tfrecord import (
     ARRAY_RECORD_SUFFIX,
+    CRC_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     FrameError,
@@ -26,7 +27,7 @@ from beam_tfrec.schemas.tfrecord import (
     masked_crc,
     read_frame,
 )
-from beam_tfrec.transforms.storage import Entry, Storage
+from beam_tfrec.transforms.storage import Entry, Storage, open_unbuffered
 from beam_tfrec.transforms.storage.array_record import copied_array_record, open_array_record
 
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", ARRAY_RECORD_SUFFIX)
@@ -39,10 +40,8 @@ UNKNOWN_SIZE = 2**63
 
 _PIECE_BYTES = 2 << 20
 _INFLATED_BYTES = 1 << 20
-_ZLIB_METHOD = 8
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accepts gzip and zlib
 _LENGTH = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
 
 
 class Record(NamedTuple):
@@ -181,34 +180,25 @@ def _walk_array_record(pieces: Iterable[bytes]) -> Iterator[Record | BadFrame]:
 
 def read_pieces(storage: Storage, file: Entry) -> Iterator[bytes]:
     """Read a listed file in pieces of 2 MiB."""
-    for start in range(0, file.size_bytes, _PIECE_BYTES):
-        end = min(start + _PIECE_BYTES, file.size_bytes)
-        yield storage.read(file.name, file, (start, end))
+    stream = open_unbuffered(storage, file)
+    yield from iter(lambda: stream.read(_PIECE_BYTES), b"")
 
 
-class OpenedRecords(NamedTuple):
-    """The content of a TFRecord file, decompressed if needed.
+def open_records(
+    storage: Storage, file: Entry, starts: Sequence[int] = ()
+) -> tuple[Iterator[Record | BadFrame], str]:
+    """Return the records of a file as `walk_records` yields them, and the file's compression.
 
-    Attributes:
-        pieces: consecutive pieces of the content.
-        size_bytes: size of the content, or `UNKNOWN_SIZE`.
-        compression: `GZIP` or `ZLIB`; empty for none.
+    The compression is `GZIP` or `ZLIB`, or empty. A compressed file is decompressed while it is
+    read.
     """
-
-    pieces: Iterator[bytes]
-    size_bytes: int
-    compression: str
-
-
-def open_records(storage: Storage, file: Entry) -> OpenedRecords:
-    """Open a TFRecord file; a compressed file is decompressed while it is read."""
-    pieces, compression = read_pieces(storage, file), ""
+    pieces, size_bytes, compression = read_pieces(storage, file), file.size_bytes, ""
     if not is_array_record(file.name):
-        head = storage.read(file.name, file, (0, min(HEADER_BYTES, file.size_bytes)))
+        head = storage.read(file.name, file, (0, min(HEADER_BYTES, size_bytes)))
         compression = _compression(head)
     if compression:
-        return OpenedRecords(_inflate(pieces), UNKNOWN_SIZE, compression)
-    return OpenedRecords(pieces, file.size_bytes, "")
+        pieces, size_bytes = _inflate(pieces), UNKNOWN_SIZE
+    return walk_records(file.name, pieces, size_bytes, starts), compression
 
 
 def _compression(head: bytes) -> str:
@@ -218,7 +208,7 @@ def _compression(head: bytes) -> str:
         return ""
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
-    is_deflate = len(head) > 1 and head[0] & 15 == _ZLIB_METHOD and head[0] >> 4 <= 7
+    is_deflate = len(head) > 1 and head[0] & 15 == zlib.DEFLATED and head[0] >> 4 <= 7
     return "ZLIB" if is_deflate and int.from_bytes(head[:2], "big") % 31 == 0 else ""
 
 
@@ -284,12 +274,11 @@ def _read_frame(
         at += len(piece)
         if is_kept:
             kept.append(piece)
-    checksum = file.read(at, _CRC.size) if fits and at == data_end else b""
-    if len(checksum) < _CRC.size:
+    checksum = file.read(at, CRC_BYTES) if fits and at == data_end else b""
+    if len(checksum) < CRC_BYTES:
         what = f"the file ends within a record of {size} bytes or its checksum"
         return bad(what, is_last=True), None
-    following = data_end + _CRC.size
-    (given,) = _CRC.unpack(checksum)
+    following, given = data_end + CRC_BYTES, int.from_bytes(checksum, "little")
     if given != (wanted := masked_crc(data_crc)):
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
         return bad(what, "E-VER-CRC"), following

@@ -38,7 +38,6 @@ from beam_tfrec.transforms.walk_frames import (
     Record,
     is_record_file,
     open_records,
-    walk_records,
 )
 
 STAGE = "read_records"
@@ -249,13 +248,12 @@ class RecordReader:
         from_index = rows and not (self.key_feature or self.splitting.fields or is_array)
         if from_index and all(row.crc32c is not None for row in rows):
             for number, row in enumerate(rows):
-                place = _Place(row.key, number, row.offset, row.size)
-                yield self._sample(file, place, ready_row(row, row.crc32c or 0))
+                known = Record(number, row.offset, row.size - FRAME_BYTES, None, row.crc32c or 0)
+                yield self._sample(file, row.key, known, ready_row(row, known.crc32c), _OPAQUE)
             return
         by_offset = {row.offset: row for row in rows}
-        opened = open_records(storage, file.entry)
-        walk = walk_records(file.entry.name, opened.pieces, opened.size_bytes, sorted(by_offset))
-        has_ranges = not (opened.compression or is_array)
+        walk, compression = open_records(storage, file.entry, sorted(by_offset))
+        has_ranges = not (compression or is_array)
         stager = Stager(self.staging) if self.staging and not has_ranges else None
         for found in walk:
             item = self._read(file, found, by_offset.pop(found.offset, None), notes)
@@ -294,49 +292,47 @@ class RecordReader:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
         if file.shard and (row is None or row.crc32c not in (None, found.crc32c)):
             return self._reject(file, key, "E-REC-DAMAGED", f"{where} differs from its index")
-        record = None
+        record = _OPAQUE
         if row is None or self.key_feature or self.splitting.fields:
-            record = parse_record(found.data) if self.parses else _OPAQUE
-            if record is None:
+            parsed = parse_record(found.data) if self.parses else _OPAQUE
+            if parsed is None:
                 what = f"{where}: {found.size} bytes of another kind (see --record_type bytes)"
                 return self._reject(file, key, "E-REC-EXAMPLE", what)
+            record = parsed
             if self.key_feature:
                 given = text_in(record, self.key_feature)
                 if not given:
                     what = f"{where} has no single value in {self.key_feature!r}"
                     return self._reject(file, key, "E-REC-KEY", what)
                 key = given
-        place = _Place(key, found.number, found.offset, found.size + FRAME_BYTES)
         if row is not None:
-            return self._sample(file, place, ready_row(row, found.crc32c), record)
-        assert record is not None
+            return self._sample(file, key, found, ready_row(row, found.crc32c), record)
         kinds, copied = describe_record(record, found.data, found.crc32c, file.entry.name)
-        sample = self._sample(file, place, copied, record)
+        sample = self._sample(file, key, found, copied, record)
         if isinstance(sample, Sample):
             notes.setdefault(sample.split, ColumnNotes()).add(kinds, kinds)
         return sample
 
     def _sample(
-        self, file: RecordFile, at: "_Place", copied: ReadyRow, record: Sequences | None = None
+        self, file: RecordFile, key: str, found: Record, copied: ReadyRow, record: Sequences
     ) -> "Sample | _LeftOut":
         """Return the sample of a record, or why it is left out."""
-        fields = {}
-        if record is not None:
-            fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
-        where = f"{file.entry.name}, record {at.number}"
-        split = self.splitting.split_of(self.sources[file.root].split, at.key, fields, where)
+        fields = {name: text_in(record, name) for name in self.splitting.fields.values()}
+        where = f"{file.entry.name}, record {found.number}"
+        split = self.splitting.split_of(self.sources[file.root].split, key, fields, where)
 
         def has_class() -> bool:
             if file.shard:
                 return not {*file.class_ids}.isdisjoint(copied.labels)
-            return record is not None and not classes_in(record).isdisjoint(self.choice.classes)
+            return not classes_in(record).isdisjoint(self.choice.classes)
 
-        if why := self.choice.why_not(at.key, has_class, self.access):
+        if why := self.choice.why_not(key, has_class, self.access):
             return _LeftOut(split, why)
         of = file.entry
-        blob = Blob(file.root, of.name, of.size_bytes, of.pin, of.crc32c, at.offset, at.size)
-        position = file.place << _NUMBER_BITS | at.number
-        return Sample(split, at.key, position, (blob,), pack(copied))
+        span = found.offset, found.size + FRAME_BYTES
+        blob = Blob(file.root, of.name, of.size_bytes, of.pin, of.crc32c, *span)
+        position = file.place << _NUMBER_BITS | found.number
+        return Sample(split, key, position, (blob,), pack(copied))
 
     def _reject(self, file: RecordFile, key: str, code: str, what: str) -> Rejected:
         return Rejected(
@@ -347,15 +343,6 @@ class RecordReader:
             file_name=file.entry.name,
             detail=what,
         )
-
-
-class _Place(NamedTuple):
-    """Key of a record, its number in its file, and the offset and size of its frame."""
-
-    key: str
-    number: int
-    offset: int
-    size: int
 
 
 class _LeftOut(NamedTuple):

@@ -30,7 +30,7 @@ from beam_tfrec.transforms.report.gather import (
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
 from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
-from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records, walk_records
+from beam_tfrec.transforms.walk_frames import BadFrame, Record, open_records
 
 MAX_HEAD_RECORDS = 64
 """Number of records at the start of a file that decide the roles of its features."""
@@ -156,9 +156,8 @@ def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[
 
 def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     """Yield the records that are Examples or SequenceExamples; count the others."""
-    opened = open_records(file.storage, file.entry)
-    file.compression = opened.compression
-    for frame in walk_records(file.name, opened.pieces, opened.size_bytes):
+    frames, file.compression = open_records(file.storage, file.entry)
+    for frame in frames:
         if isinstance(frame, BadFrame):
             file.notes["damaged record", ""] += 1
         elif frame.data is None:

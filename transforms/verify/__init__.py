@@ -32,16 +32,8 @@ from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.gate import usable_cores
 from beam_tfrec.transforms.images.check_images import Check, check_image, looks_like_image
 from beam_tfrec.transforms.images.findings import BadImage
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Entry,
-    find_uri,
-    is_local,
-    join_uri,
-    open_storage,
-)
-from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records, walk_records
+from beam_tfrec.transforms.storage import Access, Entry, find_uri, is_local, join_uri, open_storage
+from beam_tfrec.transforms.walk_frames import BadFrame, is_record_file, open_records
 
 COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -73,7 +65,7 @@ class VerifyConfig:
     deep: bool = False
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     workers: int | None = None
-    access: Access = DEFAULT_ACCESS
+    access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
         """Check the number of threads."""
@@ -380,8 +372,8 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Findings:
         RuntimeError: `E-ARG`: the file does not exist. `E-IO-…`: the store fails.
     """
     storage, file = find_uri(uri, access)
-    findings, opened = Findings(files=1, bytes=file.size_bytes), open_records(storage, file)
-    for found in walk_records(uri, opened.pieces, opened.size_bytes):
+    findings = Findings(files=1, bytes=file.size_bytes)
+    for found in open_records(storage, file)[0]:
         place = uri, found.number, found.offset
         if isinstance(found, BadFrame):
             findings.add(found.code, at_record(*place), found.what, _RESTORE_FILE)

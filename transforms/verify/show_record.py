@@ -19,7 +19,7 @@ from beam_tfrec.transforms.images.check_images import check_image, looks_like_im
 from beam_tfrec.transforms.images.findings import BadImage
 from beam_tfrec.transforms.storage import Access, find_uri, join_uri, open_storage
 from beam_tfrec.transforms.storage.read_data_set import read_index
-from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record, walk_records
+from beam_tfrec.transforms.walk_frames import BadFrame, open_records, read_record
 
 _MAX_VALUES = 8
 _MAX_TEXT = 80
@@ -50,9 +50,9 @@ class FoundRecord(NamedTuple):
 
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield the records of a TFRecord file from number `first` on, including damaged ones."""
-    opened = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
-    for found in walk_records(uri, opened.pieces, opened.size_bytes):
-        if found.number >= first or (opened.compression and isinstance(found, BadFrame)):
+    records, compression = open_records(*find_uri(uri, access, lacks=MANIFEST_NAME))
+    for found in records:
+        if found.number >= first or (compression and isinstance(found, BadFrame)):
             wrong = f"damaged, {found.what}" if isinstance(found, BadFrame) else ""
             data = None if isinstance(found, BadFrame) else found.data
             yield FoundRecord(uri, found.number, found.offset, data, wrong)
