@@ -3,7 +3,8 @@
 import io
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -11,28 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_tfrec.schemas.tfrecord import FRAME_BYTES, is_array_record
-
-_SOURCE = pa.struct(
-    [
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("pin", pa.string(), nullable=False),
-        pa.field("sha256", pa.string(), nullable=False),
-    ]
-)
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("sources", pa.list_(_SOURCE), nullable=False),
-        pa.field("labels", pa.list_(pa.int64()), nullable=False),
-        pa.field("image_height", pa.int64()),
-        pa.field("image_width", pa.int64()),
-        pa.field("objects", pa.int64()),
-        pa.field("crc32c", pa.int64()),
-    ]
-)
 
 _SEAL = b"beam-tfrec-crc32c:"
 _BLANK_SEAL = _SEAL + b"0" * 8
@@ -76,6 +55,23 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     image_width: int | None = None
     objects: int | None = None
     crc32c: int | None = None
+
+
+def _columns(struct: type, types: Mapping[Any, pa.DataType]) -> list[pa.Field]:
+    """Return a column for each field of a struct; a field with a default may be null."""
+    fields = msgspec.structs.fields(struct)
+    return [pa.field(f.name, types[f.type], nullable=not f.required) for f in fields]
+
+
+_TYPES = {
+    str: pa.string(),
+    int: pa.int64(),
+    int | None: pa.int64(),
+    list[int]: pa.list_(pa.int64()),
+}
+_SOURCES = pa.list_(pa.struct(_columns(Source, _TYPES)))
+INDEX_SCHEMA = pa.schema(_columns(IndexRow, {**_TYPES, list[Source]: _SOURCES}))
+"""Columns of an index in Parquet."""
 
 
 class ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
