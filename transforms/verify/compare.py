@@ -19,15 +19,8 @@ from beam_tfrec.schemas.faults import fault_line
 from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, is_array_record, unmasked_crc
 from beam_tfrec.transforms.shard_index import IndexRow
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    is_local,
-    open_storage,
-    open_stored,
-    read_data_set,
-)
+from beam_tfrec.transforms.storage import Access, Storage, is_local, open_storage, open_stored
+from beam_tfrec.transforms.storage.read_data_set import Shard, list_shards, read_finished, read_rows
 
 COUNTS = ("a", "b", "equal", "removed", "added", "moved_out", "moved_in", "image", "annotations")
 """Counts of a split: its records in both data sets, and what became of them.
@@ -109,8 +102,8 @@ def open_data_set(root: str, access: Access) -> DataSet:
             that cannot be read; `E-VER-…` for damage; or a storage fault.
     """
     storage = open_storage(root, access)
-    manifest, _ = read_data_set.read_finished(storage, "path")
-    shards = read_data_set.list_shards(storage, manifest, _VERIFY)
+    manifest, _ = read_finished(storage, "path")
+    shards = list_shards(storage, manifest, _VERIFY)
     with ThreadPoolExecutor(_READERS, "read-indexes") as pool:
         indexes = list(pool.map(functools.partial(_read_rows, storage), shards))
     records = {
@@ -123,21 +116,21 @@ def open_data_set(root: str, access: Access) -> DataSet:
     return DataSet(manifest, records)
 
 
-def _read_rows(storage: Storage, shard: read_data_set.Shard) -> list[IndexRow]:
+def _read_rows(storage: Storage, shard: Shard) -> list[IndexRow]:
     """Return the rows of a shard's index, with checksums from the shard if they have none."""
-    rows = read_data_set.read_rows(storage, shard.entry, _VERIFY)
+    rows = read_rows(storage, shard.entry, _VERIFY)
     if is_array_record(shard.entry.file):  # sizes as in TFRecord files, to compare both formats
         return [replace(row, size=row.size + FRAME_BYTES) for row in rows]
     if all(row.crc32c is not None for row in rows):
         return rows
-    crcs = _stored_crcs(storage, shard.file, [row.size for row in rows])
+    crcs = _stored_crcs(storage, shard, [row.size for row in rows])
     return [replace(row, crc32c=crc32c) for row, crc32c in zip(rows, crcs, strict=True)]
 
 
-def _stored_crcs(storage: Storage, file: Entry, sizes: Sequence[int]) -> Iterator[int]:
+def _stored_crcs(storage: Storage, shard: Shard, sizes: Sequence[int]) -> Iterator[int]:
     """Yield the checksum at the end of each record's frame."""
     at_once_bytes = CRC_BYTES if is_local(storage.root) else _READ_AT_ONCE_BYTES
-    stream = open_stored(storage, file, at_once_bytes)
+    stream = open_stored(storage, shard.file, at_once_bytes)
     for end in itertools.accumulate(sizes):
         stream.seek(end - CRC_BYTES)
         yield unmasked_crc(stream.read(CRC_BYTES))
