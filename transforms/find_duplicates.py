@@ -5,6 +5,7 @@ every source, so no image is read again: a join in partitions compares the hashe
 several sources, only the first is compared, since masks of different photos may be equal.
 """
 
+import heapq
 import itertools
 import operator
 from collections import Counter
@@ -95,17 +96,16 @@ def find_duplicates(records: Iterable[Contents]) -> Duplicates:
 def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
     """Add parts; no content may be in two of them."""
     pairs: dict[tuple[str, str], SharedContents] = {}
-    lines: list[Duplicate] = []
-    for part in parts:
-        for pair in part.pairs:
-            known = pairs.get(pair.splits, pair)
-            contents = pair.contents + (0 if known is pair else known.contents)
-            first = min(known, pair, key=operator.attrgetter("sha256"))
-            pairs[pair.splits] = msgspec.structs.replace(first, contents=contents)
-        lines += part.lines
-        if len(lines) > 2 * MAX_LINES:
-            lines = _first_lines(lines)
-    return Duplicates([pairs[splits] for splits in sorted(pairs)], _first_lines(lines))
+    by_sha256 = operator.attrgetter("sha256")
+    several = list(parts)
+    for pair in (pair for part in several for pair in part.pairs):
+        known = pairs.get(pair.splits, pair)
+        contents = pair.contents + (0 if known is pair else known.contents)
+        first = min(known, pair, key=by_sha256)
+        pairs[pair.splits] = msgspec.structs.replace(first, contents=contents)
+    lines = (line for part in several for line in part.lines)
+    firsts = heapq.nsmallest(MAX_LINES, lines, key=by_sha256)
+    return Duplicates([pairs[splits] for splits in sorted(pairs)], firsts)
 
 
 def _pairs(line: Duplicate) -> Iterator[SharedContents]:
@@ -119,10 +119,6 @@ def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
     if one.name == other.name != one.key:
         return f"{one.name} (key {one.key})", f"{other.name} (key {other.key})"
     return one.name, other.name
-
-
-def _first_lines(lines: list[Duplicate]) -> list[Duplicate]:
-    return sorted(lines, key=operator.attrgetter("sha256"))[:MAX_LINES]
 
 
 @dataclass(eq=False)
