@@ -6,8 +6,9 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, is_sealed
@@ -335,8 +336,7 @@ def free_bytes(output: Storage) -> int | None:
     """Return the free bytes of a local output's disk for this user; None for a remote output."""
     if not is_local(output.root):
         return None
-    disk = os.statvfs(_nearest(output.root))
-    return disk.f_bavail * disk.f_frsize
+    return shutil.disk_usage(_nearest(output.root)).free
 
 
 def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) -> list[str]:
@@ -344,9 +344,7 @@ def _names_in(folder: str, is_ours: Callable[[str], object], output: Storage) ->
     return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))
 
 
-def _nearest(path: str) -> str:
+def _nearest(path: str) -> Path:
     """Return the path, or its nearest parent that exists."""
-    path = os.path.abspath(path)
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
+    absolute = Path(os.path.abspath(path))
+    return next(above for above in (absolute, *absolute.parents) if os.path.lexists(above))
