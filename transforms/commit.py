@@ -104,12 +104,12 @@ def commit(
     for name, data in contents.items():
         output_files.create_or_compare(output, name, data)
     documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
-    cards = {name: text.encode() for name, text in documents.items()}
-    for name, data in cards.items():
-        output_files.create_or_leave(output, name, data)
+    for name, text in documents.items():
+        contents[name] = text.encode()
+        output_files.create_or_leave(output, name, contents[name])
     known = {tally.split: tally.identity for tally in split_tallies if tally.identity}
     listings = {root: tally.listing for root, tally in root_tallies}
-    contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
+    contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
     output.create(

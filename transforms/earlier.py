@@ -24,15 +24,7 @@ DATE = "{date}"
 
 FLAG = "--since"
 _RESTORE = f"restore it, run its command again, or give another {FLAG}"
-_DIVIDING_OPTIONS = (
-    "split_by",
-    "splits",
-    "group_by",
-    "stratify_by",
-    "split_seed",
-    "key_column",
-    "keys",
-)
+_DIVIDING = ("split_by", "splits", "group_by", "stratify_by", "split_seed", "key_column", "keys")
 _READERS = 16
 
 
@@ -202,7 +194,7 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
     """
-    return {name: options[name] for name in _DIVIDING_OPTIONS if options.get(name)}
+    return {name: options[name] for name in _DIVIDING if options.get(name)}
 
 
 def refuse_changed_earlier(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:

@@ -16,8 +16,6 @@ from typing import TypeAlias, TypeVar
 from beam_tfrec.schemas.faults import require_at_least
 from beam_tfrec.transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 
-DEFAULT_SHARDS = 2
-DEFAULT_BYTES = 256 * 2**20
 _PIXELS_A_WORKER = 1 << 25  # pixels decoded at once: 128 MB, and twice that while turned
 _BATCHES_BYTES = 2 << 20  # size of the batches of all readers together
 
@@ -40,8 +38,8 @@ class GateLimits:
         process_index: index of this process; the remainder of each division goes to the first.
     """
 
-    shards_in_flight: int = DEFAULT_SHARDS
-    bytes_in_flight: int = DEFAULT_BYTES
+    shards_in_flight: int = 2
+    bytes_in_flight: int = 256 * 2**20
     readers: int | None = None
     workers: int | None = None
     processes: int = 1

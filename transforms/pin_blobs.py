@@ -1,7 +1,7 @@
 """Join samples that name files with the listing, to pin each blob by `pin_sample`."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -181,13 +181,12 @@ def _pin(
             yield RejectedOutput("rejected", pinned)
         else:
             yield pinned
-    yield RootTallyOutput("root_tallies", (root, _tally(names, entries.values())))
+    yield RootTallyOutput("root_tallies", (root, _tally(names, entries)))
 
 
-def _tally(names: Sequence[str], entries: Iterable[Entry]) -> RootTally:
-    listed = {entry.name for entry in entries}
-    missing = [name for name in names if name not in listed]
-    unreferenced = {entry.name for entry in entries if entry.kind == "file"}.difference(names)
+def _tally(names: Sequence[str], entries: Mapping[str, Entry]) -> RootTally:
+    missing = [name for name in names if name not in entries]
+    unreferenced = {e.name for e in entries.values() if e.kind == "file"}.difference(names)
     return RootTally(
         named=len(names),
         missing=len(missing),

@@ -94,12 +94,11 @@ class ShardSlice(Batch, frozen=True, array_like=True):
     samples: list[msgspec.Raw]
 
 
-def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -> list[bytes]:
-    """Return the order keys of a split's samples.
+def order_keys(split: str, members: Sequence[Sample], order: Order, seed: int) -> list[bytes]:
+    """Return the order keys of samples of a split.
 
     An order key has `PREFIX_BYTES` of the input position or of a keyed hash, then the sample's key.
     """
-    members = list(samples)
     if order is Order.INPUT:
         prefixes = [sample.position.to_bytes(PREFIX_BYTES) for sample in members]
     else:
@@ -307,8 +306,7 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
-        listed = self.root_tallies
-        root_tallies: Any = [] if listed is None else beam.pvalue.AsList(listed)
+        tallies: Any = [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies)
         table = (
             samples.pipeline
             | "Once" >> beam.Impulse()
@@ -316,7 +314,7 @@ class PlanShards(beam.PTransform):
             >> beam.Map(
                 _check_and_make_table,
                 beam.pvalue.AsList(counted),
-                root_tallies,
+                tallies,
                 self.sharding,
                 self.budget,
             )

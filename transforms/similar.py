@@ -392,10 +392,9 @@ class DropSimilar(beam.PTransform):
         found = samples | "Drop" >> drop.with_outputs("rejected", "kept", main="samples")
         kept = beam.pvalue.AsList(found.kept)
         # The empty result makes the plan wait for the check.
-        listed = self.root_tallies
-        root_tallies: Any = [] if listed is None else beam.pvalue.AsList(listed)
+        tallies: Any = [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies)
         given = self.uri, self.splits, self.budget
-        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, root_tallies, *given)
+        checked = copies | "CheckKept" >> beam.FlatMap(check_kept, kept, tallies, *given)
         rejected = (found.rejected, checked) | "Rejected" >> beam.Flatten()
         return found.samples, rejected
 

@@ -27,9 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 _NUMBERS = itertools.count()
-_CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
-    weakref.WeakKeyDictionary()
-)
+_CLOSERS = weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]]()
 
 _HELD_PER_GROUP = 32  # more values do not fit into the processor's caches
 _MAX_HELD = 65_536  # about 100 MB of samples; reached only on a cluster
