@@ -234,7 +234,8 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when a shard differs from its entry in the manifest.
     """
-    there = files_in(output, {folder_of(shard.file) for shard in manifest.shards})
+    folders = {folder_of(shard.file) for shard in manifest.shards}
+    there = files_in(output, folders | {INDEX_DIR, RECEIPTS_DIR})
     missing = []
     for shard in manifest.shards:
         found = there.get(shard.file)
@@ -245,10 +246,8 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
             where = output.uri(shard.file)
             raise RuntimeError(fault_line("E-OUT-CONFLICT", where, wrong[1], remedy))
     stems = shard_stems([shard.split for shard in manifest.shards])
-    index = {name for shard in manifest.shards for name in shard.index_names}
-    wanted = {*map(receipt_name, stems), *index}
-    named = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
-    return [*missing, *sorted(wanted - named)]
+    wanted = {*map(receipt_name, stems)}.union(*(shard.index_names for shard in manifest.shards))
+    return [*missing, *sorted(wanted - there.keys())]
 
 
 def remove_output(output: Storage, names: ShardNames, splits: Collection[str]) -> bool:
