@@ -299,8 +299,7 @@ class PlanShards(beam.PTransform):
             record_bytes=self.record_bytes,
             num_ranges=num_groups(samples.pipeline),
         )
-        batch = MakeBatches(to_batches, tuple[KeyRange, RangeBatch])
-        in_ranges = samples | "FindRanges" >> batch
+        in_ranges = samples | "FindRanges" >> MakeBatches(to_batches, tuple[KeyRange, RangeBatch])
         counted = (
             in_ranges
             | "TakeTallies" >> beam.MapTuple(_take_tally)

@@ -226,8 +226,7 @@ def _totals(report: Report) -> list[tuple[str, str]]:
 def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
     for part, what in _PRIVATE.items():
         traits = [item for split in splits for item in split.summary.traits.items()]
-        count = sum(number for name, number in traits if part in name)
-        if count:
+        if count := sum(number for name, number in traits if part in name):
             yield f"{count:,} {'picture' if count == 1 else 'pictures'} {what}"
 
 
