@@ -108,7 +108,12 @@ class LocalStorage(Storage):
             for found in entries:
                 # Bytes that are not UTF-8 are escaped.
                 name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
-                entry = _entry(name, self._if_there(name, found.stat))  # None: a dangling link
+                status: os.stat_result | None
+                try:
+                    status = found.stat()
+                except OSError:  # a dangling link, or a real error
+                    status = self._if_there(name, found.stat)
+                entry = _entry(name, status)
                 if not name.endswith(found.name):
                     entry = Entry(name, 0, "", kind=f"{entry.kind} whose name is not UTF-8")
                 yield entry
