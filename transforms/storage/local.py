@@ -29,6 +29,7 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EML
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FUSE
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BUFFER_BYTES = 1 << 20
 _MOST_LEVELS = 500
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
@@ -153,11 +154,14 @@ class _LocalFile(DiskFile):
             os.fsync(self._file.fileno())
             folder = os.path.dirname(target)
             _make_folder(folder)
+            folder_fd = os.open(folder, _OPEN_FOLDER)
             try:
-                self._link(target)
+                self._link(target, folder_fd)
+                _sync_folder(folder_fd)
             except FileExistsError:
                 return False
-            _sync_folder(folder)
+            finally:
+                os.close(folder_fd)
         return True
 
     def close(self) -> None:
@@ -169,22 +173,22 @@ class _LocalFile(DiskFile):
 
     def _open(self) -> int:
         try:
-            return os.open(self._root, getattr(os, "O_TMPFILE", 0) | os.O_RDWR, 0o666)
+            flags = getattr(os, "O_TMPFILE", 0) | os.O_RDWR | os.O_CLOEXEC
+            return os.open(self._root, flags, 0o666)
         except OSError as error:
             if error.errno not in _NO_ANONYMOUS_FILE or not os.path.isdir(self._root):
                 raise
         self._name = os.path.join(os.path.abspath(self._root), f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
-        fd = os.open(self._name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        fd = os.open(self._name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         fcntl.flock(fd, fcntl.LOCK_EX)
         return fd
 
-    def _link(self, target: str) -> None:
-        fd = self._file.fileno()
-        source = self._name or f"/proc/self/fd/{fd}"
+    def _link(self, target: str, folder_fd: int) -> None:
+        source = self._name or f"/proc/self/fd/{self._file.fileno()}"
         try:
-            # With any descriptor, Python calls linkat() with AT_SYMLINK_FOLLOW. This links the
-            # inode instead of the symbolic link in /proc/self/fd. An absolute source ignores it.
-            os.link(source, target, src_dir_fd=fd, follow_symlinks=True)
+            # With a directory descriptor, Python calls linkat() with AT_SYMLINK_FOLLOW. This links
+            # the inode instead of the symbolic link in /proc/self/fd.
+            os.link(source, target, src_dir_fd=folder_fd, follow_symlinks=True)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -220,14 +224,15 @@ def _read_once(
 ) -> tuple[bytes, os.stat_result]:
     """Return a file's bytes (empty unless it is a regular file), and its status after the read."""
     # Non-blocking, so that a FIFO in place of the listed file cannot hang the read.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return b"", status
         if span is None:  # one more byte detects a file that grew
             span = 0, 1 + (expected.size_bytes if expected else status.st_size)
-        return _read_span(fd, *span), os.fstat(fd)  # in this order, to detect a write in between
+        data = _read_span(fd, *span)
+        return data, os.fstat(fd)  # after the read, to detect a write in between
     finally:
         os.close(fd)
 
@@ -257,15 +262,16 @@ def _make_folder(folder: str) -> None:
     parent = os.path.dirname(folder) or "."
     _make_folder(parent)
     os.makedirs(folder, exist_ok=True)
-    _sync_folder(parent)
+    fd = os.open(parent, _OPEN_FOLDER)
+    try:
+        _sync_folder(fd)
+    finally:
+        os.close(fd)
 
 
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_folder(fd: int) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
-    finally:
-        os.close(fd)
