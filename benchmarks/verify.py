@@ -29,7 +29,7 @@ from beam_tfrec.schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest
 from beam_tfrec.schemas.tfrecord import frame_record
 from beam_tfrec.transforms.shard_index import IndexRow
 from beam_tfrec.transforms.storage import Storage, open_storage
-from beam_tfrec.transforms.verify import Report, ShardRules
+from beam_tfrec.transforms.verify import Findings, ShardRules
 from beam_tfrec.transforms.verify.data_set import verify_bytes
 from beam_tfrec.transforms.walk_frames import read_pieces
 
@@ -79,7 +79,7 @@ def rules_for(root: Path, deep: bool) -> ShardRules:
 
 def verify_one(
     made: tuple[ShardEntry, list[IndexRow]], rules: ShardRules, storage: Storage
-) -> Report:
+) -> Findings:
     """Verify a shard's bytes."""
     entry, rows = made
     file = storage.stat(entry.file)
