@@ -374,11 +374,11 @@ def _parquet_rows(
     batches = parquet.iter_batches(
         max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[*numbers], use_threads=False
     )
-    number = itertools.count(file.first_row)
+    number, schema = itertools.count(file.first_row), _in_microseconds(parquet.schema_arrow)
     with _parquet_faults(file):
         for batch in batches:
             limit = max_bytes if batch.nbytes > max_bytes else sys.maxsize
-            for cells in _cells_of(batch):
+            for cells in _cells_of(batch, schema):
                 yield next(number), 0, _parquet_row(cells, limit, whole)
 
 
@@ -404,34 +404,33 @@ def _cell_bytes(value: Any) -> int:
     return sum(map(_cell_bytes, members)) if isinstance(value, list | dict) else 8
 
 
-def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
+def _cells_of(batch: Any, schema: Any) -> Iterator[dict[str, Any] | Exception]:
     """Yield the cells of each row of an Arrow batch, or the error of their conversion to Python."""
     try:
-        yield from _unpacked(batch).to_pylist()
+        yield from (batch if batch.schema == schema else batch.cast(schema)).to_pylist()
     except (ValueError, OverflowError) as error:  # not UTF-8, or a date out of Python's range
         if batch.num_rows == 1:
             yield error
             return
         for row in range(batch.num_rows):
-            yield from _cells_of(batch.slice(row, 1))
+            yield from _cells_of(batch.slice(row, 1), schema)
 
 
-def _unpacked(batch: Any) -> Any:
-    """Return a batch as a table, with times in microseconds, which is Python's resolution.
+def _in_microseconds(schema: Any) -> Any:
+    """Return a schema with times in microseconds, which is Python's resolution.
 
-    Raises:
-        ValueError: when a time has a fraction of a microsecond.
+    A cast to it raises `ValueError` when a time has a fraction of a microsecond.
     """
     import pyarrow
 
     us = {make("ns"): make("us") for make in (pyarrow.time64, pyarrow.duration)}
     fields = []
-    for field in batch.schema:
+    for field in schema:
         kind = us.get(field.type, field.type)
         if pyarrow.types.is_timestamp(kind):
             kind = pyarrow.timestamp("us", kind.tz)
         fields.append(field.with_type(kind))
-    return pyarrow.Table.from_batches([batch]).cast(pyarrow.schema(fields))
+    return pyarrow.schema(fields)
 
 
 def _plain(value: Any) -> Any:
