@@ -42,7 +42,7 @@ from beam_tfrec.transforms.sources.read_samples import (
 from beam_tfrec.transforms.storage import array_record, check_uri, name_below, open_storage
 from beam_tfrec.transforms.write_shards import WriteShards
 
-_MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
+_MAX_SPLIT_CHARS = 200  # a file name has at most 255
 
 
 @dataclass(frozen=True, kw_only=True)

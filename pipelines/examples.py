@@ -30,7 +30,7 @@ _SHARDING = "num_shards", "records_per_shard", "shard_bytes", "hosts", "seed"
 
 
 def _alone(item: Item) -> tuple[Item]:
-    """Return the items of a piece that is an item itself."""
+    """Return a piece that holds only this item."""
     return (item,)
 
 

@@ -193,13 +193,13 @@ def budget_of(name: str, text: str) -> RejectBudget:
 def _add_split_flags(group: cli.FlagGroup) -> None:
     how = "given: the splits that sources name; hash: draw by sample key; stratified: equal shares"
     group.text("--split_by", f"{how} of each class; or the name of a field", "HOW", default=GIVEN)
-    usual = f"or the field's values (default there: {','.join(USUAL_SPLITS)})"
+    usual = f"or the values of --split_by FIELD (default: {','.join(USUAL_SPLITS)})"
     usual = f"shares of the samples, fold*K for K equal folds, {usual}"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
     table = "a .csv or .parquet file with the columns key and cluster, or key and group"
     together = f"keep samples with the same value of this field, or of {table}, in one split"
     group.text("--group_by", together, "FIELD|FILE", rare=True)
-    by = "field whose values have equal shares with --split_by stratified (default class: classes)"
+    by = "field whose values get equal shares with --split_by stratified (default class: the class)"
     group.text("--stratify_by", by, "FIELD", default=CLASS, rare=True)
     group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 
@@ -209,7 +209,7 @@ def _add_image_flags(group: cli.FlagGroup) -> None:
     upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
     group.choice("--orientation", f"keep: as stored; {upright}", ["keep", "upright"], "keep")
     group.text("--resize", "size in px: a square, a box, or the longest side", "N|WxH|max:N")
-    sizes = "sizes of which each image gets the nearest in shape; auto:1024:64 makes them"
+    sizes = "sizes; an image gets the one nearest in aspect ratio; auto:1024:64 makes them"
     group.text("--buckets", f"{sizes} (docs/images.md)", "WxH,WxH", rare=True)
     small = "with --buckets, leave out images with a shorter side below this, in px"
     group.number("--min_bucket", small, 0, dest="min_bucket_px", rare=True)
@@ -221,7 +221,7 @@ def _add_image_flags(group: cli.FlagGroup) -> None:
     quality = f"quality of encoded JPEGs, on libjpeg's scale (default {DEFAULT_QUALITY})"
     group.number("--quality", quality, rare=True)
     group.choice("--color", "channels (default keep; rgb for plain pixels)", Color, rare=True)
-    similar = "of each cluster in this file of beam-tfrec similar, write only the image to keep"
+    similar = "write one image of each cluster in this file, which beam-tfrec similar has written"
     group.text("--drop_similar", similar, "FILE.parquet", rare=True)
 
 
@@ -233,7 +233,7 @@ def _add_shard_flags(parser: cli.FlagParser) -> None:
     group.several("--num_shards", number, "[SPLIT=]N")
     group.number("--records_per_shard", "records of each shard; a split's last may have fewer")
     group = parser.group("shards", rare=True)
-    group.number("--hosts", "hosts that read files[h::N]; num_shards becomes a multiple of it", 1)
+    group.number("--hosts", "N hosts read files[h::N]; num_shards becomes a multiple of N", 1)
     how = "counted (train-00000-of-00016-750.tfrec), plain (without -750), tfds"
     how += " (beam_tfrec-train.tfrecord-00000-of-00016), maxdiffusion (train/00000-of-00016.tfrec),"
     how += " or a template of {split} {index:05} {num_shards:05} {records}. '{split}/...' makes a"
@@ -261,7 +261,7 @@ def _add_output_flags(parser: cli.FlagParser) -> None:
     group.text("--output", "folder or URI of the data set", "DIR", required=True)
     plan = "only print what the run would make, as text or json"
     group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
-    overwrite = "delete an earlier data set first (default: resume it, or stop at another)"
+    overwrite = "delete the data set there first (default: resume the same run, refuse another)"
     group.switch("--overwrite", overwrite)
     group.switch("--quiet", "print no progress and no notes, only faults and the summary")
     trust = "if --output is complete with the same options, do not look at the sources"

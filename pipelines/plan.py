@@ -18,11 +18,11 @@ from beam_tfrec.transforms.storage import open_storage
 
 _FILES_A_SHARD = 4  # data, receipt and two indexes; an ArrayRecord file has one
 _OTHER_FILES = 6  # plan, manifest, rejects, note of sources, two cards
-_OTHER_BYTES = 40_000  # of these, without the manifest's shards
-_RECEIPT_BYTES = 750  # and the shard's entry in the manifest
-_ROW_BYTES = 46  # of both indexes: key and numbers
-_SOURCE_BYTES = 130  # more for each source: name, pin and hash
-_MAX_HOSTS = 12  # numbers to print
+_OTHER_BYTES = 40_000  # size of these files, without the manifest's entries of shards
+_RECEIPT_BYTES = 750  # with the shard's entry in the manifest
+_ROW_BYTES = 46  # of a record in both indexes: key and numbers
+_SOURCE_BYTES = 130  # added for each source of a record: name, pin and hash
+_MAX_HOSTS = 12  # most host counts to print
 _STATES = {
     publish_plan.FREE: "nothing of a data set is there",
     publish_plan.OURS: "begun by the same plan, the run goes on",

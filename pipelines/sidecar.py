@@ -69,7 +69,7 @@ class SideConfig(ImagesConfig):
 
     @property
     def skip_imageless(self) -> Mapping[str, Sequence[str]]:
-        """Splits that skip annotation files without an image, with globs of those they reject."""
+        """By split: globs of files that are rejected without an image; others are skipped."""
         return {}
 
     @property

@@ -40,7 +40,7 @@ _OTHER_FILES = (
 )
 
 
-_PIECE_BYTES = 128 << 20  # of Parquet with images, since each piece is a staged file
+_PIECE_BYTES = 128 << 20  # of Parquet with images, where each piece writes its own staged file
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class TableConfig(StagingConfig):
         """Also refuse `since` if keys are row numbers, which start again in each file."""
         if self.table_files and not self.key_column:
             what = "since must come with key_column where tables are given as files"
-            raise ValueError(f"{what}: name the column, or a folder or glob from the first day on")
+            raise ValueError(f"{what}: name the column, or give a folder or glob on every day")
         super().check_since()
 
     def completed(self) -> Self:

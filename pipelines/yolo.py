@@ -125,7 +125,7 @@ class YoloNames(SideNames):
 
     def is_listed(self, file: ListedFile, stem: str) -> bool:
         """Return whether a file is an image of its split, or may be its label file."""
-        if "/" in file.root:  # labelImg writes the names of classes beside the labels
+        if "/" in file.root:  # labelImg writes the names of classes next to the labels
             is_meant = posixpath.basename(file.entry.name) != "classes.txt"
         else:
             is_meant = self._is_of_globs(file)
@@ -160,9 +160,9 @@ class YoloConfig(SideConfig):
 
     @property
     def skip_imageless(self) -> Mapping[str, Sequence[str]]:
-        """The globs of each split's labels; other labels there may belong to another split.
+        """Globs of each split's own labels; other labels in its folder may be another split's.
 
-        A split without globs or lists reads all images that its labels can have.
+        A split without globs or lists is not named: each of its labels must have an image.
         """
         return {
             split: [label_path(f"/{glob}")[1:] for glob in images.globs]

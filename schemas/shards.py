@@ -74,7 +74,7 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
+        """The shard's name, such as `train-00003-of-00016`; the name of its file may differ."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 
@@ -147,7 +147,7 @@ class ShardInfo(WrittenShard, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The shard's name, which its file name may differ from: `train-00003-of-00016`."""
+        """The shard's name, such as `train-00003-of-00016`; the name of its file may differ."""
         return shard_stem(self.split, self.index, self.num_shards)
 
 

@@ -362,9 +362,9 @@ def stratify(
     since only they leave little choice. Samples of one group are placed together. The result
     depends on digests of keys and groups, on classes and shares, and on nothing else.
 
-    A group goes to a split with room for it in its rarest class; if there is none, to one with any
-    room. Of these it takes the one that needs it most: that lacks most of the rarest class in the
-    end, and most of its classes and of all samples so far. So if each sample has one class and is
+    A group goes to a split with room for it in its rarest class, or else to one with any room. Of
+    these it takes the one with the highest score: its room left in the rarest class, plus what it
+    lacks so far of the group's classes and of all samples. So if each sample has one class and is
     its own group, the count of each class in each split is within one of its share. If each group
     has one class, it is within the size of the class's largest group.
 

@@ -52,7 +52,7 @@ BUDGETS = (
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 985, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
     Budget("all four packages", 21_437, [f"{package}/**/*.py" for package in PACKAGES]),
-    Budget("tests, all lines", 29_995, ["tests/**/*.py"], all_lines=True),
+    Budget("tests, all lines", 29_993, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146
 

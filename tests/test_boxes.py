@@ -35,7 +35,7 @@ def test_check_bbox(bbox: object, fault: tuple[str, str] | None) -> None:
 def test_boxes_that_vanish_or_are_cut_off_are_faults() -> None:
     detail = "width 1e-06 and height 5.0 vanish in float32"
     assert place_box((50.0, 10.0, 1e-6, 5.0), 100, 50) == ("E-BOX-EMPTY", detail)
-    detail = "x 0.0 to 5.0, y 0.0 to 5.0 in 100 x 50, of which the rest is cut off"
+    detail = "x 0.0 to 5.0, y 0.0 to 5.0 in 100 x 50, and the crop cuts off the rest"
     found = place_box((0.0, 0.0, 5.0, 5.0), 100, 50, crop=(0.5, 0.0, 1.0, 1.0))
     assert found == ("E-BOX-OUTSIDE", detail)
 

@@ -174,7 +174,7 @@ def test_later_samples_follow_their_groups(tmp_path: Path) -> None:
     assert len(groups) == 8
     (images / names[0]).unlink()
     run = run_pipeline(folder.run, *later, "--output", tmp_path / "three")
-    what = "the sources lack or reject 1 sample of earlier data sets, and so their groups"
+    what = "the sources lack or reject 1 sample of earlier data sets, so groups are unknown"
     assert (run.code, run.fault.partition(";")[0]) == (2, f"E-ARG --since: {what}")
 
 

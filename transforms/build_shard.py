@@ -142,7 +142,7 @@ def check_sources(
     for row in rows:
         blobs = samples[row.key].blobs
         if len(row.sources) != len(blobs):
-            what = f"is of an index with other sources for key {row.key!r}"
+            what = f"has an index with another number of sources for key {row.key!r}"
             raise conflict(output, receipt_name(shard.name), what)
         for source, blob in zip(row.sources, blobs, strict=True):
             if source.pin == blob.pin or blob.is_staged:  # its content is part of the plan

@@ -227,7 +227,7 @@ def reject_text(reject: Rejected, remedy: str) -> str:
 
 
 def other_plan(output: Storage, plan: JobPlan, mine: Mapping[str, Any]) -> RuntimeError:
-    """Return the fault of an output with another plan, of which parts differ from mine."""
+    """Return the fault of an output with another plan; `mine` holds parts of this run's plan."""
     remedy = "give the same options and sources, another --output, or --overwrite"
     what = first_difference(plan, mine)
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
@@ -260,7 +260,7 @@ def _refuse_empty_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> 
 def refuse_none_left(
     tallies: Sequence[SplitTally], plan: JobPlan, samples: Mapping[str, int], config: DataSetJob
 ) -> None:
-    """Refuse a split whose sources have samples, of which none is left.
+    """Refuse a split that has samples in its sources, but none left to write.
 
     The split may be empty if earlier data sets hold some of its samples. An optional split may be
     empty if another split has samples, and a size bucket if another bucket of its split has some.
@@ -283,7 +283,7 @@ def refuse_none_left(
         may_be_empty = config.allow_empty or tally.earlier_samples or tally.split in optional
         if tally.listed and not samples[tally.split] and not may_be_empty:
             listed = counted(tally.listed, config.layout.sample_noun)
-            remedy = "correct, exclude or skip fewer, or give --allow_empty"
+            remedy = "correct the sources, filter less, or give --allow_empty"
             what = f"none of {listed} is left"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {tally.split}", what, remedy))
 

@@ -77,8 +77,8 @@ INDEX_SCHEMA = pa.schema(_columns(IndexRow, {**_TYPES, list[Source]: _SOURCES}))
 class ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The part of an index row that is known before its record has a place in a shard.
 
-    A copied record keeps it from its source; it decides the plan, so it has no pins. A row of a
-    table without images has little to tell.
+    A copied record keeps it from its source. It is part of the plan, so it has no pins. For a row
+    of a table without images, most of it is empty.
 
     Attributes:
         crc32c: CRC-32C of the record without framing.

@@ -44,7 +44,7 @@ from beam_tfrec.transforms.sources.read_samples import RejectedOutput
 from beam_tfrec.transforms.storage import Access, Storage, read_uri
 
 MAX_COMPARED = 200
-"""Each hash is compared with so many of the next ones in a band, so that time stays linear."""
+"""Number of following hashes in a band that each hash is compared with: this keeps time linear."""
 
 MAX_DISTANCE = 10
 """Largest distance in bits: with more, bands are so short that most images share one."""
@@ -253,7 +253,7 @@ def make_clusters(
 def make_table(images: Iterable[HashedImage], distance: int, most: int) -> pa.Table:
     """Return the table of all images and their clusters, sorted by split and key.
 
-    A cluster is named by the image to keep: the largest one, or of equal ones that whose key has
+    A cluster is named by the image to keep: the largest one; among equals, the one whose key has
     the smallest digest.
 
     Args:

@@ -37,7 +37,7 @@ class SortIntoBuckets(beam.PTransform):
     A sample whose image cannot be read goes to the first bucket. The shard then rejects it with
     the reason.
 
-    The second output has counts to add to those of the splits; negative where samples have left.
+    The second output corrects the counts of the splits; it is negative where samples have left.
 
     Attributes:
         job: places of the images, their buckets, and what images are accepted.

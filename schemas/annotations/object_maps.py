@@ -97,7 +97,7 @@ def side_file_of(
     object's id is its place.
 
     Args:
-        cells: values of the image, of which `width` and `height` are read if they are there.
+        cells: values of the image; `width` and `height` are read if present.
         objects: a list of objects, an object of equally long lists, or None for no objects.
         names: names of the members.
         class_of: function that returns the name of a class, or raises `ValueError`.

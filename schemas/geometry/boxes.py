@@ -229,7 +229,7 @@ def place_box(
         shown = unturn_box(*shown, orientation)
     if shown is not None and crop is not None:
         left, top, right, low = crop_points(shown, crop)
-        shown, cut = _clip((left, top, right, low)), ", of which the rest is cut off"
+        shown, cut = _clip((left, top, right, low)), ", and the crop cuts off the rest"
         clipped = clipped or shown != (left, top, right, low)
     if shown is None:
         where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"

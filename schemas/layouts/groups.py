@@ -26,7 +26,7 @@ class FeatureGroup:
         name: name for `--features`.
         features: declarations of the features.
         values: function that returns the values by key, or raises `Unfit`.
-        needs: content of the annotation files that it needs; empty for one of its own name.
+        needs: content of the annotation files that it needs; empty if named like the group.
         by_default: whether it is written without `--features` if files hold its content.
         needs_boxes: whether its values belong to objects, so that `boxes` must be written too.
     """
@@ -330,7 +330,7 @@ def _semantic_values(picture: Picture) -> Values:
 def _object_mask_values(picture: Picture) -> Values:
     """Return the mask of each object, from the PNG that numbers them.
 
-    Sources with such PNGs count objects from 0, and their pixels have the next number.
+    Such sources count objects from 0; the pixels of object n have the number n + 1.
     """
     from beam_tfrec.schemas.geometry.masks import encode_gray_png
 

@@ -44,7 +44,7 @@ class Conversion:
         color: channels; None keeps them, or means RGB for plain pixels.
         pixels_dtype: type of plain pixels in the layout; empty for encoded images.
         turns: whether images are turned upright by their EXIF orientation.
-        buckets: sizes of which each image gets the one with the nearest aspect ratio; empty for
+        buckets: sizes; each image gets the one with the nearest aspect ratio; empty for
             none. The split of a sample says which (`for_split`).
         min_bucket_px: images with a shorter side below this are left out.
     """

@@ -77,7 +77,7 @@ class RecordSource:
         return is_record_file(name) and why_skipped(name) != HIDDEN
 
     def is_unreadable(self, entry: Entry) -> bool:
-        """Return whether an entry that cannot be read is meant, or may hold meant files."""
+        """Return whether an unreadable entry matches the source, or may hold files that match."""
         if entry.kind in ("file", "directory"):
             return False
         if is_folder(entry):

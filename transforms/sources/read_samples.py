@@ -392,7 +392,7 @@ class _Read(beam.DoFn):
 
     The side input `identified` is unused, but delays reading until all source files are hashed.
     If a file changes after that, its pin differs and the run stops, or the next run plans again.
-    If files were hashed after reading, the hash of a changed file would go with the old samples.
+    Hashed after reading, a file that changed in between would give old samples the new hash.
     """
 
     read: Any

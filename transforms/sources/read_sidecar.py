@@ -166,7 +166,7 @@ class SideReader:
         read: parser of an annotation file; gets None for an image without one.
         allow_unannotated: whether an image without a file is a sample instead of a reject.
         skip_imageless: per source, globs of annotation files that are rejected without an image;
-            its others are only counted. Sources that are not named reject all.
+            others of the source are only counted. A source that is not named rejects all.
         join_by: field with the image's name; empty if the files' own names are compared.
         masks: kinds of PNGs that each image needs, in the order of the sample's blobs.
     """

@@ -84,7 +84,7 @@ class TarSource:
     patterns: frozenset[str]
 
     def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
-        """Return the entries that are meant, by name; None for a file that is missing.
+        """Return the entries that the patterns choose, by name; None for a missing file.
 
         Globs match no hidden files. An entry may be something else than a file.
         """
@@ -187,7 +187,7 @@ class TarReader:
             yield from stager.flush()
         for (split, why), count in left_out.items():
             yield SplitTally(split, listed=count, skipped={why: count})
-        for split, largest in classes.items():  # with all lower numbers, so that none of them moves
+        for split, largest in classes.items():  # all lower numbers too, so that ids do not shift
             yield SplitTally(split, labels=[Label(n, str(n)) for n in range(largest + 1)])
 
     def _open_file(self, file: listing.ListedFile) -> tuple[IO[bytes], bool]:

@@ -210,7 +210,7 @@ def assign_splits(
 
 
 def _check_groups(digests: "NDArray", known: "NDArray", unlisted: int) -> None:
-    """Refuse earlier samples without a known group, and groups that they divide.
+    """Refuse earlier samples whose group is unknown, and groups that lie in two splits.
 
     Otherwise a new sample could get another split than an earlier one of its group.
     """
@@ -223,11 +223,11 @@ def _check_groups(digests: "NDArray", known: "NDArray", unlisted: int) -> None:
     what = ""
     if unlisted:
         lacking = counted(unlisted, "sample")
-        what = f"the sources lack or reject {lacking} of earlier data sets, and so their groups"
+        what = f"the sources lack or reject {lacking} of earlier data sets, so groups are unknown"
     elif divided.any():
         what = "the earlier data sets have a group in two splits"
     if what:
-        remedy = "give the sources of all days, with the groups of the first, or a new data set"
+        remedy = "give the sources of all days with unchanged groups, or write a new data set"
         raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
 
 

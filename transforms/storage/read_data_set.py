@@ -149,7 +149,7 @@ def what_is(entry: Entry | None) -> str:
 
 
 def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes], T]) -> T:
-    """Return what a function of `shard_index` makes of an index.
+    """Return an index as parsed by a function of `shard_index`.
 
     Raises:
         RuntimeError: `E-VER-MISSING`: the index is missing. `E-VER-INDEX`: the function raised a
