@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineState
 
 from beam_tfrec.pipelines.cli import JOB_ELSEWHERE, FlagParser, say
-from beam_tfrec.schemas.faults import did_you_mean, fault_line, find_fault
+from beam_tfrec.schemas.faults import did_you_mean, find_fault, run_fault
 from beam_tfrec.transforms.shuffle.elements import close_spools
 from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
@@ -176,7 +176,7 @@ def _check_endpoint(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         remedy = "start the job service, or give its --job_endpoint"
-        raise RuntimeError(fault_line("E-JOB", f"{address}", f"{error}", remedy)) from error
+        raise run_fault("E-JOB", f"{address}", f"{error}", remedy) from error
 
 
 def run_graph(
@@ -248,7 +248,7 @@ def engine_fault(error: Exception) -> Exception:
 
 
 def _ended(what: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
+    return run_fault("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN)
 
 
 def build_nothing(root: beam.Pipeline) -> None:

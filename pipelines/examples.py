@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.pipelines.staging import StagingConfig
-from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, run_fault
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
@@ -160,9 +160,9 @@ def _find_parts(uri: str, split: str, access: Access) -> Iterator[read_data_set.
     manifest, _ = read_data_set.read_finished(storage, "uri")
     if manifest.is_array_record:
         what, remedy = "has ArrayRecord files", "copy it to TFRecord by beam-tfrec records"
-        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+        raise run_fault("E-ARG", uri, what, remedy)
     if split not in manifest.splits:
         what, remedy = f"is a data set without a split {split}", ", ".join(manifest.splits)
-        raise RuntimeError(fault_line("E-ARG", uri, what, f"give split as one of {remedy}"))
+        raise run_fault("E-ARG", uri, what, f"give split as one of {remedy}")
     for shard in read_data_set.list_shards(storage, manifest, _RESTORE, [split]):
         yield from read_data_set.parts_of(shard)

@@ -6,7 +6,7 @@ This module imports neither Beam nor TensorFlow.
 from collections.abc import Sequence
 
 from beam_tfrec.pipelines import cli
-from beam_tfrec.schemas.faults import counted, fault_line
+from beam_tfrec.schemas.faults import counted, run_fault
 from beam_tfrec.schemas.manifest import REPORT_NAME
 from beam_tfrec.transforms import verify
 from beam_tfrec.transforms.output_files import is_own_document
@@ -73,8 +73,7 @@ def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Stora
     if storage.stat(name) is not None:
         if not is_own_document(storage, name):
             what = "exists, and is not a report as this program wrote it"
-            remedy = "give another --output, or move it away"
-            raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
+            raise run_fault("E-OUT-CONFLICT", uri, what, "give another --output, or move it away")
         if delete:
             storage.delete(name)
     return storage, name
@@ -87,7 +86,7 @@ def _put(uri: str, report: Report, access: Access) -> None:
     if storage.stat("") is None:
         storage.probe()
     if not storage.create(name, page):  # another process was faster
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "run again"))
+        raise run_fault("E-OUT-CONFLICT", uri, "was made meanwhile", "run again")
     records = sum(split.summary.records for split in report.splits)
     notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
     pictures = counted(len(report.pictures), "picture")

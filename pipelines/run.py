@@ -26,7 +26,7 @@ from beam_tfrec.pipelines.cli import OURS, PIPELINES, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import SourceParser, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
-from beam_tfrec.schemas.faults import bytes_text, counted, fault_line, printable
+from beam_tfrec.schemas.faults import bytes_text, counted, printable, run_fault
 from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -140,7 +140,7 @@ def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     """
     options = beam_options(config, beam_args)
     if storage.is_local(config.output) and os.path.isfile(config.output.removeprefix("file://")):
-        raise RuntimeError(fault_line("E-ARG", config.output, "is a file", "give a folder"))
+        raise run_fault("E-ARG", config.output, "is a file", "give a folder")
     if config.report is None:  # if it needs no remote request
         reports = engines.runner_of(options) == "FnApiRunner" and storage.is_local(config.output)
         config = replace(config, report=reports)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from beam_tfrec.pipelines.cli import A_SET, FlagParser, add_reading_flags, main, reading_access, say
 from beam_tfrec.schemas.example_rules import InferredSchema, aligned
-from beam_tfrec.schemas.faults import counted, fault_line, printable, require_at_least
+from beam_tfrec.schemas.faults import counted, printable, require_at_least, run_fault
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
@@ -90,7 +90,7 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
     if is_one and not shown:
         what = f"has no record {flags.record if flags.key is None else flags.key!r}{among}"
         remedy = "give another --record or --key; without them, the first records are shown"
-        raise RuntimeError(fault_line("E-ARG", flags.path, what, remedy))
+        raise run_fault("E-ARG", flags.path, what, remedy)
 
 
 def _splits_to_search(flags: argparse.Namespace, manifest: Manifest) -> list[str]:

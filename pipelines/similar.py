@@ -19,7 +19,7 @@ from beam_tfrec.pipelines import cli, engines
 from beam_tfrec.pipelines.data_set import DataSetConfig, read_pinned_samples
 from beam_tfrec.pipelines.run import beam_options, check_sources, showing_progress, warn_of_pillow
 from beam_tfrec.pipelines.staging import StagingConfig
-from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, reject_order
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, reject_order, run_fault
 from beam_tfrec.transforms.output_files import create_or_compare
 from beam_tfrec.transforms.publish_plan import show_rejects
 from beam_tfrec.transforms.report.similar_page import draw_clusters, render_similar
@@ -127,7 +127,7 @@ def write_similar(
     images = [image for batch in hashed for image in batch.images]
     if not images:
         what = f"no images to compare, and {len(rejects)} rejects"
-        raise RuntimeError(fault_line("E-SET-EMPTY", output, what, "correct the sources"))
+        raise run_fault("E-SET-EMPTY", output, what, "correct the sources")
     codes = sorted(Counter(reject.code for reject in rejects).items())
     table = make_table(images, config.distance, config.max_cluster)
     notes = {"distance": f"{config.distance} bits", "max_cluster": f"{config.max_cluster} hashes"}
@@ -167,7 +167,7 @@ def execute(config: SimilarConfig, beam_args: Sequence[str]) -> None:
     output.probe()
     if output.stat(name) is not None:
         remedy = "give another --output, or delete it"
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", source.output, "is there", remedy))
+        raise run_fault("E-OUT-CONFLICT", source.output, "is there", remedy)
     check_sources(source)
     warn_of_pillow()
     graph = functools.partial(build, config=replace(config, source=source))

@@ -14,7 +14,7 @@ from beam_tfrec.pipelines.run import Command
 from beam_tfrec.pipelines.sidecar import SideConfig, detection_of
 from beam_tfrec.schemas.annotations.yolo_file import label_path, parse_yolo, read_data_file
 from beam_tfrec.schemas.columns import matches, may_hold, root_and_pattern
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.transforms.sources.join_files import NameList
 from beam_tfrec.transforms.sources.listing import ListedFile, is_folder
@@ -92,7 +92,7 @@ def _stem(image: str, labels: str) -> str:
     path = label_path(image)
     if not path.startswith(f"{labels}/"):
         what = f"its labels are not below {labels}, since its path has two folders called images"
-        raise RuntimeError(fault_line("E-ARG", image, what, "name the inner one in data.yaml"))
+        raise run_fault("E-ARG", image, what, "name the inner one in data.yaml")
     return posixpath.splitext(path.removeprefix(f"{labels}/"))[0]
 
 
@@ -202,7 +202,7 @@ class YoloConfig(SideConfig):
             for folder, remedy in (*of_images, (self.annotations[split], make)):
                 if is_local(folder) and not (self.trust_manifest or os.path.isdir(folder)):
                     what = f"{split} leads to {folder}, not a folder"
-                    raise RuntimeError(fault_line("E-ARG", self.data, what, remedy))
+                    raise run_fault("E-ARG", self.data, what, remedy)
         return super().completed()
 
     def samples_step(self, reader: Callable) -> ReadSamples:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from beam_tfrec.readers.shares import STOPPING_STRATEGIES
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.features import FeatureSpec, Kind
 from beam_tfrec.schemas.manifest import Label, Manifest, ShardEntry
 from beam_tfrec.schemas.samples import Order
@@ -283,7 +283,7 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
     if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
         what = f"the index's records do not fill the shard's {ends[-1]} bytes"
         where = join_uri(storage.root, file.entry.index_names[0])
-        raise RuntimeError(fault_line("E-VER-INDEX", where, what, REMEDY))
+        raise run_fault("E-VER-INDEX", where, what, REMEDY)
     return array.array("q", ends.tobytes())
 
 

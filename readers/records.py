@@ -26,7 +26,7 @@ import numpy as np
 
 from beam_tfrec.readers.data_sets import REMEDY
 from beam_tfrec.readers.shard_reader import Member, ShardReader, Span
-from beam_tfrec.schemas.faults import at_record, fault_line
+from beam_tfrec.schemas.faults import at_record, run_fault
 from beam_tfrec.schemas.features import OPAQUE_KEY, Feature, FeatureSpec, Kind, roles_of_spec
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.parse_example import Message, kind_of, read_sequence
@@ -169,7 +169,7 @@ class Records(Sequence[Record]):
         with contextlib.suppress(RuntimeError):  # of an unreadable index
             key = next(self.reader.keys([member.shard]))[member.number]
         where = at_record(self.reader.shards[member.shard].uri, member.number, offset, key)
-        return RuntimeError(fault_line(code, where, what, remedy))
+        return run_fault(code, where, what, remedy)
 
     def __repr__(self) -> str:
         """Return split, roots and range; equal in all processes, since Grain compares the text."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from beam_tfrec.readers.data_sets import REMEDY, DataSets, ShardFile, read_keys, read_offsets
 from beam_tfrec.readers.shares import Part
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.tfrecord import FrameError, is_array_record
 from beam_tfrec.transforms.storage import Storage, is_local, open_storage
 from beam_tfrec.transforms.storage.array_record import ArrayRecordFile, open_array_record
@@ -147,8 +147,7 @@ class ShardReader:
             records = self._opened(span.shard)
             return [records.read(number := member.number) for member in span.members]
         except FrameError as error:
-            what = f"record {number}: {error}"
-            raise RuntimeError(fault_line(error.code, file.uri, what, REMEDY)) from None
+            raise run_fault(error.code, file.uri, f"record {number}: {error}", REMEDY) from None
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
         """Group neighbouring records into spans.

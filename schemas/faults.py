@@ -243,6 +243,11 @@ def fault_line(code: str, where: str, what: str, remedy: str) -> str:
     return printable(f"{code} {where}: {what}; {remedy}")
 
 
+def run_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
+    """Return the error that ends a run with this fault."""
+    return RuntimeError(fault_line(code, where, what, remedy))
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return the remedy for an unknown word: the known one that may be meant, or another remedy.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line, printable
+from beam_tfrec.schemas.faults import printable, run_fault
 from beam_tfrec.schemas.manifest import Label, LicenseCount
 
 MAX_LABEL_ID = 2**31 - 1
@@ -54,7 +54,7 @@ def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
             if other is not None and not _are_one_class(label, other):
                 what = f"{_described(other)} contradicts {_described(label)}"
                 remedy = "give each class one id and one name in all files and data sets"
-                raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
+                raise run_fault("E-ANN-LABELS", where, what, remedy)
         known = by_id.get(label.id, label)
         by_id[label.id] = by_name[label.name] = msgspec.structs.replace(
             known, keypoints=known.keypoints or label.keypoints, text=known.text or label.text
@@ -247,7 +247,7 @@ def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
     if not same:
         what = f"classes of the earlier data sets are not numbered {how}"
         remedy = "give the --category_ids or --first_label that made them"
-        raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
+        raise run_fault("E-ARG", "--since", what, remedy)
 
 
 def _check_id(label: Label) -> Label:
@@ -274,7 +274,7 @@ def _name_and_text(line: str) -> tuple[str, str]:
 
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
+    return run_fault("E-ANN-LABELS", where, what, remedy)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.features import Feature, FeatureSpec
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.shards import COUNTED, FileSum, ShardNames, WrittenShard, shard_stems
@@ -358,11 +358,11 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
             raise ValueError(f"format {head.format!r}")
         if head.format_version > NEWEST_VERSION:
             what = f"format version {head.format_version} is newer than {NEWEST_VERSION}"
-            raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
+            raise run_fault("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec")
         return from_json(data, Manifest)
     except ValueError as error:
         what, remedy = f"not a manifest of beam-tfrec ({error})", f"give another {flag}"
-        raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
+        raise run_fault("E-OUT-FOREIGN", where, what, remedy) from None
 
 
 def unknown_keys(given: Any, known: Any) -> Iterator[str]:

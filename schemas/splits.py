@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
-from beam_tfrec.schemas.faults import did_you_mean, fault_line
+from beam_tfrec.schemas.faults import did_you_mean, run_fault
 
 if TYPE_CHECKING:  # only runs with tables and stratified ones need numpy
     from numpy.typing import NDArray
@@ -231,7 +231,7 @@ class Splitting:
         if split not in self._known:
             what = f"{self.by} is {value!r}, not one of {', '.join(sorted(self._known))}"
             remedy = "correct it, or name all splits with --splits"
-            raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
+            raise run_fault("E-SRC-SPLIT", where, what, remedy)
         return split
 
     def split_of_file(self, given: str, name: str) -> str:
@@ -308,7 +308,7 @@ class Splitting:
             what = f"{name} decides its split and has no value"
             ways = (HASH, STRATIFIED) if name == self.by else ()
             remedy = did_you_mean(name, ways, "give every sample one, or split without it")
-            raise RuntimeError(fault_line("E-SRC-SPLIT", where, what, remedy))
+            raise run_fault("E-SRC-SPLIT", where, what, remedy)
         return value
 
 

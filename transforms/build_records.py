@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
-from beam_tfrec.schemas.faults import FAULTS, Scope, fault_line
+from beam_tfrec.schemas.faults import FAULTS, Scope, run_fault
 from beam_tfrec.schemas.features import BoxForm, Kind, RecordValues, Roles, values_at
 from beam_tfrec.schemas.fields import RAW, EncodedImage, ImageInfo
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
@@ -102,7 +102,7 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
         if planned != here:
             what = f"{name} is {planned!r} in the plan, {here!r} on this worker"
             remedy = "give workers the packages of the machine that plans, best in an image"
-            raise RuntimeError(fault_line("E-ARG", job.output, what, remedy))
+            raise run_fault("E-ARG", job.output, what, remedy)
 
 
 NOT_BUILT = Built({}, [], [], [])

@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.faults import Rejected, bytes_text, counted, fault_line
+from beam_tfrec.schemas.faults import Rejected, bytes_text, counted, run_fault
 from beam_tfrec.schemas.features import Roles, roles_of_spec
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.layouts import Built, Unfit
@@ -153,8 +153,7 @@ def check_sources(
                     continue
             what = f"has changed since {shard.name} was written"
             remedy = "restore it, or give another --output, or --overwrite"
-            where = join_uri(storage.root, blob.file_name)
-            raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+            raise run_fault("E-SRC-CHANGED", join_uri(storage.root, blob.file_name), what, remedy)
 
 
 def build_shard(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from beam_tfrec.schemas.faults import counted, fault_line
+from beam_tfrec.schemas.faults import counted, run_fault
 from beam_tfrec.schemas.labels import unite_labels
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Label, Manifest
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, name_below, open_storage
@@ -135,7 +135,7 @@ def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.da
     storage = open_storage(root, access)
     if not storage.lists_folders:
         what = f"{DATE} needs a list of folders, which this storage does not give"
-        raise _refused(pattern, what, f"give {FLAG} the data sets by their names")
+        raise run_fault("E-ARG", pattern, what, f"give {FLAG} the data sets by their names")
     entries = storage.list(recursive=False)
     days = (date_in(entry.name, folder) for entry in entries if entry.kind == "directory")
     return sorted(filter(None, days))
@@ -174,7 +174,8 @@ def find_earlier_sets(
         if DATE in name:
             uris += _finished_before(name, since.date, output, access, overwrite=overwrite)
         elif name_below(output, name) == "":
-            raise _refused(name, f"is given as --output and as {FLAG}", f"remove it from {FLAG}")
+            what = f"is given as --output and as {FLAG}"
+            raise run_fault("E-ARG", name, what, f"remove it from {FLAG}")
         else:
             uris.append(name)
     with ThreadPoolExecutor(_READERS, "read-manifests") as pool:
@@ -212,7 +213,7 @@ def refuse_changed_earlier(earlier: EarlierSets, output: str, layout: str, acces
     if now.sets != earlier.sets:
         what = f"{counted(len(now.sets), 'data set')} of earlier days now"
         what += f", {len(earlier.sets)} when this run began"
-        raise _out_of_turn(output, what, "run again with --overwrite")
+        raise run_fault("E-OUT-DATES", output, what, "run again with --overwrite")
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
@@ -246,14 +247,14 @@ def _finished_before(
             later.append((day, uri))
         elif day < date and last_file == PLAN_NAME:
             remedy = f"finish it with --date {day}, or delete it"
-            raise _out_of_turn(uri, "is unfinished", remedy)
+            raise run_fault("E-OUT-DATES", uri, "is unfinished", remedy)
         elif day < date and last_file == MANIFEST_NAME:
             finished.append(uri)
     is_daily = name_below(output, expand_date(pattern, date)) == ""
     if later and is_daily and (overwrite or _last_file(output, access) != MANIFEST_NAME):
         what = f"is of a later day, and was made without {output}"
         remedy = f"give --date {later[-1][0]} or a later one, or delete the later data sets"
-        raise _out_of_turn(later[0][1], what, remedy)
+        raise run_fault("E-OUT-DATES", later[0][1], what, remedy)
     return finished
 
 
@@ -277,21 +278,13 @@ def _check_alike(
 ) -> None:
     if manifest.layout != layout:
         what = f"its layout is {manifest.layout}, this run's is {layout}"
-        raise _refused(uri, what, f"give {FLAG} data sets of one layout")
+        raise run_fault("E-ARG", uri, what, f"give {FLAG} data sets of one layout")
     theirs = dividing_options(manifest.plan.options)
     if splitting is not None and theirs != splitting:
         what = f"its samples have other splits or keys: {_as_text(theirs)}; this run's are"
         remedy = f"give {FLAG} data sets of the same --split_by, --splits, seed and keys"
-        raise _refused(uri, f"{what} {_as_text(splitting)}", remedy)
+        raise run_fault("E-ARG", uri, f"{what} {_as_text(splitting)}", remedy)
 
 
 def _as_text(splitting: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in splitting.items() if value) or "as given"
-
-
-def _refused(where: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ARG", where, what, remedy))
-
-
-def _out_of_turn(uri: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-OUT-DATES", uri, what, remedy))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.schemas.faults import Rejected, Scope, fault_line
+from beam_tfrec.schemas.faults import Rejected, Scope, run_fault
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, ShardEntry
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.earlier import FLAG, EarlierSet
@@ -144,9 +144,8 @@ def _check_source(sample: Sample, source: tuple[str, int]) -> None:
     elif sample.blobs and sample.blobs[0].is_member and size != source[1]:  # others may change
         what = f"{name!r} has {size} bytes, but {source[1]} in an earlier data set"
     if what:
-        where = f"sample {sample.key} of {sample.split}"
         remedy = "give new images new ids, and keep the names of old ones"
-        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+        raise run_fault("E-SET-DUPLICATE", f"sample {sample.key} of {sample.split}", what, remedy)
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from beam_tfrec.schemas.documents.croissant import CROISSANT_NAME
 from beam_tfrec.schemas.documents.data_card import CARD_NAME, is_sealed
 from beam_tfrec.schemas.documents.tensorflow_files import LABEL_FILES
-from beam_tfrec.schemas.faults import fault_line, printable
+from beam_tfrec.schemas.faults import printable, run_fault
 from beam_tfrec.schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -92,7 +92,7 @@ def is_own_document(storage: Storage, name: str) -> bool:
 def conflict(output: Storage, name: str, what: str) -> RuntimeError:
     """Return the fault of an existing file with other content than the run's."""
     remedy = "give another --output, or --overwrite"
-    return RuntimeError(fault_line("E-OUT-CONFLICT", output.uri(name), what, remedy))
+    return run_fault("E-OUT-CONFLICT", output.uri(name), what, remedy)
 
 
 def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeError:
@@ -100,7 +100,7 @@ def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeE
     remedy = "give another --output, or move it away"
     if replaceable:
         remedy = "give another --output, move it away, or give --overwrite if a run left it"
-    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
+    return run_fault("E-OUT-FOREIGN", output.root, what, remedy)
 
 
 def check_claim(output: Storage, plan_digest: str) -> None:
@@ -118,7 +118,7 @@ def check_claim(output: Storage, plan_digest: str) -> None:
         return
     what = f"{PLAN_NAME} was deleted or replaced: a run with --overwrite may have taken the output"
     remedy = "wait until that run ends, or stop it and run again with --overwrite"
-    raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
+    raise run_fault("E-OUT-PLAN", output.root, what, remedy)
 
 
 def find_manifest(output: Storage) -> Manifest | None:
@@ -243,8 +243,7 @@ def missing_files(output: Storage, manifest: Manifest) -> list[str]:
             missing.append(shard.file)
         elif wrong := what_differs(shard, found):
             remedy = "restore it, or delete it and run its command again, which builds it again"
-            where = output.uri(shard.file)
-            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, wrong[1], remedy))
+            raise run_fault("E-OUT-CONFLICT", output.uri(shard.file), wrong[1], remedy)
     stems = shard_stems([shard.split for shard in manifest.shards])
     wanted = {*map(receipt_name, stems)}.union(*(shard.index_names for shard in manifest.shards))
     return [*missing, *sorted(wanted - there.keys())]

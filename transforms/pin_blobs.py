@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, run_fault
 from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, PHOTO, Sample, is_panoptic_root
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
@@ -79,7 +79,7 @@ def refuse_mostly_missing(
             remedy = f"add the missing ones, or accept them with --max_rejected {tally.missing}"
         what = f"{tally.missing} of {tally.named} images are missing, the first is"
         what += f" {tally.first_missing!r}; {listed}"
-        raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
+        raise run_fault("E-SET-MISSING", f"images of {root}", what, remedy)
 
 
 def _likely_remedy(missing: str, listed: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, fault_line
+from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, run_fault
 from beam_tfrec.schemas.samples import (
     PREFIX_BYTES,
     Order,
@@ -224,7 +224,7 @@ def refuse_equal_keys(split: str, keys: Sequence[str]) -> None:
         what = f"two samples have the key {key!r}"
         ways = "records: --key_feature or --on_duplicate; tar files: rename members"
         remedy = f"give every sample its own key, or put it into another split ({ways})"
-        raise RuntimeError(fault_line("E-SET-DUPLICATE", f"split {split}", what, remedy))
+        raise run_fault("E-SET-DUPLICATE", f"split {split}", what, remedy)
 
 
 def _refuse_in_batches(grouped: tuple[Partition, Iterable[KeyBatch]]) -> tuple[()]:

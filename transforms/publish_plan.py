@@ -17,7 +17,15 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from beam_tfrec.schemas.columns import add_facts
-from beam_tfrec.schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
+from beam_tfrec.schemas.faults import (
+    Rejected,
+    Scope,
+    counted,
+    fault_line,
+    printable,
+    reject_order,
+    run_fault,
+)
 from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
@@ -215,7 +223,7 @@ def _over_budget(config: DataSetJob, what: str, flag: str, count: int) -> Runtim
         command = re.sub(rf" {flag}[= ]\S+", "", config.command)  # a flag is given once
         way = f"{command} {flag} {count}"
     remedy = f"correct them, or accept with {way}" if count else "correct them"
-    return RuntimeError(fault_line("E-BUDGET", config.output, what, remedy))
+    return run_fault("E-BUDGET", config.output, what, remedy)
 
 
 def reject_text(reject: Rejected, remedy: str) -> str:
@@ -229,8 +237,7 @@ def reject_text(reject: Rejected, remedy: str) -> str:
 def other_plan(output: Storage, plan: JobPlan, mine: Mapping[str, Any]) -> RuntimeError:
     """Return the fault of an output with another plan; `mine` holds parts of this run's plan."""
     remedy = "give the same options and sources, another --output, or --overwrite"
-    what = first_difference(plan, mine)
-    return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
+    return run_fault("E-OUT-PLAN", output.root, first_difference(plan, mine), remedy)
 
 
 def _refuse_empty_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> None:
@@ -242,7 +249,7 @@ def _refuse_empty_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> 
     needed = {tally.split for tally in tallies}.difference(config.splitting.optional_splits)
     if not (filled or needed):
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
-        raise RuntimeError(fault_line("E-SET-EMPTY", config.output, what, remedy))
+        raise run_fault("E-SET-EMPTY", config.output, what, remedy)
     for split in sorted(needed - filled):
         places = [
             *(uri for root, uri in config.listed_roots.items() if root.split("/")[0] == split),
@@ -254,7 +261,7 @@ def _refuse_empty_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> 
             what = f"{config.splitting.by} gives it no sample"
             larger = "give a larger share, " if config.splitting.is_drawn else ""
             remedy = f"{larger}correct --splits, or give --allow_empty"
-        raise RuntimeError(fault_line("E-SET-EMPTY", f"split {split}", what, remedy))
+        raise run_fault("E-SET-EMPTY", f"split {split}", what, remedy)
 
 
 def refuse_none_left(
@@ -285,7 +292,7 @@ def refuse_none_left(
             listed = counted(tally.listed, config.layout.sample_noun)
             remedy = "correct the sources, filter less, or give --allow_empty"
             what = f"none of {listed} is left"
-            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {tally.split}", what, remedy))
+            raise run_fault("E-SET-EMPTY", f"split {tally.split}", what, remedy)
 
 
 def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
@@ -303,7 +310,7 @@ def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     if numbered and (unlisted := names - {label.name for label in numbered}):
         what = f"some number their classes, others only name them, as {min(unlisted)!r}"
         remedy = "write all with one schema, or give --label_file"
-        raise RuntimeError(fault_line("E-ANN-LABELS", "the sources", what, remedy))
+        raise run_fault("E-ANN-LABELS", "the sources", what, remedy)
     if numbered or not names:
         return number_labels(config.earlier.labels, numbered, first_id)
     return number_names(config.earlier.labels, names, 1 if first_id is None else first_id)
@@ -317,8 +324,7 @@ def _check_found(found: Sequence[str], config: DataSetJob) -> None:
         what, separator, remedy = str(error).rpartition(": ")
         if not separator:
             what, remedy = remedy, "ask for features that the sources hold"
-        where = f"layout {config.layout.name}"
-        raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
+        raise run_fault("E-ARG", f"layout {config.layout.name}", what, remedy) from None
 
 
 def _show(value: object) -> str:

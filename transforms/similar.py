@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from beam_tfrec.schemas.faults import RejectBudget, Rejected, counted, fault_line
+from beam_tfrec.schemas.faults import RejectBudget, Rejected, counted, run_fault
 from beam_tfrec.schemas.fields import EncodedImage
 from beam_tfrec.schemas.geometry.boxes import turn_size
 from beam_tfrec.schemas.layouts import Unfit
@@ -309,14 +309,12 @@ def read_copies(uri: str, splits: Sequence[str], access: Access) -> Copies:
         copies = table.filter(pc.invert(table["keep"])).to_pydict()
         keeps = table.filter(pc.and_(table["keep"], pc.greater(table["size"], 1))).to_pydict()
     except (pa.ArrowException, ValueError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise RuntimeError(fault_line("E-ARG", uri, what, remedy)) from None
+        raise run_fault("E-ARG", uri, " ".join(str(error).split())[:200], remedy) from None
     if splits and not {*splits}.intersection(table["split"].unique().to_pylist()):
-        what = f"has no split {' or '.join(splits)}"
-        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+        raise run_fault("E-ARG", uri, f"has no split {' or '.join(splits)}", remedy)
     if not splits and len(table["key"].unique()) < table.num_rows:
         what = "has a key in two splits, and this run divides one source itself"
-        raise RuntimeError(fault_line("E-ARG", uri, what, "make it from the source of this run"))
+        raise run_fault("E-ARG", uri, what, "make it from the source of this run")
     named = zip(copies["split"], copies["key"], copies["cluster"], strict=True)
     kept = zip(keeps["split"], keeps["key"], strict=True)
     return Copies(
@@ -358,7 +356,7 @@ def check_kept(
     if missing := sorted(expected.difference(kept)):
         lost = f"{counted(len(missing), 'image')} that this run does not have"
         what = f"keeps {lost}, such as {missing[0][1]!r}"
-        raise RuntimeError(fault_line("E-ARG", uri, what, "make it again from the run's sources"))
+        raise run_fault("E-ARG", uri, what, "make it again from the run's sources")
     return []
 
 

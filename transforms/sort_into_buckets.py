@@ -12,7 +12,7 @@ import apache_beam as beam
 import msgspec
 from apache_beam.utils.shared import Shared
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.geometry.boxes import SWAPPING, nearest_bucket
 from beam_tfrec.schemas.layouts import Unfit
 from beam_tfrec.schemas.samples import Sample
@@ -121,7 +121,7 @@ def size_of(
     photo = msgspec.structs.replace(sample, blobs=sample.blobs[:1])
     if photo.blobs[0].is_staged and not photo.blobs[0].name:
         what = "--buckets needs images in archives and Parquet, which only a run unpacks"
-        raise RuntimeError(fault_line("E-ARG", "--plan", what, "leave --buckets out"))
+        raise run_fault("E-ARG", "--plan", what, "leave --buckets out")
     try:
         info = check_all(photo, read_contents(photo, storages), Check.HEADER, conversion)[0].info
     except Unfit:

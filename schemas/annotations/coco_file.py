@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.geometry.boxes import MAX_AREA_PX2
 from beam_tfrec.schemas.labels import License, read_licenses, unite_labels
 from beam_tfrec.schemas.manifest import Label
@@ -241,7 +241,7 @@ class CocoFile:
 
     def fault(self, code: str, what: str, remedy: str) -> RuntimeError:
         """Return a fault of the file."""
-        return RuntimeError(fault_line(code, self.where, what, remedy))
+        return run_fault(code, self.where, what, remedy)
 
     def _sections(self, data: bytes) -> list[tuple[str, msgspec.Raw]]:
         """Return the keys of the file's JSON object with their undecoded values."""
@@ -334,7 +334,7 @@ def refuse_repeated_ids(images: Sequence[CocoImage], where: str) -> None:
             value = str(getattr(image, kind))
             if (other := first.setdefault(value, place)) != place:
                 what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
-                raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
+                raise run_fault("E-ANN-DUPLICATE", where, what, "remove one")
 
 
 def _as_text(value: str | float | None) -> str:

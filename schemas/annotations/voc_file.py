@@ -8,7 +8,7 @@ from xml.parsers import expat
 
 from beam_tfrec.schemas.annotations.coco_file import CocoInstance
 from beam_tfrec.schemas.annotations.side_files import SideFile, entry_of
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.fields import BadAnnotation
 
 MAX_XML_BYTES = 16 << 20
@@ -77,11 +77,11 @@ def parse_image_set(data: bytes, where: str) -> frozenset[str]:
         names = [*filter(None, map(str.strip, data.decode("utf-8-sig").splitlines()))]
     except UnicodeDecodeError as error:
         what, remedy = f"not UTF-8 (byte {error.start})", "save it as UTF-8"
-        raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
+        raise run_fault("E-ARG", where, what, remedy) from None
     if names and all(map(_OF_A_CLASS.fullmatch, names)):
         what = f"its line {names[0]!r} has a number after the name, as in lists of one class"
         remedy = "give --splits the lists of names only, such as train,val"
-        raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+        raise run_fault("E-ARG", where, what, remedy)
     return frozenset(names)
 
 

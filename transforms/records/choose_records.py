@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import apache_beam as beam
 
-from beam_tfrec.schemas.faults import counted, fault_line, printable
+from beam_tfrec.schemas.faults import counted, printable, run_fault
 from beam_tfrec.schemas.samples import Sample, split_and_key
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
@@ -98,7 +98,7 @@ def _keys_in(uri: str, access: Access) -> Collection[str]:
     try:
         text = read_uri(uri, access).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RuntimeError(fault_line("E-ARG", uri, str(error), "save it as UTF-8")) from None
+        raise run_fault("E-ARG", uri, str(error), "save it as UTF-8") from None
     return frozenset(text.replace("\r\n", "\n").split("\n"))
 
 

@@ -18,7 +18,7 @@ import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnNotes, matches, may_hold
-from beam_tfrec.schemas.faults import Rejected, fault_line
+from beam_tfrec.schemas.faults import Rejected, run_fault
 from beam_tfrec.schemas.layouts.records import facts_of_data_set, found_of_data_set
 from beam_tfrec.schemas.manifest import CONVERSIONS, MANIFEST_NAME, PLAN_NAME, Manifest, ShardEntry
 from beam_tfrec.schemas.parse_example import Sequences, parse_record
@@ -128,7 +128,7 @@ def select_files(
     found: list[RecordFile] = []
     if source.pattern and not taken:
         what, remedy = f"no file matches {source.pattern!r}", "give a quoted glob of TFRecord files"
-        raise _refused(source.uri, what, remedy)
+        raise run_fault("E-ARG", source.uri, what, remedy)
     if MANIFEST_NAME in files or (PLAN_NAME in files and not source.pattern):
         manifest, _ = read_data_set.read_finished(storage, "--records")
         shards = read_data_set.list_shards(storage, manifest, _RESTORE)
@@ -137,11 +137,11 @@ def select_files(
         taken = sorted(others) if source.pattern else []
     elif not taken:
         remedy = "give a folder, file or quoted glob of TFRecord files"
-        raise _refused(source.uri, "has no TFRecord file", remedy)
+        raise run_fault("E-ARG", source.uri, "has no TFRecord file", remedy)
     else:
         for entry in filter(source.is_unreadable, listed):
             where, what = join_uri(source.uri, entry.name), f"a {entry.kind}, not a file"
-            raise _refused(where, what, "repair it, or remove it")
+            raise run_fault("E-ARG", where, what, "repair it, or remove it")
     found += [RecordFile(root, files[name]) for name in taken]
     for place, file in enumerate(found, source.number << _FILE_BITS):
         yield msgspec.structs.replace(file, place=place)
@@ -167,11 +167,12 @@ def _shards_of(
         buckets = [of for of in manifest.splits if split_without_bucket(of) == source.split != of]
         if buckets or source.split not in manifest.splits:
             named = " ".join(f"{split}={source.uri}" for split in buckets or manifest.splits)
-            raise _refused(source.uri, f"has no records of split {source.split}", f"give {named}")
+            what = f"has no records of split {source.split}"
+            raise run_fault("E-ARG", source.uri, what, f"give {named}")
     class_ids = {label.name: label.id for label in manifest.plan.labels}
     if unknown := sorted({*reader.choice.classes} - class_ids.keys()):
         there = ", ".join([*class_ids][:20]) or "no classes"
-        raise _refused(source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
+        raise run_fault("E-ARG", source.uri, f"has no class {unknown[0]!r}", f"it has {there}")
     chosen = [class_ids[name] for name in reader.choice.classes]
     records = sum(shard.entry.records for shard in taken)
     repairs = Counter[str]()
@@ -286,7 +287,7 @@ class RecordReader:
             if found.code == "E-VER-FRAME" and not (file.shard or found.is_last):
                 what, remedy = f"{where}: {found.what}", "restore it, or leave it out of --records"
                 uri = join_uri(source.uri, file.entry.name)
-                raise RuntimeError(fault_line("E-SRC-DAMAGED", uri, what, remedy))
+                raise run_fault("E-SRC-DAMAGED", uri, what, remedy)
             return self._reject(file, key, "E-REC-DAMAGED", f"{where}: {found.what}")
         if found.data is None:
             return self._reject(file, key, "E-EX-TOO-LARGE", f"{where}: {found.size} bytes")
@@ -350,10 +351,6 @@ class _LeftOut(NamedTuple):
 
     split: str
     why: str
-
-
-def _refused(where: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ARG", where, what, remedy))
 
 
 class StageExamples(beam.DoFn):

@@ -14,7 +14,7 @@ from typing import IO
 import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.samples import Sample, digest_payload
 from beam_tfrec.transforms.storage.disk import ELSEWHERE, DiskFile, coding, open_temporary
 
@@ -54,7 +54,7 @@ class RunSpool:
         data = self._file().read(offset, length)
         if google_crc32c.value(data) != crc32c:
             what = f"{length} bytes at {offset} of a temporary file have changed"
-            raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "check the disk"))
+            raise run_fault("E-IO-RETRIES", self._where, what, "check the disk")
         return data
 
     def store_payload(self, sample: Sample) -> Sample:

@@ -18,7 +18,7 @@ import msgspec
 
 from beam_tfrec.schemas.columns import is_beyond_float32
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.fields import ArrayFields, NamedTensor, TensorFields
 from beam_tfrec.schemas.layouts.arrays import found_in
 from beam_tfrec.schemas.samples import NPZ, Sample, pack
@@ -212,8 +212,7 @@ def choose_files(
             where = join_uri(sources[root].folder, name)
             read = "only files that end in .npy or .npz (in lower case) are read"
             remedy = "rename it, repair it, or remove it from the folder"
-            what = f"a {entry.kind}, but {read}"
-            raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
+            raise run_fault("E-ARR-HEADER", where, f"a {entry.kind}, but {read}", remedy)
 
 
 def open_file(
@@ -267,7 +266,7 @@ def plan_pieces(
     files = sorted(group[1], key=lambda file: file.images.entry.name)
     if len({file.images.entry.name.rpartition(".")[2] for file in files}) > 1:
         what, remedy = "it holds both .npy and .npz files", "give a folder with one kind only"
-        raise RuntimeError(fault_line("E-ARG", source.uri, what, remedy))
+        raise run_fault("E-ARG", source.uri, what, remedy)
     for file in files:
         for name, stored in file.arrays.items():
             _check_array(stored, source, file.images.rows, name)
@@ -309,7 +308,7 @@ def read_rows(stored: StoredArray, access: Access) -> list[int | float | str]:
             return [text.decode(codec).rstrip("\0") for text in texts]
         except ValueError as error:
             what, remedy = f"text that cannot be decoded ({error})", "save it as Unicode text"
-            raise RuntimeError(fault_line("E-ARR-TYPE", stored.where, what, remedy)) from None
+            raise run_fault("E-ARR-TYPE", stored.where, what, remedy) from None
     import numpy  # late: the import takes 0.1 s
 
     dtype = numpy.dtype(header.dtype).newbyteorder(">" if header.big_endian else "<")
@@ -341,7 +340,7 @@ def _check_array(stored: StoredArray, source: ArraySource, rows: int, name: str)
         code, what = "E-ARR-COUNT", f"{stored.rows} rows, the images have {rows}"
         remedy = "give the array of these images"
     if what:
-        raise RuntimeError(fault_line(code, stored.where, what, remedy))
+        raise run_fault(code, stored.where, what, remedy)
 
 
 def _fault_of(fields: ArrayFields, item_bytes: int) -> Reason | None:
@@ -369,8 +368,7 @@ def _names_in(members: Collection[str], source: ArraySource, where: str) -> list
     if len(images) != 1 or not {*images, *sides}.issubset(members):
         wanted = ", ".join([source.image or "one array of images", *sides])
         what = f"it needs {wanted}; it has {', '.join([*members][:20]) or 'no arrays'}"
-        remedy = "correct the names, or give --image_array"
-        raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+        raise run_fault("E-ARG", where, what, "correct the names, or give --image_array")
     return [*images, *sides]
 
 

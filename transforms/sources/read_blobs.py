@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.samples import Blob
 from beam_tfrec.schemas.tensors import HEAD_BYTES, NpyHeader, parse_npy_header
 from beam_tfrec.transforms.storage import Entry, Span, Storage, join_uri, open_stored
@@ -209,13 +209,12 @@ def open_array(
     except ValueError as error:
         what, _, remedy = str(error).rpartition(": ")
         code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
-        raise RuntimeError(fault_line(code, where, what, remedy)) from None
+        raise run_fault(code, where, what, remedy) from None
     size_bytes = member.end - member.start
     # A compressed member must not be longer, since all of it is unpacked.
     if header.end > size_bytes or (member.packed and header.end != size_bytes):
         what = f"{size_bytes} bytes, its header says {header.end}"
-        remedy = "copy the file again, or save it again"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, remedy))
+        raise run_fault("E-ARR-HEADER", where, what, "copy the file again, or save it again")
     moved = msgspec.structs.replace(header, start=header.start + member.start)
     return StoredArray(storage.root, entry, moved, where, member.packed)
 
@@ -256,5 +255,4 @@ def _archive(storage: Storage, entry: Entry) -> Iterator[tuple[zipfile.ZipFile, 
 
 
 def _bad_zip(storage: Storage, entry: Entry, what: str) -> RuntimeError:
-    where = join_uri(storage.root, entry.name)
-    return RuntimeError(fault_line("E-ARR-ZIP", where, what, _SAVE_AGAIN))
+    return run_fault("E-ARR-ZIP", join_uri(storage.root, entry.name), what, _SAVE_AGAIN)

@@ -13,7 +13,7 @@ import google_crc32c
 
 from beam_tfrec.schemas.annotations.coco_file import CocoFile, CocoImage
 from beam_tfrec.schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
-from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, fault_line
+from beam_tfrec.schemas.faults import FAULTS, Reason, Rejected, run_fault
 from beam_tfrec.schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from beam_tfrec.schemas.geometry.boxes import PlacedBox, place_box
 from beam_tfrec.schemas.samples import Blob, Sample, pack, panoptic_root
@@ -107,7 +107,7 @@ class CocoReader:
         for (where, data), (other, same) in itertools.pairwise(in_order):
             if data == same:
                 what = f"has the bytes of {where}"
-                raise RuntimeError(fault_line("E-ANN-JOIN", other, what, "give one of them"))
+                raise run_fault("E-ANN-JOIN", other, what, "give one of them")
         ids, outlines = self.rules.string_ids, self.rules.segmentations
         name = next(iter(self.splitting.fields.values()), "")
         parsed = [
@@ -132,7 +132,7 @@ class CocoReader:
             what = f"a {others[0]} file, for which records of one object each have no place"
             remedy = "leave it out, or give another --layout"
         if what:
-            raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
+            raise run_fault("E-ARG", f"split {split}", what, remedy)
 
 
 def _identity(source: tuple[str, bytes]) -> tuple[str, str]:
@@ -303,7 +303,7 @@ class _ImageReader:
             if not self._rules.drop_orphans:
                 what = f"{name} has {unknown[0]}, which is not in categories"
                 fault = "E-ANN-CATEGORY", _where(image), what, _ORPHANS_REMEDY
-                raise RuntimeError(fault_line(*fault))
+                raise run_fault(*fault)
             setattr(image, name, [found for found in given if found in self._category_ids])
             yield SplitTally(split, repairs={"unknown_category_dropped": len(unknown)})
 
@@ -313,7 +313,7 @@ class _ImageReader:
         """Return the reject of an annotation, or stop the run if orphans may not be dropped."""
         if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
             what = f"annotation {bad.annotation_id}: {bad.detail}"
-            raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
+            raise run_fault(bad.code, where, what, _ORPHANS_REMEDY)
         sample = Sample(split, key, -1, (Blob(self._given, file_name),), b"", (bad.annotation_id,))
         return sample.reject("read_coco", bad.code, bad.detail)
 

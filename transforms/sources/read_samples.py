@@ -16,7 +16,7 @@ import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_tfrec.schemas.columns import ColumnFacts, add_facts
-from beam_tfrec.schemas.faults import Reason, Rejected, Scope, fault_line
+from beam_tfrec.schemas.faults import Reason, Rejected, Scope, run_fault
 from beam_tfrec.schemas.labels import License, unite_labels
 from beam_tfrec.schemas.manifest import Label, SourceFile, from_json
 from beam_tfrec.schemas.samples import Blob, Sample
@@ -192,8 +192,7 @@ class SplitCounter:
             now = repr(item.blobs[0].file_name) if item.blobs else "no file"
             what = f"it was rejected with file {name!r}, and has {now} now"
             remedy = "give --exclude the rejected.jsonl of a run of these sources"
-            where = f"sample {item.key} of {item.split}"
-            raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+            raise run_fault("E-ARG", f"sample {item.key} of {item.split}", what, remedy)
 
 
 def add_split_tallies(parts: Iterable[SplitTally]) -> SplitTally:
@@ -212,7 +211,7 @@ def add_split_tallies(parts: Iterable[SplitTally]) -> SplitTally:
     if len(names) > _MAX_CLASS_NAMES:
         what = f"more than {_MAX_CLASS_NAMES} classes, such as {names[0]!r} and {names[-1]!r}"
         remedy = "give labels that samples share, not an id of each sample"
-        raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
+        raise run_fault("E-ANN-LABELS", f"split {first.split}", what, remedy)
     return msgspec.structs.replace(
         SplitTally(first.split),
         **added,
@@ -269,7 +268,7 @@ def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
         except (ValueError, KeyError) as error:
             what = f"line {number} is not a line of a rejected.jsonl ({error})"
             remedy = "give --exclude the rejected.jsonl of an earlier run"
-            raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
+            raise run_fault("E-ARG", where, what, remedy) from None
         if scope is Scope.SAMPLE:
             keys.setdefault(rejected.split, {})[rejected.key] = rejected.file_name
     return keys

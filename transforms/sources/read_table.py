@@ -25,7 +25,7 @@ from beam_tfrec.schemas.columns import (
     may_hold,
     text_of,
 )
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.fields import fields_of_row, labels_of
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
@@ -309,7 +309,7 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
         yield file
     elif format or (is_folder(entry) and not is_hidden):
         what, remedy = f"a {entry.kind} instead of a file", "repair it, or remove it"
-        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
+        raise run_fault("E-TAB-FORMAT", file.where, what, remedy)
 
 
 def first_features(

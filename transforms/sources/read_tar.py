@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from beam_tfrec.schemas.annotations.side_files import value_at
 from beam_tfrec.schemas.columns import ColumnType, matches, may_hold
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
@@ -331,8 +331,7 @@ def walk_members(stream: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
 
 def _damaged(where: str, what: str, error: Exception) -> RuntimeError:
     what += f" ({' '.join(str(error).split())[:200]})"
-    remedy = "restore it, or leave it out of --shards"
-    return RuntimeError(fault_line("E-SRC-DAMAGED", where, what, remedy))
+    return run_fault("E-SRC-DAMAGED", where, what, "restore it, or leave it out of --shards")
 
 
 def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
@@ -347,4 +346,4 @@ def _why_left_out(info: tarfile.TarInfo, name: str) -> str:
 
 def _refused(where: str, what: str) -> RuntimeError:
     remedy = f"give --shards {', '.join((TAR, *DECOMPRESSORS))} files"
-    return RuntimeError(fault_line("E-ARG", where, what, remedy))
+    return run_fault("E-ARG", where, what, remedy)

@@ -18,7 +18,7 @@ import apache_beam as beam
 import google_crc32c
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_tfrec.schemas.faults import counted, fault_line
+from beam_tfrec.schemas.faults import counted, run_fault
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.splits import CLASS, NEW, DigestValues, Splitting, Unassigned, stratify
 from beam_tfrec.transforms.storage import Access, open_storage, read_uri, source_changed
@@ -92,7 +92,7 @@ def read_groups(splitting: Splitting, access: Access) -> DigestValues:
     if not 0 < table.num_rows <= MAX_GROUP_ROWS:
         what = f"has {table.num_rows} rows, not 1 to {MAX_GROUP_ROWS}"
         remedy = "leave out the keys that are alone in their group"
-        raise RuntimeError(fault_line("E-TAB-FORMAT", uri, what, remedy))
+        raise run_fault("E-TAB-FORMAT", uri, what, remedy)
     keys, groups = (_digests_in(table, name, splitting, uri) for name in table.column_names)
     order = np.argsort(keys, kind="stable")
     keys, groups = keys[order], groups[order]
@@ -101,7 +101,7 @@ def read_groups(splitting: Splitting, access: Access) -> DigestValues:
         rows = [table.slice(row, 1).to_pylist()[0] for row in sorted(order[place : place + 2])]
         first, second = ([*row.values()] for row in rows)
         what = f"key {first[0]!r} is in the groups {first[1]!r} and {second[1]!r}"
-        raise RuntimeError(fault_line("E-SRC-SPLIT", uri, what, "give each key one group"))
+        raise run_fault("E-SRC-SPLIT", uri, what, "give each key one group")
     return keys[~is_repeated], groups[~is_repeated]
 
 
@@ -118,20 +118,19 @@ def _parse_groups(data: bytes, uri: str) -> "pa.Table":
             table = parquet.read_table(io.BytesIO(data))
         names = [name for name in table.column_names if name in (_KEY, *_GROUPS)]
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())
-        raise RuntimeError(fault_line("E-TAB-FORMAT", uri, what, _TABLE_REMEDY)) from None
+        raise run_fault("E-TAB-FORMAT", uri, " ".join(str(error).split()), _TABLE_REMEDY) from None
     names.sort(key=lambda name: name != _KEY)
     what = f"has the columns {', '.join(map(repr, table.column_names[:20]))}"
     if names[:1] != [_KEY] or len(names) != 2 or names[1] == _KEY:
-        raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, _TABLE_REMEDY))
+        raise run_fault("E-TAB-HEADER", uri, what, _TABLE_REMEDY)
     for name in names:
         if pa.types.is_floating(table[name].type):
             what = f"column {name!r} holds floating-point numbers"
-            raise RuntimeError(fault_line("E-TAB-HEADER", uri, what, _TABLE_REMEDY))
+            raise run_fault("E-TAB-HEADER", uri, what, _TABLE_REMEDY)
     try:
         return table.select(names).cast(pa.schema([(name, pa.string()) for name in names]))
     except pa.ArrowException as error:
-        raise RuntimeError(fault_line("E-TAB-HEADER", uri, str(error), _TABLE_REMEDY)) from None
+        raise run_fault("E-TAB-HEADER", uri, str(error), _TABLE_REMEDY) from None
 
 
 def _digests_in(table: "pa.Table", name: str, splitting: Splitting, uri: str) -> "NDArray":
@@ -140,8 +139,7 @@ def _digests_in(table: "pa.Table", name: str, splitting: Splitting, uri: str) ->
     texts = itertools.chain.from_iterable(chunk.to_pylist() for chunk in table[name].chunks)
     for row, text in enumerate(texts):
         if not text:
-            what = f"row {row} has no {name}"
-            raise RuntimeError(fault_line("E-SRC-SPLIT", uri, what, "give every row one"))
+            raise run_fault("E-SRC-SPLIT", uri, f"row {row} has no {name}", "give every row one")
         digests += splitting.digest_of(text)
     return _as_array([bytes(digests)])
 
@@ -186,7 +184,7 @@ def assign_splits(
     elif len(counts) and not counts.any():
         what = f"has no sample with a {splitting.stratify_by}, which split_by stratified needs"
     if what:
-        raise RuntimeError(fault_line("E-ARG", "the source", what, "give --split_by hash"))
+        raise run_fault("E-ARG", "the source", what, "give --split_by hash")
     known = np.full(len(counts), NEW)
     if held := b"".join(shard.keys for shard in earlier):
         kept, keys = _as_array([held]), _as_array(part.keys for part in listed)
@@ -228,7 +226,7 @@ def _check_groups(digests: "NDArray", known: "NDArray", unlisted: int) -> None:
         what = "the earlier data sets have a group in two splits"
     if what:
         remedy = "give the sources of all days with unchanged groups, or write a new data set"
-        raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
+        raise run_fault("E-ARG", "--since", what, remedy)
 
 
 def _as_array(parts: Iterable[bytes]) -> "NDArray":

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from beam_tfrec.schemas.columns import PARQUET, Cell
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.transforms.sources.hugging_face import NO_FEATURES, StoredFeatures, features_of
 from beam_tfrec.transforms.storage import (
     Access,
@@ -182,8 +182,7 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     _, _, first = next(rows, (0, 1, list[str]()))
     if isinstance(first, tuple):
         what = f"its first line is not a header of a {file.format} file ({first[1]})"
-        remedy = "write the file again, in UTF-8"
-        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
+        raise run_fault("E-TAB-FORMAT", file.where, what, "write the file again, in UTF-8")
     header_rows, columns = 1, tuple(first)
     read_cells: Callable[[list[str]], Any] = functools.partial(_csv_row, columns=columns)
     # A table of AutoML Vision has no header.
@@ -194,7 +193,7 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
     if len(columns) == 1 and (others := [other for other in ";\t|" if other in columns[0]]):
         what = f"has one column, {columns[0]!r}, with {others[0]!r} instead of a {separator}"
         remedy = f"write the file with a {separator}, or change the column's name"
-        raise RuntimeError(fault_line("E-TAB-HEADER", file.where, what, remedy))
+        raise run_fault("E-TAB-HEADER", file.where, what, remedy)
     _check_names(columns or [""], file.where)
     found = (
         (number - header_rows, line, cells if isinstance(cells, tuple) else read_cells(cells))
@@ -207,17 +206,15 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
 def require_columns(where: str, needed: Iterable[str], there: Sequence[str]) -> None:
     """Refuse a table without a needed column (`E-TAB-HEADER`)."""
     if missing := {*needed}.difference(there):
-        what = f"has no column {min(missing)!r}"
         remedy = f"give another table or name; this one has {', '.join(there[:20])}"
-        raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
+        raise run_fault("E-TAB-HEADER", where, f"has no column {min(missing)!r}", remedy)
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
     for number, name in enumerate(names, start=1):
         if not name.strip() or names.index(name) + 1 < number:
             what = f"column {number} of {len(names)} has no name or a repeated one: {name!r}"
-            remedy = "give each column its own name"
-            raise RuntimeError(fault_line("E-TAB-HEADER", where, what, remedy))
+            raise run_fault("E-TAB-HEADER", where, what, "give each column its own name")
 
 
 def _too_large(max_bytes: int, what: str = "the row") -> Reason:
@@ -287,7 +284,7 @@ def _csv_rows(
                 if file.format != "tsv":  # quotes in the skipped part may contain line ends
                     what = f"the row of line {first_line} has more than {max_bytes} bytes"
                     remedy = "close its quotes, or raise --max_cell_bytes"
-                    raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy))
+                    raise run_fault("E-TAB-FORMAT", file.where, what, remedy)
                 bad, line = _too_large(max_bytes), b"\n"
             try:
                 yield line.decode()
@@ -307,7 +304,7 @@ def _csv_rows(
             if str(error) == "unexpected end of data":
                 what = f"quotes that open in line {first_line} or below are never closed"
                 remedy = "close them, or double quotes that are part of a cell"
-                raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
+                raise run_fault("E-TAB-FORMAT", file.where, what, remedy) from None
             bad = ("E-ROW-CSV", str(error))
         yield number, first_line, bad or cells
 
@@ -345,7 +342,7 @@ def _parquet_faults(file: TableFile) -> Iterator[None]:
             raise
         what = f"cannot be read as Parquet ({str(error).splitlines()[0][:120]})"
         remedy = "give a Parquet file, or write it again"
-        raise RuntimeError(fault_line("E-TAB-FORMAT", file.where, what, remedy)) from None
+        raise run_fault("E-TAB-FORMAT", file.where, what, remedy) from None
 
 
 def _open_parquet(file: TableFile, storage: Storage, buffer_bytes: int = 0) -> Any:

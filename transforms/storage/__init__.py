@@ -19,7 +19,7 @@ from typing import IO, Protocol, cast
 import google_crc32c
 import msgspec
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.manifest import MANIFEST_NAME
 
 SPOOL_PREFIX = "_spool-"
@@ -334,7 +334,7 @@ def find_uri(
         remedy = "give a finished data set or a file" if lacks else "give the path of a file"
         if lacks and entry and entry.kind == "directory":
             what = f"has no {lacks}"
-        raise RuntimeError(fault_line("E-ARG", uri, what, remedy))
+        raise run_fault("E-ARG", uri, what, remedy)
     return storage, entry
 
 
@@ -380,8 +380,7 @@ def ends_early(size_bytes: int, span: Span) -> str:
 
 def source_changed(where: str, what: str) -> RuntimeError:
     """Return the fault of a file that is missing or has changed since it was listed."""
-    remedy = "run again when the source no longer changes"
-    return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+    return run_fault("E-SRC-CHANGED", where, what, "run again when the source no longer changes")
 
 
 def open_unbuffered(storage: Storage, entry: Entry) -> IO[bytes]:

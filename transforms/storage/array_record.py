@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.tfrecord import FrameError
 from beam_tfrec.transforms.storage import Entry, Storage, is_local
 from beam_tfrec.transforms.storage.disk import ELSEWHERE, coded, coding, open_temporary
@@ -140,7 +140,7 @@ def open_array_record(storage: Storage, file: Entry) -> ArrayRecordFile:
     if not is_local(storage.root):
         what = "is an ArrayRecord file in a store: its library reads single records only on disks"
         remedy = "copy the data set to a disk, mount the bucket, or write TFRecord files"
-        raise RuntimeError(fault_line("E-ARG", storage.uri(file.name), what, remedy))
+        raise run_fault("E-ARG", storage.uri(file.name), what, remedy)
     if storage.stat(file.name) != file:
         raise storage.changed(file.name, "modified since it was listed")
     return ArrayRecordFile(storage.uri(file.name).removeprefix("file://"))

@@ -15,7 +15,7 @@ from typing import IO, TypeVar
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, SPOOL_PREFIX, Access, Entry, Span, Storage
 from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
@@ -128,7 +128,7 @@ class BeamStorage(Storage):
             code, remedy = "E-ARG", "install and set up this store's client"
             if isinstance(cause, PermissionError):
                 code, remedy = "E-IO-AUTH", "give this user permission"
-            raise RuntimeError(fault_line(code, self.uri(name), str(cause), remedy)) from error
+            raise run_fault(code, self.uri(name), str(cause), remedy) from error
 
 
 def _unwrapped(error: Exception) -> Exception:

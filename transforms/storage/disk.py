@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from beam_tfrec.schemas.faults import bytes_text, fault_line
+from beam_tfrec.schemas.faults import bytes_text, run_fault
 from beam_tfrec.transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes take a moment to end
@@ -51,7 +51,7 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     if error.errno == errno.ENOSPC:
         with contextlib.suppress(OSError):
             what += f", {bytes_text(shutil.disk_usage(where).free)} are free"
-    return RuntimeError(fault_line(code, where, what, remedy))
+    return run_fault(code, where, what, remedy)
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ class RunLock:
                 return
         what = "another run writes there" if alone else "another run deletes files there"
         remedy = "wait until it has ended, or stop it, then run again"
-        raise RuntimeError(fault_line("E-OUT-FOREIGN", self._root, what, remedy))
+        raise run_fault("E-OUT-FOREIGN", self._root, what, remedy)
 
     def close(self) -> None:
         """Release the lock."""

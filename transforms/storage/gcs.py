@@ -36,7 +36,7 @@ from obstore import exceptions as obstore_errors
 from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.transforms.storage import Access, Entry, Span, Storage, crc32c_of, ends_early
 from beam_tfrec.transforms.storage.disk import UploadedFile
 from beam_tfrec.transforms.storage.retries import rate_of, retry
@@ -276,7 +276,7 @@ class GcsStorage(Storage):
         ) as error:
             code, remedy = _code_of(error)
             what = " ".join(str(error).split())[:300]
-            raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
+            raise run_fault(code, self.uri(name), what, remedy) from error
 
 
 def _unless_gone(operation: Callable[[], T]) -> T | None:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.transforms.storage import SPOOL_PREFIX, Entry, NewFile, Span, Storage
 from beam_tfrec.transforms.storage.disk import DiskFile, coding
 from beam_tfrec.transforms.storage.retries import retry
@@ -88,7 +88,7 @@ class LocalStorage(Storage):
         entry = self.stat("")
         if entry is None or entry.kind != "directory":
             what = "no such folder" if entry is None else f"a {entry.kind}, not a folder"
-            raise RuntimeError(fault_line("E-ARG", self.root, what, "give the path of a folder"))
+            raise run_fault("E-ARG", self.root, what, "give the path of a folder")
 
     def probe(self) -> None:
         """Make the root, test it with a file, and delete the unpublished files of dead writers."""
@@ -206,7 +206,7 @@ class _LocalFile(DiskFile):
         if code in (errno.EINVAL, errno.ENOSYS):
             what = "the filesystem has neither hard links nor exclusive renames"
             remedy = "write to another filesystem and copy the result"
-            raise RuntimeError(fault_line("E-IO-READONLY", self._root, what, remedy))
+            raise run_fault("E-IO-READONLY", self._root, what, remedy)
         raise OSError(code, os.strerror(code), target)
 
 

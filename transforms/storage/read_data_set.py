@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
-from beam_tfrec.schemas.faults import Reason, fault_line
+from beam_tfrec.schemas.faults import Reason, run_fault
 from beam_tfrec.schemas.features import roles_of_spec
 from beam_tfrec.schemas.manifest import (
     CONVERSIONS,
@@ -92,12 +92,12 @@ def read_finished(storage: Storage, flag: str) -> tuple[Manifest, str]:
     if storage.stat(MANIFEST_NAME) is None:
         what = f"is not a finished data set: it has no {MANIFEST_NAME}"
         remedy = f"run its command again, or give another {flag}"
-        raise RuntimeError(fault_line("E-ARG", storage.root, what, remedy))
+        raise run_fault("E-ARG", storage.root, what, remedy)
     data, where = storage.read(MANIFEST_NAME), storage.uri(MANIFEST_NAME)
     manifest = read_manifest(data, where, flag)
     for what in contradictions(manifest):  # readers would read wrong records
         remedy = "run `beam-tfrec verify` on its folder, and restore the manifest from a copy"
-        raise RuntimeError(fault_line("E-VER-MANIFEST", where, what, remedy))
+        raise run_fault("E-VER-MANIFEST", where, what, remedy)
     return manifest, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -117,7 +117,7 @@ def list_shards(
         file = there.get(entry.file)
         if wrong := what_differs(entry, file):
             code, what = wrong
-            raise RuntimeError(fault_line(code, storage.uri(entry.file), what, remedy))
+            raise run_fault(code, storage.uri(entry.file), what, remedy)
         assert file is not None
         shards.append(Shard(entry, file))
     return shards
@@ -164,7 +164,7 @@ def read_index(storage: Storage, name: str, remedy: str, parse: Callable[[bytes]
         if entry is not None and entry.kind == "file":
             raise
         code, what = "E-VER-MISSING", what_is(entry)
-    raise RuntimeError(fault_line(code, storage.uri(name), what, remedy))
+    raise run_fault(code, storage.uri(name), what, remedy)
 
 
 def read_rows(storage: Storage, shard: ShardEntry, remedy: str) -> "list[IndexRow]":
@@ -212,8 +212,7 @@ def read_part(
             yield row.key, read_frame(file.read(row.size), 0, row.size)
         except FrameError as error:
             what = f"record {number} (key {row.key}) at byte {row.offset}: {error}"
-            where = storage.uri(part.shard.entry.file)
-            raise RuntimeError(fault_line(error.code, where, what, remedy)) from None
+            raise run_fault(error.code, storage.uri(part.shard.entry.file), what, remedy) from None
 
 
 def image_root(uri: str, split: str, access: Access) -> str:
@@ -266,7 +265,7 @@ class StoredImages(Storage):
                 if sums.setdefault(name, source.sha256) != source.sha256:
                     what = f"has two images called {name}"
                     remedy = "give each split as SPLIT=DIR, or give the folder of images"
-                    raise RuntimeError(fault_line("E-ARG", self._data_set.root, what, remedy))
+                    raise run_fault("E-ARG", self._data_set.root, what, remedy)
                 is_below = name.startswith(prefix)
                 if is_new and is_below and (recursive or "/" not in name[len(prefix) :]):
                     place: _Place = (shard, row.offset, row.size, source.sha256)
@@ -330,5 +329,5 @@ def _read_manifest(data_set: Storage) -> Manifest:
     }
     for what in (what for what, is_so in refused.items() if is_so):
         remedy = "give another data set, or give the folder of images"
-        raise RuntimeError(fault_line("E-ARG", data_set.root, what, remedy))
+        raise run_fault("E-ARG", data_set.root, what, remedy)
     return manifest

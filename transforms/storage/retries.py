@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 
 _LOG = logging.getLogger(__name__)
 DEADLINE_S = 900.0
@@ -70,7 +70,7 @@ def retry(
             if elapsed_s >= DEADLINE_S:
                 what = f"still failing after {elapsed_s:.0f} s ({type(error).__name__}: {error})"
                 remedy = "run again to resume when the storage works"
-                raise RuntimeError(fault_line("E-IO-RETRIES", where, what, remedy)) from error
+                raise run_fault("E-IO-RETRIES", where, what, remedy) from error
             wait_s = min(random.uniform(0, bound_s), DEADLINE_S - elapsed_s)
             if not is_logged and elapsed_s + wait_s > _LOGGED_AFTER_S:
                 is_logged = True

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from beam_tfrec.schemas.faults import fault_line
+from beam_tfrec.schemas.faults import run_fault
 from beam_tfrec.schemas.manifest import Manifest
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, is_array_record, unmasked_crc
 from beam_tfrec.transforms.shard_index import IndexRow
@@ -112,7 +112,7 @@ def open_data_set(root: str, access: Access) -> DataSet:
         for row in rows
     }
     if len(records) < sum(shard.entry.records for shard in shards):
-        raise RuntimeError(fault_line("E-VER-ORDER", root, "keys occur twice", _VERIFY))
+        raise run_fault("E-VER-ORDER", root, "keys occur twice", _VERIFY)
     return DataSet(manifest, records)
 
 
