@@ -15,15 +15,7 @@ from beam_tfrec.schemas.faults import Rejected, Scope, run_fault
 from beam_tfrec.schemas.manifest import MANIFEST_NAME, ShardEntry
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.earlier import FLAG, EarlierSet
-from beam_tfrec.transforms.shuffle.elements import (
-    Batch,
-    BatchByName,
-    GroupBatches,
-    Partition,
-    num_groups,
-    partition_of,
-    spread,
-)
+from beam_tfrec.transforms.shuffle import elements
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import RootTally
 from beam_tfrec.transforms.sources.read_samples import (
@@ -42,7 +34,7 @@ EarlierEntry = tuple[str, ShardEntry]
 """The URI of an earlier data set, and one of its shards."""
 
 
-class JoinBatch(Batch, frozen=True, array_like=True):
+class JoinBatch(elements.Batch, frozen=True, array_like=True):
     """Samples, rejects or earlier keys; one type for all three, so that the join has one coder.
 
     Attributes:
@@ -78,7 +70,7 @@ def list_earlier_shards(
 
 def read_written(
     earlier: EarlierEntry, access: Access, count: int
-) -> Iterator[tuple[Partition, JoinBatch]]:
+) -> Iterator[tuple[elements.Partition, JoinBatch]]:
     """Yield the keys of a shard's records by partition, with their first sources.
 
     Args:
@@ -91,16 +83,16 @@ def read_written(
     """
     uri, shard = earlier
     rows = read_rows(open_storage(uri, access), shard, _RESTORE_INDEX)
-    parts: dict[Partition, dict[str, tuple[str, int]]] = {}
+    parts: dict[elements.Partition, dict[str, tuple[str, int]]] = {}
     for row in rows:
         source = (row.sources[0].name, row.sources[0].size) if row.sources else ("", 0)
-        parts.setdefault(partition_of(shard.split, row.key, count), {})[row.key] = source
+        parts.setdefault(elements.partition_of(shard.split, row.key, count), {})[row.key] = source
     for partition, sources in parts.items():
         yield partition, JoinBatch(sources=sources)
 
 
 def leave_out_earlier(
-    grouped: tuple[Partition, Iterable[JoinBatch]],
+    grouped: tuple[elements.Partition, Iterable[JoinBatch]],
 ) -> Iterator[Sample | RejectedOutput | SplitTallyOutput]:
     """Yield the new samples of a partition, the new rejects, and a tally of the skipped ones.
 
@@ -175,20 +167,21 @@ class LeaveOutEarlier(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> tuple[beam.PCollection, ...]:
         """Join the samples with the keys of the earlier data sets."""
         pipeline = samples.pipeline
-        count = num_groups(pipeline)
+        count = elements.num_groups(pipeline)
         shards = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
             | "ListShards" >> beam.FlatMap(list_earlier_shards, self.splits, self.access)
         )
-        by_key = BatchByName(_name_of, JoinBatch, _batch_of)
+        by_key = elements.BatchByName(_name_of, JoinBatch, _batch_of)
         left = (
             (
                 samples | "BatchSamples" >> by_key,
                 self.rejected | "BatchRejected" >> by_key,
-                spread(shards) | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
+                elements.spread(shards)
+                | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
             )
-            | "JoinOnKey" >> GroupBatches(JoinBatch, self.spool)
+            | "JoinOnKey" >> elements.GroupBatches(JoinBatch, self.spool)
             | "LeaveOut"
             >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "split_tallies", main="new")
         )

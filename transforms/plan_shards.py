@@ -42,14 +42,7 @@ from beam_tfrec.transforms.shard_table import (
     add_tallies,
     make_shard_table,
 )
-from beam_tfrec.transforms.shuffle.elements import (
-    Batch,
-    BatchByName,
-    GroupBatches,
-    MakeBatches,
-    Partition,
-    num_groups,
-)
+from beam_tfrec.transforms.shuffle import elements
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS, RootTally
 from beam_tfrec.transforms.storage import source_changed
@@ -58,7 +51,7 @@ _POSITIONS_PER_RANGE = 512  # few, since a range is in memory with its payloads
 _SLICE_BYTES = 2_000_000  # small enough for the processor's caches
 
 
-class RangeBatch(Batch, frozen=True, array_like=True):
+class RangeBatch(elements.Batch, frozen=True, array_like=True):
     """Samples of one range with their tally, so that a later step can check its samples.
 
     Attributes:
@@ -72,7 +65,7 @@ class RangeBatch(Batch, frozen=True, array_like=True):
     tally: RangeTally
 
 
-class KeyBatch(Batch, frozen=True, array_like=True):
+class KeyBatch(elements.Batch, frozen=True, array_like=True):
     """Keys of samples, to find repeated ones.
 
     Attributes:
@@ -82,7 +75,7 @@ class KeyBatch(Batch, frozen=True, array_like=True):
     keys: list[str]
 
 
-class ShardSlice(Batch, frozen=True, array_like=True):
+class ShardSlice(elements.Batch, frozen=True, array_like=True):
     """Consecutive samples of a shard.
 
     Attributes:
@@ -227,7 +220,7 @@ def refuse_equal_keys(split: str, keys: Sequence[str]) -> None:
         raise run_fault("E-SET-DUPLICATE", f"split {split}", what, remedy)
 
 
-def _refuse_in_batches(grouped: tuple[Partition, Iterable[KeyBatch]]) -> tuple[()]:
+def _refuse_in_batches(grouped: tuple[elements.Partition, Iterable[KeyBatch]]) -> tuple[()]:
     (split, _), batches = grouped
     refuse_equal_keys(split, [key for batch in batches for key in batch.keys])
     return ()
@@ -251,8 +244,8 @@ class RefuseEqualKeys(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> beam.PCollection[str]:
         """Group the keys of each split."""
-        keys = samples | "BatchKeys" >> BatchByName(split_and_key, KeyBatch, _key_batch)
-        grouped = (keys,) | "GroupKeys" >> GroupBatches(KeyBatch, self.spool)
+        keys = samples | "BatchKeys" >> elements.BatchByName(split_and_key, KeyBatch, _key_batch)
+        grouped = (keys,) | "GroupKeys" >> elements.GroupBatches(KeyBatch, self.spool)
         return grouped | "RefuseTwice" >> beam.FlatMap(_refuse_in_batches).with_output_types(str)
 
 
@@ -297,9 +290,11 @@ class PlanShards(beam.PTransform):
             make_range_batches,
             sharding=self.sharding,
             record_bytes=self.record_bytes,
-            num_ranges=num_groups(samples.pipeline),
+            num_ranges=elements.num_groups(samples.pipeline),
         )
-        in_ranges = samples | "FindRanges" >> MakeBatches(to_batches, tuple[KeyRange, RangeBatch])
+        in_ranges = samples | "FindRanges" >> elements.MakeBatches(
+            to_batches, tuple[KeyRange, RangeBatch]
+        )
         counted = (
             in_ranges
             | "TakeTallies" >> beam.MapTuple(_take_tally)
@@ -321,12 +316,12 @@ class PlanShards(beam.PTransform):
         as_table = beam.pvalue.AsSingleton(table)
         slices = (
             (in_ranges,)
-            | "GroupRanges" >> GroupBatches(RangeBatch, self.spool)
+            | "GroupRanges" >> elements.GroupBatches(RangeBatch, self.spool)
             | "RankRanges" >> beam.FlatMap(rank_range, as_table)
         )
         shards = (
             (slices,)
-            | "GroupShards" >> GroupBatches(ShardSlice, self.spool)
+            | "GroupShards" >> elements.GroupBatches(ShardSlice, self.spool)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.

@@ -9,13 +9,7 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
-from beam_tfrec.transforms.shuffle.elements import (
-    Batch,
-    BatchByName,
-    GroupBatches,
-    Partition,
-    spool_for,
-)
+from beam_tfrec.transforms.shuffle import elements
 from beam_tfrec.transforms.sources.listing import ListedFile
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
@@ -68,13 +62,13 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[Row, ...] = ()
 
 
-class _Batch(Batch, frozen=True, array_like=True):
+class _Batch(elements.Batch, frozen=True, array_like=True):
     """Files of one partition."""
 
     files: list[JoinedFiles]
 
 
-def join_files(grouped: tuple[Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
+def join_files(grouped: tuple[elements.Partition, Iterable[_Batch]]) -> Iterator[JoinedFiles]:
     """Yield the files of a partition of a source, joined by name, in the order of names."""
     (source, _), batches = grouped
     by_name: dict[str, list[JoinedFiles]] = {}
@@ -111,9 +105,9 @@ class JoinFiles(beam.PTransform):
 
     def expand(self, sides: Any) -> beam.PCollection[JoinedFiles]:  # Beam warns of a declared tuple
         """Group by source and join name."""
-        by_name = BatchByName(operator.attrgetter("source", "name"), _Batch)
+        by_name = elements.BatchByName(operator.attrgetter("source", "name"), _Batch)
         # Batched before they are flattened: FnApiRunner holds what it flattens.
         batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
-        spool = spool_for(sides[0].pipeline, self.spool_dir)
-        together = tuple(batches) | "JoinOnName" >> GroupBatches(_Batch, spool)
+        spool = elements.spool_for(sides[0].pipeline, self.spool_dir)
+        together = tuple(batches) | "JoinOnName" >> elements.GroupBatches(_Batch, spool)
         return together | "Join" >> beam.FlatMap(join_files)
