@@ -24,16 +24,7 @@ from beam_tfrec.schemas.fields import (
     SegmentFields,
     Window,
 )
-from beam_tfrec.schemas.geometry.boxes import (
-    MAX_AREA_PX2,
-    BBoxXywhPx,
-    Crop,
-    PlacedBox,
-    inverse_orientation,
-    place_box,
-    place_points,
-    turn_size,
-)
+from beam_tfrec.schemas.geometry import boxes
 from beam_tfrec.schemas.layouts import Built, Labels, Layout, Unfit, Values
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Sample
@@ -74,7 +65,7 @@ class Frame(NamedTuple):
     height_px: int
     orientation: int = 1
     repairs: tuple[str, ...] = ()
-    crop: Crop | None = None
+    crop: boxes.Crop | None = None
 
 
 class PictureObject(msgspec.Struct, frozen=True, gc=False):
@@ -97,8 +88,8 @@ class PictureObject(msgspec.Struct, frozen=True, gc=False):
 
     annotation_id: int | str
     label: Label
-    box: PlacedBox
-    bbox_xywh_px: BBoxXywhPx
+    box: boxes.PlacedBox
+    bbox_xywh_px: boxes.BBoxXywhPx
     area_px2: float
     is_crowd: int
     keypoints_px: list[float] = []
@@ -140,7 +131,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         """The PNG with the pixels of `fields.segments`; None without one."""
         return self.more_images[0] if self.more_images else None
 
-    def bbox_xywh_px(self, found: PictureObject) -> BBoxXywhPx:
+    def bbox_xywh_px(self, found: PictureObject) -> boxes.BBoxXywhPx:
         """Return an object's `x, y, width, height` in pixels of the written image.
 
         These are the annotated numbers, unless the box was clipped or measured in another frame.
@@ -159,7 +150,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         They are not clipped: points outside the image have values outside [0, 1].
         """
         frame = self.frame
-        return place_points(xy_px, *frame[:3], frame.crop)
+        return boxes.place_points(xy_px, *frame[:3], frame.crop)
 
     def place_object(
         self,
@@ -171,8 +162,8 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         """Return an object placed in the written image, or (code, detail) if it is not in it."""
         bbox, frame, area_px2 = found.bbox_xywh_px, self.frame, found.area_px2
         keypoints_px = found.keypoints_px if isinstance(found, ObjectFields) else []
-        box = place_box(bbox, *frame[:3], frame.crop)
-        if not isinstance(box, PlacedBox):
+        box = boxes.place_box(bbox, *frame[:3], frame.crop)
+        if not isinstance(box, boxes.PlacedBox):
             return box
         if self.image.window is not None or frame[:2] == (1, 1):  # of fractions, or of one pixel
             area_px2 = self._converted_px2(area_px2, bbox, box)
@@ -190,7 +181,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         )
 
     def _converted_px2(
-        self, annotated_px2: float, bbox_xywh_px: BBoxXywhPx, shown: PlacedBox
+        self, annotated_px2: float, bbox_xywh_px: boxes.BBoxXywhPx, shown: boxes.PlacedBox
     ) -> float:
         """Return an object's area in pixels of the converted image.
 
@@ -199,19 +190,19 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         frame, info = self.frame, self.image.info
         scale = info.width_px * info.height_px / (frame.width_px * frame.height_px)
         if frame.crop is None:
-            return min(annotated_px2 * scale, MAX_AREA_PX2)
+            return min(annotated_px2 * scale, boxes.MAX_AREA_PX2)
         left, top, right, bottom = frame.crop
         scale /= (right - left) * (bottom - top)
-        whole = place_box(bbox_xywh_px, *frame[:3])
-        if not isinstance(whole, PlacedBox):
+        whole = boxes.place_box(bbox_xywh_px, *frame[:3])
+        if not isinstance(whole, boxes.PlacedBox):
             return 0.0
         if min(whole.xmin - left, right - whole.xmax, whole.ymin - top, bottom - whole.ymax) >= 0:
-            return min(annotated_px2 * scale, MAX_AREA_PX2)
+            return min(annotated_px2 * scale, boxes.MAX_AREA_PX2)
         share = _box_area(shown) * (right - left) * (bottom - top) / _box_area(whole)
-        return min(annotated_px2 * scale * min(1.0, share), MAX_AREA_PX2)
+        return min(annotated_px2 * scale * min(1.0, share), boxes.MAX_AREA_PX2)
 
 
-def _box_area(box: PlacedBox) -> float:
+def _box_area(box: boxes.PlacedBox) -> float:
     return (box.xmax - box.xmin) * (box.ymax - box.ymin)
 
 
@@ -301,9 +292,9 @@ def choose_frame(
     written, crop = (info.size_px, None) if window is None else window
     if json_size == written and info.orientation == turned == 1:
         return Frame(*written, crop=crop)  # nearly every picture
-    stored = turn_size(written, turned)
+    stored = boxes.turn_size(written, turned)
     orientation = info.orientation if turned == 1 else turned
-    upright, is_upright = turn_size(stored, orientation), False
+    upright, is_upright = boxes.turn_size(stored, orientation), False
     size, repairs = json_size if all(json_size) else stored, list[str]()
     if size in (UPRIGHT_FRACTIONS, STORED_FRACTIONS):
         is_upright, size = size == UPRIGHT_FRACTIONS, (1, 1)
@@ -324,7 +315,7 @@ def choose_frame(
         repairs += ["size_from_json" if trusts_json else "boxes_rescaled"]
     to_frame = orientation if is_upright else 1  # from the stored picture
     if turned != 1:
-        to_frame = 1 if is_upright else inverse_orientation(turned)
+        to_frame = 1 if is_upright else boxes.inverse_orientation(turned)
     repairs += ["boxes_turned"] if to_frame != 1 else []
     return Frame(*size, to_frame, tuple(repairs), crop)
 

@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING
 
 from beam_tfrec.schemas.faults import printable
 from beam_tfrec.schemas.fields import ImageInfo
+from beam_tfrec.transforms.images import findings
 from beam_tfrec.transforms.images.exif import read_exif
-from beam_tfrec.transforms.images.findings import (
-    BadImage,
-    damaged,
-    require_size,
-    truncated,
-    unreadable,
-)
 from beam_tfrec.transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
 from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from beam_tfrec.transforms.images.png import SIGNATURE, png_for_decoder, read_png
@@ -128,12 +122,12 @@ def decoding() -> Iterator[None]:
         raise ValueError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES must be False to check images")
     try:
         yield
-    except (BadImage, MemoryError, RecursionError):
+    except (findings.BadImage, MemoryError, RecursionError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise damaged(one_line(error)) from None
+        raise findings.damaged(one_line(error)) from None
 
 
 def one_line(error: Exception) -> str:
@@ -186,20 +180,20 @@ def _name_kind(data: bytes) -> str:
 def _read_other(data: bytes, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a WebP, TIFF or AVIF image; refuse any other bytes."""
     if not data:
-        raise BadImage("E-IMG-EMPTY", "0 bytes")
+        raise findings.BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
-        raise truncated(f"{len(data)} bytes, a signature takes more")
+        raise findings.truncated(f"{len(data)} bytes, a signature takes more")
     kind = _name_kind(data)
     if kind not in ("WebP", "TIFF", "AVIF"):
-        raise unreadable(kind)
+        raise findings.unreadable(kind)
     if not takes_foreign:
-        raise unreadable(f"{kind}, which --reencode converts")
+        raise findings.unreadable(f"{kind}, which --reencode converts")
     from PIL import features
 
     if kind != "TIFF" and not features.check(kind.lower()):
         raise ValueError(f"Pillow must be built with {kind}, got one without: install another")
     with decoding(), open_image(data, kind.lower()) as image:
-        require_size(*image.size)
+        findings.require_size(*image.size)
         # Pillow applies a TIFF's orientation itself.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
@@ -245,4 +239,4 @@ def _decode_frame(data: bytes, frame: GifFrame) -> None:
     counts = indices.histogram()
     for index in range(frame.colours, len(counts)):
         if counts[index] and index != frame.transparent:
-            raise damaged(f"colour {index} of {frame.colours} in a frame")
+            raise findings.damaged(f"colour {index} of {frame.colours} in a frame")

@@ -27,16 +27,7 @@ from PIL import Image, ImageChops, ImageCms, JpegImagePlugin
 
 from beam_tfrec.schemas.example import MAX_EXAMPLE_BYTES
 from beam_tfrec.schemas.fields import Crop, EncodedImage, ImageInfo, Window
-from beam_tfrec.schemas.geometry.boxes import (
-    MAX_SIDE_PX,
-    SWAPPING,
-    Resized,
-    inverse_orientation,
-    resized,
-    turn_array,
-    turn_size,
-    unturn_box,
-)
+from beam_tfrec.schemas.geometry import boxes
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 from beam_tfrec.schemas.layouts.groups import NUMBERS_8_BITS, RGB_8_BITS
 from beam_tfrec.transforms.images.check_images import check_image, decoding, load, open_image
@@ -229,16 +220,16 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
         MemoryError, RecursionError, OSError: The machine failed, not the image.
     """
     turn = image.info.orientation if conversion.turns else 1
-    whole_px = turn_size(image.info.size_px, turn)
-    wanted = resized(whole_px, conversion.resize, conversion.mode)
+    whole_px = boxes.turn_size(image.info.size_px, turn)
+    wanted = boxes.resized(whole_px, conversion.resize, conversion.mode)
     is_changed = _is_changed(image.info, wanted, whole_px, conversion)
     if not is_changed and turn == 1:
         return image
     window = Window(whole_px, wanted.crop)
     require_size(*wanted.size_px)
     # The picture is turned last, since it is smaller then.
-    stored = Resized(
-        turn_size(wanted.size_px, turn), wanted.crop and unturn_box(*wanted.crop, turn)
+    stored = boxes.Resized(
+        boxes.turn_size(wanted.size_px, turn), wanted.crop and boxes.unturn_box(*wanted.crop, turn)
     )
     with decoding():
         if conversion.pixels_dtype:
@@ -264,12 +255,12 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     kind = image.data[24:26] if image.info.format == "png" else b""
     if kind not in RGB_8_BITS + NUMBERS_8_BITS:
         return image  # the layout refuses it
-    is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
+    is_as_stored = image.info.size_px == boxes.turn_size(photo.whole_size_px, photo.turned)
     turn = photo.turned if is_as_stored else 1
-    own_px = turn_size(image.info.size_px, turn)
+    own_px = boxes.turn_size(image.info.size_px, turn)
     # It has the size of the photo as stored or as viewed; otherwise the layout refuses it.
     view = 1 if own_px == photo.whole_size_px else photo.info.orientation
-    window = photo.window if own_px == turn_size(photo.whole_size_px, view) else None
+    window = photo.window if own_px == boxes.turn_size(photo.whole_size_px, view) else None
     if turn == 1 and window is None:
         return image
     with decoding():
@@ -278,8 +269,8 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
             ids = Image.frombytes("L", ids.size, ids.tobytes())
         ids = transposed(ids, turn)
         if window is not None:
-            crop = window.crop and unturn_box(*window.crop, inverse_orientation(view))
-            size_px, window = turn_size(photo.info.size_px, view), Window(own_px, crop)
+            crop = window.crop and boxes.unturn_box(*window.crop, boxes.inverse_orientation(view))
+            size_px, window = boxes.turn_size(photo.info.size_px, view), Window(own_px, crop)
             ids = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(own_px, crop))
         return _made(image, _saved(ids, "PNG"), turn, window)
 
@@ -291,10 +282,10 @@ def _made(image: EncodedImage, data: bytes, turned: int, window: Window | None) 
 
 
 def _is_changed(
-    info: ImageInfo, wanted: Resized, whole_px: tuple[int, int], conversion: Conversion
+    info: ImageInfo, wanted: boxes.Resized, whole_px: tuple[int, int], conversion: Conversion
 ) -> bool:
     traits = set(info.traits)
-    if conversion.pixels_dtype or wanted != Resized(whole_px):
+    if conversion.pixels_dtype or wanted != boxes.Resized(whole_px):
         return True
     if conversion.channels is Color.RGB and traits & {"gray", "alpha", "cmyk"}:
         return True
@@ -307,7 +298,7 @@ def _is_changed(
 
 
 def _to_pixels(
-    image: EncodedImage, stored: Resized, window: Window, conversion: Conversion, turn: int
+    image: EncodedImage, stored: boxes.Resized, window: Window, conversion: Conversion, turn: int
 ) -> EncodedImage:
     channels, dtype = 3 if conversion.channels is Color.RGB else 1, conversion.pixels_dtype
     size_bytes = math.prod(stored.size_px) * channels * PIXEL_DTYPES[dtype]
@@ -316,17 +307,17 @@ def _to_pixels(
         raise BadImage("E-EX-TOO-LARGE", what)
     picture = _in_colour(decode_image(image.data, image.info).image, conversion.channels)
     pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
-    pixels = turn_array(pixels, turn)  # also makes it C-contiguous
+    pixels = boxes.turn_array(pixels, turn)  # also makes it C-contiguous
     height_px, width_px, _ = pixels.shape
     left = image.info.orientation if turn == 1 else 1
     traits = tuple(t for t in image.info.traits if left != 1 or t != "exif_orientation")
     info = ImageInfo(image.info.format, width_px, height_px, left, traits, image.info.channels)
-    shown = None if stored == Resized(image.info.size_px) else window
+    shown = None if stored == boxes.Resized(image.info.size_px) else window
     return structs.replace(image, info=info, turned=turn, pixels=pixels, window=shown)
 
 
 def _encoded_again(
-    image: EncodedImage, stored: Resized, conversion: Conversion, turn: int, is_changed: bool
+    image: EncodedImage, stored: boxes.Resized, conversion: Conversion, turn: int, is_changed: bool
 ) -> bytes:
     own = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
     encoding = conversion.reencode or own
@@ -334,9 +325,11 @@ def _encoded_again(
     is_wide = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
     if not is_changed and own is Encoding.PNG and (is_wide or "animated" in traits):
         raise unreadable("a turn would lose frames, or bits of 16 in colour or with alpha")
-    if encoding is Encoding.JPEG and max(stored.size_px) > MAX_SIDE_PX:
+    if encoding is Encoding.JPEG and max(stored.size_px) > boxes.MAX_SIDE_PX:
         side_px = max(stored.size_px)
-        raise too_many_pixels(f"a side of {side_px} px, the longest of a JPEG is {MAX_SIDE_PX}")
+        raise too_many_pixels(
+            f"a side of {side_px} px, the longest of a JPEG is {boxes.MAX_SIDE_PX}"
+        )
     decoded = decode_image(image.data, image.info, _least_px(stored) if is_changed else None)
     picture = _in_colour(decoded.image, conversion.channels)
     if conversion.reencode is not None:
@@ -356,7 +349,7 @@ def _encoded_again(
     if is_changed:
         return _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY, **options)
     subsampling = decoded.subsampling
-    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
+    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in boxes.SWAPPING):
         subsampling = _SUBSAMPLING_444  # Pillow cannot write 4:4:0 and rarer ones
     return _saved(picture, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling, **options)
 
@@ -367,7 +360,7 @@ def _saved(picture: Image.Image, file_format: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def _least_px(stored: Resized) -> tuple[int, int]:
+def _least_px(stored: boxes.Resized) -> tuple[int, int]:
     """Return the smallest size of the whole picture that is precise enough for resizing."""
     left, top, right, bottom = stored.crop or _WHOLE
     width_px, height_px = (_DRAFT_MARGIN * side_px for side_px in stored.size_px)
@@ -389,7 +382,7 @@ def _box_px(shown_px: tuple[float, float], crop: Crop | None) -> BoxPx:
     return left * width, top * height, right * width, bottom * height
 
 
-def _resampled(image: Image.Image, wanted: Resized, box_px: BoxPx) -> Image.Image:
+def _resampled(image: Image.Image, wanted: boxes.Resized, box_px: BoxPx) -> Image.Image:
     if image.size == wanted.size_px and wanted.crop is None:
         return image
     if image.mode == "I;16":

@@ -25,14 +25,7 @@ from beam_tfrec.schemas.samples import NPZ, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.schemas.tensors import BFLOAT16, NPY_TEXT_TYPES, TEXT
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.listing import (
-    HIDDEN,
-    ListedFile,
-    ListFiles,
-    SourcePieces,
-    is_folder,
-    why_skipped,
-)
+from beam_tfrec.transforms.sources import listing
 from beam_tfrec.transforms.sources.read_blobs import (
     NPY,
     UNPACKED,
@@ -195,7 +188,7 @@ class ArraySource:
 
 def choose_files(
     root: str, entries: Iterable[Entry], sources: Mapping[str, ArraySource]
-) -> Iterator[ListedFile]:
+) -> Iterator[listing.ListedFile]:
     """Yield the array files of a folder that are not hidden.
 
     Raises:
@@ -204,11 +197,11 @@ def choose_files(
     """
     for entry in entries:
         name = entry.name
-        if entry.kind == "directory" or why_skipped(name) == HIDDEN:
+        if entry.kind == "directory" or listing.why_skipped(name) == listing.HIDDEN:
             continue
         if entry.kind == "file" and name.endswith((NPY, NPZ)):
-            yield ListedFile(root, entry)
-        elif is_folder(entry) or name.lower().endswith((NPY, NPZ)):
+            yield listing.ListedFile(root, entry)
+        elif listing.is_folder(entry) or name.lower().endswith((NPY, NPZ)):
             where = join_uri(sources[root].folder, name)
             read = "only files that end in .npy or .npz (in lower case) are read"
             remedy = "rename it, repair it, or remove it from the folder"
@@ -216,7 +209,7 @@ def choose_files(
 
 
 def open_file(
-    file: ListedFile, sources: Mapping[str, ArraySource], access: Access
+    file: listing.ListedFile, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
     """Yield a file as one piece, with the side arrays in the same file.
 
@@ -355,8 +348,8 @@ def _fault_of(fields: ArrayFields, item_bytes: int) -> Reason | None:
     return None
 
 
-def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) -> ListedFile:
-    return ListedFile(root, find_uri(sources[root].uri, access)[1])
+def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) -> listing.ListedFile:
+    return listing.ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
 def _names_in(members: Collection[str], source: ArraySource, where: str) -> list[str]:
@@ -384,13 +377,13 @@ class PlanArrays(beam.PTransform):
     sources: Mapping[str, ArraySource]
     access: Access
 
-    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
+    def expand(self, root: beam.pvalue.PBegin) -> listing.SourcePieces:
         """List folders, read headers and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
         choose = functools.partial(choose_files, sources=self.sources)
         given = root | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
         found = given | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
-        listed = root | "ListFiles" >> ListFiles(folders, self.access, select=choose)
+        listed = root | "ListFiles" >> listing.ListFiles(folders, self.access, select=choose)
         pieces = (
             (found, listed.pieces)
             | "AllFiles" >> beam.Flatten()
@@ -398,4 +391,4 @@ class PlanArrays(beam.PTransform):
             | "GroupSources" >> beam.GroupBy(operator.attrgetter("root"))
             | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
-        return SourcePieces(spread(pieces), listed.root_tallies)
+        return listing.SourcePieces(spread(pieces), listed.root_tallies)

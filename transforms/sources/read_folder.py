@@ -8,14 +8,8 @@ from beam_tfrec.schemas.faults import Rejected
 from beam_tfrec.schemas.fields import ClassFields
 from beam_tfrec.schemas.samples import Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms.sources import listing
 from beam_tfrec.transforms.sources.join_files import JoinedFiles
-from beam_tfrec.transforms.sources.listing import (
-    HIDDEN,
-    ListedFile,
-    is_folder,
-    pin_all,
-    why_skipped,
-)
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
 
 FOLDER = "folder"
@@ -34,7 +28,7 @@ class FolderReader:
 
     splitting: Splitting
 
-    def __call__(self, file: ListedFile) -> Iterator[Item]:
+    def __call__(self, file: listing.ListedFile) -> Iterator[Item]:
         """Yield the file's pinned sample and its class, or a reject.
 
         Hidden files, and files without an image's extension, are counted and skipped.
@@ -42,9 +36,9 @@ class FolderReader:
         name = file.entry.name
         if file.entry.kind == "directory":
             return
-        why = why_skipped(name)
+        why = listing.why_skipped(name)
         class_name, slash, below_class = name.partition("/")
-        if is_folder(file.entry) and why != HIDDEN:
+        if listing.is_folder(file.entry) and why != listing.HIDDEN:
             yield self._reject(file, f"a {file.entry.kind}: its files cannot be listed")
         elif why:
             yield note_skipped(self.splitting, file.root, name)
@@ -55,10 +49,10 @@ class FolderReader:
             split = self.splitting.split_of(file.root, name, fields, name)
             blobs = (Blob(file.root, name),)
             sample = Sample(split, name, file.position, blobs, pack(ClassFields(class_name)))
-            yield pin_all(sample, [file.entry])
+            yield listing.pin_all(sample, [file.entry])
             yield SplitTally(split, class_names=[class_name])
 
-    def _reject(self, file: ListedFile, detail: str) -> Rejected:
+    def _reject(self, file: listing.ListedFile, detail: str) -> Rejected:
         return reject_file(self.splitting, file, "read_folder", ("E-SRC-LABEL", detail), ())
 
 
@@ -72,13 +66,13 @@ class PairNames:
 
     low_suffix: str = ""
 
-    def __call__(self, file: ListedFile) -> Iterator[JoinedFiles]:
+    def __call__(self, file: listing.ListedFile) -> Iterator[JoinedFiles]:
         """Yield a listed file with its join name; nothing for a folder."""
         if file.entry.kind == "directory":  # a folder that could be listed
             return
         name = file.entry.name
         source, _, side = file.root.rpartition("/")
-        if why_skipped(name) and not is_folder(file.entry):
+        if listing.why_skipped(name) and not listing.is_folder(file.entry):
             yield JoinedFiles(source, f"{file.root}/{name}", others=(file,))
         elif side == HIGH:
             yield JoinedFiles(source, posixpath.splitext(name)[0], second=(file,))
@@ -111,13 +105,13 @@ class PairReader:
             split = self._split_of(joined.source, key, key)
             blobs = tuple(Blob(file.root, file.entry.name) for file in (*low, *high))
             sample = Sample(split, key, high[0].position, blobs, b"")
-            yield pin_all(sample, (low[0].entry, high[0].entry))
+            yield listing.pin_all(sample, (low[0].entry, high[0].entry))
             return
         twice = f"{len(low)} low and {len(high)} high images have its name" if low and high else ""
         for file in (*low, *high):
             yield self._reject(joined.source, file, twice)
 
-    def _reject(self, source: str, file: ListedFile, twice: str) -> Rejected:
+    def _reject(self, source: str, file: listing.ListedFile, twice: str) -> Rejected:
         """Return the reject of a file; the key of a low image begins with `low:`."""
         name, is_high = file.entry.name, file.root.endswith(HIGH)
         key = name if is_high else f"{LOW}:{name}"

@@ -23,6 +23,7 @@ from beam_tfrec.schemas.faults import Reason, Rejected
 from beam_tfrec.schemas.fields import AttributedFields, BadAnnotation, PictureFields, fields_of_row
 from beam_tfrec.schemas.samples import Blob, Sample, mask_root, pack
 from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms import storage
 from beam_tfrec.transforms.sources.join_files import JoinedFiles, NameList
 from beam_tfrec.transforms.sources.listing import (
     HIDDEN,
@@ -33,13 +34,6 @@ from beam_tfrec.transforms.sources.listing import (
     why_skipped,
 )
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped, reject_file
-from beam_tfrec.transforms.storage import (
-    DEFAULT_ACCESS,
-    DEFAULT_REMOTE_READERS,
-    Access,
-    Entry,
-    open_storage,
-)
 
 STAGE = "read_sidecar"
 _MAX_HELD_BYTES = 32 << 20
@@ -69,7 +63,7 @@ class SideSample(msgspec.Struct, frozen=True):
         return (*self.annotation_ids, *(bad.annotation_id for bad in self.bad))
 
     def items(
-        self, at: Sample, stage: str, entries: Iterable[Entry | None] = (), where: str = ""
+        self, at: Sample, stage: str, entries: Iterable[storage.Entry | None] = (), where: str = ""
     ) -> Iterator[Item]:
         """Yield the sample, a reject of each dropped annotation, and the note.
 
@@ -192,7 +186,7 @@ class SideReader:
         twice = f"{len(images)} images and {len(files)} annotation files have its name"
         fault = ("E-SRC-TWICE", twice) if images else ("E-IMG-MISSING", "no such image")
         if not (images or files or joined.others):
-            named = ListedFile(source, Entry(joined.name, 0, ""))
+            named = ListedFile(source, storage.Entry(joined.name, 0, ""))
             by = "a list names it, and no image has this name before its extension"
             by = "a PNG of masks has its name" if joined.masks else by
             yield self._reject(named, ("E-IMG-MISSING", by))
@@ -364,7 +358,7 @@ def name_by_field(piece: tuple[JoinedFiles, list[bytes]], field_path: str) -> Jo
     return msgspec.structs.replace(named, name=name)
 
 
-def _why_unread(entry: Entry) -> str:
+def _why_unread(entry: storage.Entry) -> str:
     """Return why an annotation file cannot be read, or an empty text if it can."""
     if entry.kind != "file":
         return f"a {entry.kind}"
@@ -391,7 +385,7 @@ class ReadTexts(beam.PTransform):
     """
 
     roots: Mapping[str, str]
-    access: Access = DEFAULT_ACCESS
+    access: storage.Access = storage.DEFAULT_ACCESS
 
     def expand(
         self, files: beam.PCollection[JoinedFiles]
@@ -410,11 +404,13 @@ class _ReadTexts(beam.DoFn):
     """Reads annotation files with several threads, since latency dominates for small files."""
 
     roots: Mapping[str, str]
-    access: Access
+    access: storage.Access
 
     def setup(self) -> None:
-        self._storages = {name: open_storage(uri, self.access) for name, uri in self.roots.items()}
-        self._pool = ThreadPoolExecutor(DEFAULT_REMOTE_READERS)
+        self._storages = {
+            name: storage.open_storage(uri, self.access) for name, uri in self.roots.items()
+        }
+        self._pool = ThreadPoolExecutor(storage.DEFAULT_REMOTE_READERS)
 
     def teardown(self) -> None:
         self._pool.shutdown()

@@ -31,22 +31,7 @@ from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import Blob, Sample
 from beam_tfrec.schemas.splits import Splitting
 from beam_tfrec.transforms.shuffle.elements import spread
-from beam_tfrec.transforms.sources.hugging_face import (
-    NO_FEATURES,
-    RowFault,
-    StoredFeatures,
-    class_of,
-    open_image,
-    open_objects,
-)
-from beam_tfrec.transforms.sources.listing import (
-    HIDDEN,
-    ListedFile,
-    ListFiles,
-    SourcePieces,
-    is_folder,
-    why_skipped,
-)
+from beam_tfrec.transforms.sources import hugging_face, listing
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally, note_skipped
 from beam_tfrec.transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -150,22 +135,22 @@ class TableReader:
         lost: tuple[int | str, ...] = ()
         try:
             if isinstance(cells, tuple):
-                raise RowFault(*cells)
+                raise hugging_face.RowFault(*cells)
             if self.key_column:
                 key = self._key_of(cells)
             split = split or self._drawn_split(cells, key, file, row)
             if self.objects.path:
-                side = open_objects(cells, self.objects, table.features)
+                side = hugging_face.open_objects(cells, self.objects, table.features)
                 lost = side.all_ids
             code = "E-ROW-PATH"
             if self.stores_images:
-                image = open_image(cells.get(self.image_column), self.image_column)
+                image = hugging_face.open_image(cells.get(self.image_column), self.image_column)
             blobs = self._blobs_of(cells, file.split)
             code = "E-ROW-TYPE"
             if side is None:
                 of_row = self._cells_of(cells, table)
         except ValueError as error:
-            code = error.code if isinstance(error, RowFault) else code
+            code = error.code if isinstance(error, hugging_face.RowFault) else code
             split = split or self.splitting.split_of_file(file.split, key)
             yield Sample(split, key, -1, (), b"", lost).reject(STAGE, code, f"{where}{error}")
             return
@@ -198,7 +183,7 @@ class TableReader:
         """
         for name in self.label_columns:
             if classes := table.features.classes.get(name):
-                cells[name] = class_of(cells.get(name), classes)
+                cells[name] = hugging_face.class_of(cells.get(name), classes)
         for name in self._used_up:
             cells.pop(name, None)
         kept, kinds = cells, dict[str, int]()
@@ -206,7 +191,7 @@ class TableReader:
             kept, kinds = _typed(cells, self.sequence_columns)
         return kept, kinds, labels_of(kept, self.label_columns)
 
-    def _labels_of(self, features: StoredFeatures) -> list[Label]:
+    def _labels_of(self, features: hugging_face.StoredFeatures) -> list[Label]:
         """Return the classes that the schema numbers; none if something else numbers them."""
         paths = self.label_columns
         if self.objects.path:
@@ -283,7 +268,9 @@ def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[Ta
         yield TableFile(split, storage.root, entry, format_of(uri), prefix, file_number)
 
 
-def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> Iterator[TableFile]:
+def pick_table(
+    listed: listing.ListedFile, folders: Mapping[str, tuple[str, str]]
+) -> Iterator[TableFile]:
     """Yield a listed file that matches its folder's glob, with its format.
 
     A hidden file, or one without a table's extension, gets no format; readers only count it.
@@ -298,23 +285,23 @@ def pick_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> It
     """
     entry, name = listed.entry, listed.entry.name
     uri, pattern = folders[listed.root]
-    is_meant = matches(name, pattern) or (is_folder(entry) and may_hold(name, pattern))
+    is_meant = matches(name, pattern) or (listing.is_folder(entry) and may_hold(name, pattern))
     if entry.kind == "directory" or not is_meant:
         return
-    is_hidden = why_skipped(name) == HIDDEN
+    is_hidden = listing.why_skipped(name) == listing.HIDDEN
     format = "" if is_hidden else format_of(name)
     position = max(listed.position, 0)
     file = TableFile(listed.root.rpartition("/")[0], uri, entry, format, f"{name}:", position)
     if entry.kind == "file":
         yield file
-    elif format or (is_folder(entry) and not is_hidden):
+    elif format or (listing.is_folder(entry) and not is_hidden):
         what, remedy = f"a {entry.kind} instead of a file", "repair it, or remove it"
         raise run_fault("E-TAB-FORMAT", file.where, what, remedy)
 
 
 def first_features(
     files: Mapping[str, Sequence[str]], folders: Mapping[str, tuple[str, str]], access: Access
-) -> StoredFeatures:
+) -> hugging_face.StoredFeatures:
     """Return what the schema of the first Parquet file says, by split and name.
 
     Args:
@@ -330,15 +317,15 @@ def first_features(
         file
         for root, (uri, _) in sorted(folders.items())
         for entry in sorted(open_storage(uri, access).list(), key=lambda entry: entry.name)
-        for file in pick_table(ListedFile(root, entry), folders)
+        for file in pick_table(listing.ListedFile(root, entry), folders)
     )
     for file in itertools.chain(given, listed):
         if file.format == PARQUET:
             return read_features(file, access)
-    return NO_FEATURES
+    return hugging_face.NO_FEATURES
 
 
-def is_table(listed: ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
+def is_table(listed: listing.ListedFile, folders: Mapping[str, tuple[str, str]]) -> bool:
     """Return whether a listed file is read as a table."""
     return any(file.format for file in pick_table(listed, folders))
 
@@ -353,7 +340,7 @@ def _typed(
         try:
             kind = kind_of_value(cell, may_nest=name in sequence_columns)
         except (ValueError, RecursionError) as error:
-            raise RowFault("E-ROW-TYPE", f"column {name!r} holds {error}") from None
+            raise hugging_face.RowFault("E-ROW-TYPE", f"column {name!r} holds {error}") from None
         kinds[name] = kind
         if cell is not None:
             kept[name] = _without_big(cell) if kind & BIG_INT else cell
@@ -394,14 +381,14 @@ class PlanTables(beam.PTransform):
     in_order: bool = False
     piece_bytes: int = 0
 
-    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
+    def expand(self, root: beam.pvalue.PBegin) -> listing.SourcePieces:
         """Find files, and divide each one."""
         given = root | "GivenFiles" >> beam.Create(sorted(self.files.items()))
         found = given | "FindFiles" >> beam.FlatMap(find_tables, self.access)
         uris = {name: uri for name, (uri, _) in self.folders.items()}
         is_read = functools.partial(is_table, folders=self.folders)
-        listed = root | "ListFiles" >> ListFiles(uris, self.access, self.in_order, is_read)
+        listed = root | "ListFiles" >> listing.ListFiles(uris, self.access, self.in_order, is_read)
         picked = listed.pieces | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
         files = (found, picked) | "AllFiles" >> beam.Flatten()
         pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access, self.piece_bytes)
-        return SourcePieces(spread(pieces), listed.root_tallies)
+        return listing.SourcePieces(spread(pieces), listed.root_tallies)

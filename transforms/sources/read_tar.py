@@ -30,19 +30,11 @@ from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.manifest import Label
 from beam_tfrec.schemas.samples import TAR, Blob, Sample, pack
 from beam_tfrec.schemas.splits import Splitting
+from beam_tfrec.transforms import storage
 from beam_tfrec.transforms.sources import listing
 from beam_tfrec.transforms.sources.read_blobs import unpack
 from beam_tfrec.transforms.sources.read_samples import Item, SplitTally
 from beam_tfrec.transforms.sources.read_sidecar import SideSample, read_values
-from beam_tfrec.transforms.storage import (
-    Access,
-    Entry,
-    is_local,
-    join_uri,
-    open_storage,
-    open_stored,
-    read_uri,
-)
 from beam_tfrec.transforms.storage.staging import Stager, Staging, stage_image
 
 STAGE = "read_tar"
@@ -83,13 +75,13 @@ class TarSource:
     uri: str
     patterns: frozenset[str]
 
-    def chosen(self, entries: Iterable[Entry]) -> dict[str, Entry | None]:
+    def chosen(self, entries: Iterable[storage.Entry]) -> dict[str, storage.Entry | None]:
         """Return the entries that the patterns choose, by name; None for a missing file.
 
         Globs match no hidden files. An entry may be something else than a file.
         """
         globs = [pattern for pattern in self.patterns if not pattern or {*"*?"} & {*pattern}]
-        found: dict[str, Entry | None] = dict.fromkeys(self.patterns.difference(globs))
+        found: dict[str, storage.Entry | None] = dict.fromkeys(self.patterns.difference(globs))
         for entry in entries:
             name, is_hidden = entry.name, listing.why_skipped(entry.name) == listing.HIDDEN
             test = may_hold if listing.is_folder(entry) else matches
@@ -113,7 +105,7 @@ Parts = Mapping[str, list[Part]]
 
 
 def select_tars(
-    root: str, entries: Iterable[Entry], sources: Mapping[str, TarSource]
+    root: str, entries: Iterable[storage.Entry], sources: Mapping[str, TarSource]
 ) -> Iterator[listing.ListedFile]:
     """Yield the tar files of a folder in the order of their names, which their positions keep.
 
@@ -126,10 +118,10 @@ def select_tars(
     for name, entry in sorted(source.chosen(entries).items()):
         if entry is None or name.lower().endswith(REFUSED):
             what = "its compression is not supported" if entry else "no such file"
-            raise _refused(join_uri(source.uri, name), what)
+            raise _refused(storage.join_uri(source.uri, name), what)
         if name.lower().endswith((TAR, *DECOMPRESSORS)) or listing.is_folder(entry):
             if entry.kind != "file":
-                raise _refused(join_uri(source.uri, name), f"a {entry.kind}, not a file")
+                raise _refused(storage.join_uri(source.uri, name), f"a {entry.kind}, not a file")
             yield listing.ListedFile(root, entry, place)
             place += 1
     if place == source.number << _FILE_BITS:
@@ -152,7 +144,7 @@ class TarReader:
 
     splitting: Splitting
     sources: Mapping[str, TarSource]
-    access: Access
+    access: storage.Access
     types: Mapping[str, ColumnType] | None = None
     label_file: str = ""
     read: Callable[[bytes], SideSample | Reason] | None = None
@@ -197,14 +189,18 @@ class TarReader:
             RuntimeError: `E-SRC-DAMAGED`, or a fault of a disk or store.
         """
         uri, name = self.sources[file.root].uri, file.entry.name
-        at_once = _LOCAL_READ_BYTES if is_local(uri) else _REMOTE_READ_BYTES
-        stream = open_stored(open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES)
+        at_once = _LOCAL_READ_BYTES if storage.is_local(uri) else _REMOTE_READ_BYTES
+        stream = storage.open_stored(
+            storage.open_storage(uri, self.access), file.entry, at_once, _MAX_TEXT_BYTES
+        )
         for suffix, decompressed in DECOMPRESSORS.items():
             if name.lower().endswith(suffix):
                 try:
                     return unpack(decompressed(stream), self.access.spool_dir), True
                 except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-                    raise _damaged(join_uri(uri, name), "cannot be decompressed", error) from None
+                    raise _damaged(
+                        storage.join_uri(uri, name), "cannot be decompressed", error
+                    ) from None
         return stream, False
 
     def _members(
@@ -212,7 +208,7 @@ class TarReader:
     ) -> Iterator[tuple[str, str, Part]]:
         """Yield each member of samples with its base name and extension, and count the others."""
         source = self.sources[file.root]
-        for info in walk_members(stream, join_uri(source.uri, file.entry.name)):
+        for info in walk_members(stream, storage.join_uri(source.uri, file.entry.name)):
             name = info.name.removeprefix("./")
             if info.isdir():
                 continue
@@ -259,7 +255,7 @@ class TarReader:
         for found in (images, *texts.values()):
             if len(found) > 1:
                 return "E-SRC-TWICE", f"{found[0].name} and {found[1].name} have one base name"
-        code, detail = listing.listing_fault(Entry(images[0].name, images[0].size, ""))
+        code, detail = listing.listing_fault(storage.Entry(images[0].name, images[0].size, ""))
         if code:
             return code, detail
         cells: dict[str, str] = {}
@@ -295,7 +291,7 @@ class TarReader:
         """Names of the classes by number, from 0; none without a label file."""
         if not self.label_file:
             return []
-        labels = read_label_file(read_uri(self.label_file, self.access), 0, self.label_file)
+        labels = read_label_file(storage.read_uri(self.label_file, self.access), 0, self.label_file)
         return [label.name for label in labels]
 
 
