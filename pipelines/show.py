@@ -14,12 +14,7 @@ from beam_tfrec.schemas.manifest import MANIFEST_NAME, PLAN_NAME, Manifest
 from beam_tfrec.schemas.parse_example import parse_record
 from beam_tfrec.transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 from beam_tfrec.transforms.storage.read_data_set import read_finished
-from beam_tfrec.transforms.verify.show_record import (
-    pictures_of,
-    record_lines,
-    records_of_file,
-    records_of_set,
-)
+from beam_tfrec.transforms.verify import show_record
 
 _SCHEMA_RECORDS = 100
 
@@ -69,7 +64,7 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
         splits = _splits_to_search(flags, manifest)
         among = f" among the {' and '.join(f'{manifest.splits[s].records} of {s}' for s in splits)}"
         found = [
-            records_of_set(flags.path, access, manifest, split, first, flags.key)
+            show_record.records_of_set(flags.path, access, manifest, split, first, flags.key)
             for split in splits
         ]
     else:
@@ -77,12 +72,12 @@ def show(flags: argparse.Namespace, access: Access = DEFAULT_ACCESS) -> Iterator
             what = f"a data set, got {flags.key or flags.split!r} for a file, which has no index"
             raise ValueError(f"key and split must come with {what}: give --record")
         yield from _schema_lines(flags.path, access)
-        found = [records_of_file(flags.path, access, first)]
+        found = [show_record.records_of_file(flags.path, access, first)]
     shown = 0
     for record in (record for records in found for record in itertools.islice(records, limit)):
-        yield from record_lines(record)
+        yield from show_record.record_lines(record)
         if flags.images:
-            for name, data in pictures_of(record):
+            for name, data in show_record.pictures_of(record):
                 yield _saved(flags.images, name, data)
         shown += 1
     if not is_one and not shown and flags.limit:
@@ -115,7 +110,7 @@ def _manifest_lines(path: str, manifest: Manifest) -> Iterator[str]:
 def _schema_lines(path: str, access: Access) -> Iterator[str]:
     """Yield the features of a file's first records."""
     schema = InferredSchema()
-    for record in itertools.islice(records_of_file(path, access), _SCHEMA_RECORDS):
+    for record in itertools.islice(show_record.records_of_file(path, access), _SCHEMA_RECORDS):
         found = None if record.data is None else parse_record(record.data)
         if found is not None:
             schema.add(found, (record.file, record.number, record.offset))

@@ -28,15 +28,7 @@ from beam_tfrec.schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.schemas.shards import ShardInfo, ShardPlan, file_sum, receipt_name
 from beam_tfrec.schemas.tfrecord import CRC_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError
-from beam_tfrec.transforms.build_records import (
-    Record,
-    ShardJob,
-    check_codecs,
-    copy_group,
-    make_rows,
-    record_facts,
-    record_maker,
-)
+from beam_tfrec.transforms import build_records
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate, batches
 from beam_tfrec.transforms.output_files import check_claim, conflict, create_or_compare
 from beam_tfrec.transforms.progress import PROGRESS, Counts
@@ -58,13 +50,15 @@ _GROUP_BYTES = 4 << 20  # size of a group of records, with some memory for each
 _WRITTEN_AT_ONCE_BYTES = 1 << 20  # each write waits for the interpreter lock, so not per record
 
 
-def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
+def gate_for(limits: GateLimits, job: build_records.ShardJob) -> WorkerGate:
     """Return a gate with defaults for local or remote images and output."""
     remote = not all(map(is_local, job.roots.values()))
     return WorkerGate(limits, remote=remote, overlap_uploads=not is_local(job.output))
 
 
-def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
+def write_shard(
+    shard: ShardPlan, job: build_records.ShardJob, plan: JobPlan, gate: WorkerGate
+) -> ShardInfo:
     """Build and commit a shard, or keep it if an earlier attempt finished it.
 
     Raises:
@@ -82,7 +76,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
             check_sources(shard, rows, output, storages)
         PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
-        check_codecs(job, plan)
+        build_records.check_codecs(job, plan)
         info = build_shard(shard, job, plan, gate, output, storages)
         PROGRESS.add(Counts(shards_done=1))
     verb, records = "kept" if kept else "wrote", counted(info.records, "record")
@@ -158,7 +152,7 @@ def check_sources(
 
 def build_shard(
     shard: ShardPlan,
-    job: ShardJob,
+    job: build_records.ShardJob,
     plan: JobPlan,
     gate: WorkerGate,
     output: Storage,
@@ -185,20 +179,22 @@ def build_shard(
 
 def _records(
     shard: ShardPlan,
-    job: ShardJob,
+    job: build_records.ShardJob,
     plan: JobPlan,
     gate: WorkerGate,
     storages: Mapping[str, Storage],
-) -> Iterator[tuple[Sample, Record | Unfit]]:
+) -> Iterator[tuple[Sample, build_records.Record | Unfit]]:
     """Yield a shard's samples in order, with their records."""
-    make_record = record_maker(job, plan, gate, storages)
+    make_record = build_records.record_maker(job, plan, gate, storages)
     if storages and not job.layout.copies_records:
         yield from gate.in_order(shard.samples, job.memory_bytes, make_record)
         return
     if job.layout.copies_records:
-        make_group = functools.partial(copy_group, storages=storages)
+        make_group = functools.partial(build_records.copy_group, storages=storages)
     else:  # rows without images
-        make_group = functools.partial(make_rows, job=job, plan=plan, make_record=make_record)
+        make_group = functools.partial(
+            build_records.make_rows, job=job, plan=plan, make_record=make_record
+        )
     sized = batches(shard.samples, job.memory_bytes, _GROUP_BYTES)
     made = gate.in_order(sized, operator.itemgetter(1), lambda group: make_group(group[0]))
     for (group, _), records in made:
@@ -266,7 +262,7 @@ class GrowingShard:
     """
 
     shard: ShardPlan
-    job: ShardJob
+    job: build_records.ShardJob
     roles: Roles
     pending: NewFile
     array_record: GrowingArrayRecord | None
@@ -282,7 +278,7 @@ class GrowingShard:
     _traits: Counter[str] = field(default_factory=Counter)
     _licenses: Counter[str] = field(default_factory=Counter)
 
-    def append(self, sample: Sample, record: Record) -> None:
+    def append(self, sample: Sample, record: build_records.Record) -> None:
         """Append a record, and add it to the index and the counts."""
         parts, built, images, crc32c, ready_row = record
         offset, size = self._bytes, sum(map(len, parts))
@@ -304,7 +300,7 @@ class GrowingShard:
                 )
                 for blob, image in zip(sample.blobs, images, strict=True)
             ]
-            facts = record_facts(built.features, self.roles, images)
+            facts = build_records.record_facts(built.features, self.roles, images)
             row = IndexRow(sample.key, offset, size, sources, built.labels, *facts, crc32c)
         self.rows.append(row)
         self._bytes += size

@@ -16,21 +16,11 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from beam_tfrec.schemas.tfrecord import (
-    ARRAY_RECORD_SUFFIX,
-    CRC_BYTES,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    FrameError,
-    is_array_record,
-    length_crc,
-    masked_crc,
-    read_frame,
-)
+from beam_tfrec.schemas import tfrecord
 from beam_tfrec.transforms.storage import Entry, Storage, open_unbuffered
 from beam_tfrec.transforms.storage.array_record import copied_array_record, open_array_record
 
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", ARRAY_RECORD_SUFFIX)
+SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record", tfrecord.ARRAY_RECORD_SUFFIX)
 """Suffixes of record files, as written by several programs; a dash with more text may follow, and
 `.gz`."""
 MAX_RECORD_BYTES = 512 << 20
@@ -107,17 +97,17 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
     """
     if file is None or file.kind != "file":
         raise ValueError("the file is not there")
-    if is_array_record(file.name):
+    if tfrecord.is_array_record(file.name):
         return open_array_record(storage, file).read(offset)
     end = offset + size
-    if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
+    if offset < 0 or size < tfrecord.FRAME_BYTES or end > file.size_bytes:
         raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
-    if size > MAX_RECORD_BYTES + FRAME_BYTES:
+    if size > MAX_RECORD_BYTES + tfrecord.FRAME_BYTES:
         raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
     try:
-        return read_frame(frame, 0, size)
-    except FrameError as error:
+        return tfrecord.read_frame(frame, 0, size)
+    except tfrecord.FrameError as error:
         raise ValueError(f"damaged, {error}") from None
 
 
@@ -136,7 +126,7 @@ def walk_frames(
     file = _Forward(iter(pieces))
     offset = number = 0
     try:
-        while head := file.read(offset, HEADER_BYTES):
+        while head := file.read(offset, tfrecord.HEADER_BYTES):
             frame, following = _read_frame(file, head, size_bytes, offset, number)
             if following is None:
                 next_number = bisect.bisect_right(starts, offset)
@@ -159,7 +149,7 @@ def walk_records(
 
     An ArrayRecord file is copied to a temporary file before the first record.
     """
-    if is_array_record(name):
+    if tfrecord.is_array_record(name):
         return _walk_array_record(pieces)
     return walk_frames(pieces, size_bytes, starts)
 
@@ -170,11 +160,11 @@ def _walk_array_record(pieces: Iterable[bytes]) -> Iterator[Record | BadFrame]:
             for number in range(len(file)):
                 try:
                     data = file.read(number)
-                except FrameError as error:
+                except tfrecord.FrameError as error:
                     yield BadFrame(number, number, error.code, str(error))
                 else:
                     yield Record(number, number, len(data), data, google_crc32c.value(data))
-    except FrameError as error:
+    except tfrecord.FrameError as error:
         yield BadFrame(0, 0, error.code, str(error))
 
 
@@ -193,8 +183,8 @@ def open_records(
     read.
     """
     pieces, size_bytes, compression = read_pieces(storage, file), file.size_bytes, ""
-    if not is_array_record(file.name):
-        head = storage.read(file.name, file, (0, min(HEADER_BYTES, size_bytes)))
+    if not tfrecord.is_array_record(file.name):
+        head = storage.read(file.name, file, (0, min(tfrecord.HEADER_BYTES, size_bytes)))
         compression = _compression(head)
     if compression:
         pieces, size_bytes = _inflate(pieces), UNKNOWN_SIZE
@@ -204,7 +194,9 @@ def open_records(
 def _compression(head: bytes) -> str:
     """Return the compression of a file by its first bytes; empty if they are a frame's header."""
     size, crc = head[:8], int.from_bytes(head[8:], "little")
-    if len(head) == HEADER_BYTES and crc == length_crc(int.from_bytes(size, "little")):
+    if len(head) == tfrecord.HEADER_BYTES and crc == tfrecord.length_crc(
+        int.from_bytes(size, "little")
+    ):
         return ""
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
@@ -259,27 +251,27 @@ def _read_frame(
     def bad(what: str, code: str = "E-VER-FRAME", *, is_last: bool = False) -> BadFrame:
         return BadFrame(number, offset, code, what, is_last)
 
-    if len(head) < HEADER_BYTES:
+    if len(head) < tfrecord.HEADER_BYTES:
         what = f"the file ends within a frame's header, after {len(head)} bytes of it"
         return bad(what, is_last=True), None
     size, crc = _LENGTH.unpack(head)
-    if crc != (wanted_crc := length_crc(size)):
+    if crc != (wanted_crc := tfrecord.length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
-    at, data_end = offset + HEADER_BYTES, offset + HEADER_BYTES + size
-    is_kept, fits = size <= MAX_RECORD_BYTES, offset + FRAME_BYTES + size <= size_bytes
+    at, data_end = offset + tfrecord.HEADER_BYTES, offset + tfrecord.HEADER_BYTES + size
+    is_kept, fits = size <= MAX_RECORD_BYTES, offset + tfrecord.FRAME_BYTES + size <= size_bytes
     kept, data_crc = list[bytes](), 0
     while fits and at < data_end and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
         data_crc = google_crc32c.extend(data_crc, piece)
         at += len(piece)
         if is_kept:
             kept.append(piece)
-    checksum = file.read(at, CRC_BYTES) if fits and at == data_end else b""
-    if len(checksum) < CRC_BYTES:
+    checksum = file.read(at, tfrecord.CRC_BYTES) if fits and at == data_end else b""
+    if len(checksum) < tfrecord.CRC_BYTES:
         what = f"the file ends within a record of {size} bytes or its checksum"
         return bad(what, is_last=True), None
-    following, given = data_end + CRC_BYTES, int.from_bytes(checksum, "little")
-    if given != (wanted := masked_crc(data_crc)):
+    following, given = data_end + tfrecord.CRC_BYTES, int.from_bytes(checksum, "little")
+    if given != (wanted := tfrecord.masked_crc(data_crc)):
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
         return bad(what, "E-VER-CRC"), following
     data = b"".join(kept) if is_kept else None

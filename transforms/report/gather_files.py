@@ -18,15 +18,7 @@ from beam_tfrec.schemas.parse_example import Sequences, Values, parse_record
 from beam_tfrec.schemas.tfrecord import framing_bytes
 from beam_tfrec.transforms.build_records import record_facts
 from beam_tfrec.transforms.images.check_images import looks_like_image
-from beam_tfrec.transforms.report import MAX_PICTURES, Report
-from beam_tfrec.transforms.report.gather import (
-    IndexSums,
-    Sample,
-    first_notes,
-    make_pictures,
-    pick_records,
-    program_versions,
-)
+from beam_tfrec.transforms.report import MAX_PICTURES, Report, gather
 from beam_tfrec.transforms.report.pictures import Legend, labels_at, pictures_each, texts_at
 from beam_tfrec.transforms.shard_index import IndexRow, table_of_rows
 from beam_tfrec.transforms.storage import Access, Entry, Storage, find_uri
@@ -75,19 +67,19 @@ def report_of_files(uris: Sequence[str], access: Access, notes: Sequence[str] = 
         RuntimeError: `E-ARG`: a file does not exist. `E-IO-…`: a store fails.
     """
     names, legend = short_names(uris), Legend({}, {}, {})
-    sums = IndexSums("", _summary(0, len(uris), 0))
+    sums = gather.IndexSums("", _summary(0, len(uris), 0))
     files: dict[str, _File] = {}
     for place, (name, uri) in enumerate(zip(names, uris, strict=True)):
         file = files[name] = _File(name, *find_uri(uri, access))
         _add_file(file, place, sums, legend)
     each = max(pictures_each(file.roles) for file in files.values())
-    picked = pick_records([sums], MAX_PICTURES // each)
+    picked = gather.pick_records([sums], MAX_PICTURES // each)
     samples = [
-        Sample(record, file.storage, file.entry, file.roles)
+        gather.Sample(record, file.storage, file.entry, file.roles)
         for record in picked
         if not (file := files[record.file]).compression
     ]
-    pictures = make_pictures(samples, legend)
+    pictures = gather.make_pictures(samples, legend)
     kinds = {key: kind for file in files.values() for key, kind in file.kinds.items()}
     size_bytes = sum(file.entry.size_bytes for file in files.values())
     return Report(
@@ -98,8 +90,8 @@ def report_of_files(uris: Sequence[str], access: Access, notes: Sequence[str] = 
         pictures=pictures.pictures,
         features=[(key, kind.value, "", "") for key, kind in sorted(kinds.items())],
         sources=[counted(len(files), "TFRecord file")],
-        versions=program_versions(),
-        notes=[*notes, *first_notes(list(_notes(files.values()))), *pictures.notes],
+        versions=gather.program_versions(),
+        notes=[*notes, *gather.first_notes(list(_notes(files.values()))), *pictures.notes],
     )
 
 
@@ -120,7 +112,7 @@ def short_names(uris: Sequence[str]) -> list[str]:
     return [uri[shared:] for uri in uris]
 
 
-def _add_file(file: _File, place: int, sums: IndexSums, legend: Legend) -> None:
+def _add_file(file: _File, place: int, sums: gather.IndexSums, legend: Legend) -> None:
     """Read a file and add its records, in parts to bound memory."""
     file.kinds, file.roles = _roles(itertools.islice(_records(file), MAX_HEAD_RECORDS))
     file.notes.clear()  # all records are read again and counted

@@ -22,12 +22,7 @@ from beam_tfrec.transforms.report import (
     ShownPicture,
     class_color,
     class_name,
-)
-from beam_tfrec.transforms.report.small_pictures import (
-    Small,
-    encode_jpeg,
-    small_picture,
-    small_tensor,
+    small_pictures,
 )
 
 if TYPE_CHECKING:
@@ -193,7 +188,7 @@ def draw_record(
         except BadImage as error:
             notes.append(f"{where}: {key} is not shown: {error.detail}")
             continue
-        jpeg, size_px = encode_jpeg(small.image, most_bytes)
+        jpeg, size_px = small_pictures.encode_jpeg(small.image, most_bytes)
         outlines, mask = list[Outline](), b""
         if not pictures:
             layer = MaskLayer(small.image.size)
@@ -220,7 +215,7 @@ def _first_value(features: Features, key: str) -> bytes:
     return next(iter(values_at(features, key, Kind.BYTES)), b"")
 
 
-def _small(features: Features, key: str, roles: Roles) -> Small:
+def _small(features: Features, key: str, roles: Roles) -> small_pictures.Small:
     value = _first_value(features, key)
     sides = [values_at(features, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]
     if key in roles.pixels and all(side and side[0] > 0 for side in sides):
@@ -228,12 +223,12 @@ def _small(features: Features, key: str, roles: Roles) -> Small:
         depth, rest = divmod(len(value), height * width)
         if not rest and depth in (1, 2, 3, 4, 6, 8):  # plain values without a header
             dtype, channels = ("uint8", depth) if depth <= 4 else ("uint16", depth // 2)
-            return small_tensor(Tensor(dtype, (height, width, channels), value))
-    return small_picture(value)
+            return small_pictures.small_tensor(Tensor(dtype, (height, width, channels), value))
+    return small_pictures.small_picture(value)
 
 
 def _objects(
-    features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
+    features: Features, small: small_pictures.Small, roles: Roles, legend: Legend, layer: MaskLayer
 ) -> tuple[list[Outline], list[str]]:
     """Return the outlines of a record and notes on faults; paint its masks on a layer."""
     outlines, wrong = list[Outline](), list[str]()

@@ -10,6 +10,7 @@ from typing import Any
 import google_crc32c
 import msgspec
 
+from beam_tfrec.schemas import shards
 from beam_tfrec.schemas.documents.data_card import is_sealed
 from beam_tfrec.schemas.documents.tensorflow_files import metadata_files
 from beam_tfrec.schemas.faults import Rejected, at_record
@@ -27,16 +28,6 @@ from beam_tfrec.schemas.manifest import (
     plan_digest,
 )
 from beam_tfrec.schemas.samples import Order, shuffle_prefixes
-from beam_tfrec.schemas.shards import (
-    COUNTED,
-    ShardInfo,
-    ShardNames,
-    WrittenShard,
-    file_sum,
-    folder_of,
-    receipt_name,
-    shard_stems,
-)
 from beam_tfrec.schemas.tfrecord import framing_bytes, is_array_record
 from beam_tfrec.transforms import output_files
 from beam_tfrec.transforms.shard_index import (
@@ -64,7 +55,7 @@ _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
 _WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *output_files.SIDE_FILES}
 
 _SOURCE_REMEDY = "restore it from a copy, or write the data set again"
-_OF_RECEIPTS = {field.name for field in msgspec.structs.fields(WrittenShard)} - {"receipt"}
+_OF_RECEIPTS = {field.name for field in msgspec.structs.fields(shards.WrittenShard)} - {"receipt"}
 
 
 def verify_around(
@@ -90,13 +81,15 @@ def verify_around(
             manifest.plan.order_of(split)
         rules = ShardRules(root, manifest, int(options.get("seed", 0)), config.deep)
         texts = metadata_files(manifest, rules.examples.spec, has_names=False)
-        names = ShardNames(options.get("shard_names", COUNTED))
+        names = shards.ShardNames(options.get("shard_names", shards.COUNTED))
     except ValueError as error:
         what = f"has values that this program never writes ({error})"
         findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         return []
-    listed = list_folders(storage, {"", *(folder_of(entry.file) for entry in manifest.shards)})
-    stems = shard_stems([entry.split for entry in manifest.shards])
+    listed = list_folders(
+        storage, {"", *(shards.folder_of(entry.file) for entry in manifest.shards)}
+    )
+    stems = shards.shard_stems([entry.split for entry in manifest.shards])
     tasks = [
         ShardTask(len(all_rules), entry, stem, listed.get(entry.file))
         for entry, stem in zip(manifest.shards, stems, strict=True)
@@ -113,7 +106,7 @@ def verify_around(
             findings.notes.append(f"{name} was deleted")
         if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
             findings.notes.append(f"{name} was edited")
-    ours = {*map(receipt_name, stems)}
+    ours = {*map(shards.receipt_name, stems)}
     for entry in manifest.shards:
         ours |= {entry.file, *entry.index_names}
     for name in sorted(output_files.files_of_shards(storage, names, listed) - ours):
@@ -151,7 +144,7 @@ def _check_files(
             continue
         if not _follows(name, data, manifest, texts):
             findings.add("E-VER-MANIFEST", name, "contradicts the manifest", remedy)
-        elif wanted is not None and (there := file_sum(data)) != wanted:
+        elif wanted is not None and (there := shards.file_sum(data)) != wanted:
             what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
             findings.add("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
     for name in output_files.source_notes(storage):
@@ -314,12 +307,12 @@ def check_receipt(
     task: ShardTask, storage: Storage, findings: Findings, manifest: Manifest
 ) -> None:
     """Compare a shard's receipt with the manifest, and with its checksum there if it has one."""
-    name, entry = receipt_name(task.stem), task.entry
+    name, entry = shards.receipt_name(task.stem), task.entry
     data = read_if_there(name, storage, findings)
     if data is None:
         return
     try:
-        info = from_json(data, ShardInfo)
+        info = from_json(data, shards.ShardInfo)
     except ValueError as error:
         findings.add("E-VER-MANIFEST", name, f"not a receipt ({error})")
         return
@@ -329,7 +322,7 @@ def check_receipt(
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
         findings.add("E-VER-MANIFEST", name, what)
-    if manifest.has_sums and not wrong and file_sum(data) != entry.receipt:
+    if manifest.has_sums and not wrong and shards.file_sum(data) != entry.receipt:
         findings.add("E-VER-CRC", name, "its size or CRC-32C differs from the manifest")
 
 

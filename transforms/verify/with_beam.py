@@ -9,19 +9,11 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
+from beam_tfrec.transforms import verify
 from beam_tfrec.transforms.progress import COUNTERS
 from beam_tfrec.transforms.storage import open_storage, split_uri
-from beam_tfrec.transforms.verify import (
-    Around,
-    Findings,
-    Task,
-    VerifyConfig,
-    execute,
-    gather,
-    look_around,
-)
 
-_Numbered = tuple[int, Task]
+_Numbered = tuple[int, verify.Task]
 _Task = TaggedOutput[Literal["tasks"], _Numbered]
 
 
@@ -37,10 +29,10 @@ class VerifyEverything(beam.PTransform):
         result: URI of the result; a new one for each run.
     """
 
-    config: VerifyConfig
+    config: verify.VerifyConfig
     result: str
 
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Findings]:
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[verify.Findings]:
         """Verify everything."""
         looked = (
             root
@@ -55,15 +47,15 @@ class VerifyEverything(beam.PTransform):
         return looked.around | "Gather" >> beam.Map(_write_result, AsList(parts), self.result)
 
 
-def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
-    around, tasks = look_around(config)
+def _look_around(config: verify.VerifyConfig) -> Iterator[verify.Around | _Task]:
+    around, tasks = verify.look_around(config)
     yield from (_Task("tasks", numbered) for numbered in enumerate(tasks))
     yield around
 
 
-def _execute(numbered: _Numbered, around: Around) -> tuple[int, Findings]:
+def _execute(numbered: _Numbered, around: verify.Around) -> tuple[int, verify.Findings]:
     number, task = numbered
-    findings = execute(task, around)
+    findings = verify.execute(task, around)
     kind = "files" if isinstance(task, str) else "shards"
     counts = {kind: findings.files, "records": findings.records, "bytes": findings.bytes}
     for name, count in counts.items():
@@ -71,8 +63,12 @@ def _execute(numbered: _Numbered, around: Around) -> tuple[int, Findings]:
     return number, findings
 
 
-def _write_result(around: Around, parts: list[tuple[int, Findings]], result: str) -> Findings:
-    found = gather(around, [findings for _, findings in sorted(parts, key=lambda pair: pair[0])])
+def _write_result(
+    around: verify.Around, parts: list[tuple[int, verify.Findings]], result: str
+) -> verify.Findings:
+    found = verify.gather(
+        around, [findings for _, findings in sorted(parts, key=lambda pair: pair[0])]
+    )
     # If this step is executed again, the first result stays; both are of the same parts. The
     # data's access is not used, since --anonymous cannot write.
     folder, name = split_uri(result)
