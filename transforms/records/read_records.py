@@ -336,14 +336,9 @@ class RecordReader:
         return Sample(split, key, position, (blob,), pack(copied))
 
     def _reject(self, file: RecordFile, key: str, code: str, what: str) -> Rejected:
-        return Rejected(
-            code=code,
-            stage=STAGE,
-            split=self.splitting.split_of_file(self.sources[file.root].split, key),
-            key=key,
-            file_name=file.entry.name,
-            detail=what,
-        )
+        split = self.splitting.split_of_file(self.sources[file.root].split, key)
+        blobs = (Blob(file.root, file.entry.name),)
+        return Sample(split, key, -1, blobs, b"").reject(STAGE, code, what)
 
 
 class _LeftOut(NamedTuple):
