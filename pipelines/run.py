@@ -219,11 +219,9 @@ def warn_of_pillow() -> None:
     """Log a warning if the installed Pillow is not safe for decoding."""
     installed = version("pillow")
     if int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
-        _LOG.warning(
-            "images are decoded by Pillow %s, which has a critical JPEG overflow"
-            f" (CVE-2026-112403); install pillow>={SAFE_PILLOW_MAJOR}, as requirements.lock does",
-            installed,
-        )
+        what = f"images are decoded by Pillow {installed}, which has a critical JPEG overflow"
+        remedy = f"install pillow>={SAFE_PILLOW_MAJOR}, as requirements.lock does"
+        _LOG.warning("%s (CVE-2026-112403); %s", what, remedy)
 
 
 @contextlib.contextmanager

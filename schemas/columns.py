@@ -102,10 +102,9 @@ def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
     """
     match = _TYPE.fullmatch(text)
     if match is None or (match[2] == "[][]" and not may_nest):
-        raise ValueError(
-            f"types must be int64, float or bytes, with [] for lists and ? if cells may be missing,"
-            f" got {text!r} of {name!r}: give for example {name}=float or {name}=bytes[]"
-        )
+        what = "types must be int64, float or bytes, with [] for lists and ? if cells may be"
+        remedy = f"give for example {name}=float or {name}=bytes[]"
+        raise ValueError(f"{what} missing, got {text!r} of {name!r}: {remedy}")
     return ColumnType(Kind(match[1]), match[2] != "", match[3] is not None, match[2] == "[][]")
 
 

@@ -258,11 +258,9 @@ def _check_id(label: Label) -> Label:
         remedy = "number classes anew with --category_ids contiguous"
         raise _refused("all annotation files", what, remedy)
     if label.id == 0:
-        _LOG.warning(
-            "category id 0 of %s: the Object Detection API refuses a label map with it;"
-            " --category_ids contiguous numbers classes from 1",
-            printable(label.name),
-        )
+        what = "category id 0 of %s: the Object Detection API refuses a label map with it;"
+        what += " --category_ids contiguous numbers classes from 1"
+        _LOG.warning(what, printable(label.name))
     return label
 
 

@@ -218,10 +218,8 @@ def _tensor_header(shape: Sequence[int], dtype: str, data_bytes: int) -> bytes:
         raise ValueError(f"dtype must be one of {', '.join(TENSOR_TYPES)}, got {dtype}: convert it")
     number, value_bytes = TENSOR_TYPES[dtype]
     if (size_bytes := value_bytes * math.prod(shape)) != data_bytes:
-        raise ValueError(
-            f"data of a {dtype} tensor of shape {tuple(shape)} must have {size_bytes} bytes, got"
-            f" {data_bytes}: give its values in C order"
-        )
+        what = f"data of a {dtype} tensor of shape {tuple(shape)} must have {size_bytes} bytes"
+        raise ValueError(f"{what}, got {data_bytes}: give its values in C order")
     dimensions = b"".join(map(_dimension, shape))
     header = b"\x08" + varint(number) + b"\x12" + varint(len(dimensions)) + dimensions
     return header + b"\x22" + varint(data_bytes) if data_bytes else header
@@ -243,10 +241,8 @@ def _value_type(found: "numpy.dtype", dtype: str | None) -> tuple[str, int]:
     if found.kind in "US":
         return TEXT if found.kind == "U" else BYTES, found.itemsize
     if found.name not in TENSOR_TYPES:
-        raise ValueError(
-            f"an array must be of bool, integers, floats or bfloat16, got {found.str!r}: convert"
-            " it, or give --dtype bfloat16 if that is what it is"
-        )
+        what = f"an array must be of bool, integers, floats or bfloat16, got {found.str!r}"
+        raise ValueError(f"{what}: convert it, or give --dtype bfloat16 if that is what it is")
     return found.name, found.itemsize
 
 

@@ -178,10 +178,8 @@ def check_budget_aloud(
     listed = sum(tally.listed - tally.earlier_samples for tally in tallies)
     if count > config.budget.allowed(listed):
         first = samples[0]
-        what = (
-            f"{count} of {listed} samples rejected, at most {config.budget} allowed"
-            f" (first {(first.file_name or first.key)!r}, {first.detail})"
-        )
+        what = f"{count} of {listed} samples rejected, at most {config.budget} allowed"
+        what += f" (first {(first.file_name or first.key)!r}, {first.detail})"
         show_rejects(samples, f"rejected{see}")
         raise _over_budget(config, what, "--max_rejected", count if count < listed else 0)
     dropped = [reject for reject in in_order if reject.scope is Scope.ANNOTATION]
@@ -198,11 +196,9 @@ def check_budget_aloud(
             codes = Counter(reject.code for reject in of_split)
             counts = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
             first = of_split[0]
-            what = (
-                f"{len(of_split)} of {listed} annotations of {tally.split} dropped ({counts}),"
-                f" at most {allowed} allowed (first id {first.annotation_ids[0]}"
-                f" of {first.file_name!r}, {first.detail})"
-            )
+            what = f"{len(of_split)} of {listed} annotations of {tally.split} dropped ({counts}),"
+            what += f" at most {allowed} allowed (first id {first.annotation_ids[0]}"
+            what += f" of {first.file_name!r}, {first.detail})"
             over.append((len(of_split), what))
     if over:
         show_rejects(dropped, f"dropped{see}")

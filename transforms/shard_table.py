@@ -57,18 +57,15 @@ class Sharding:
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
         if self.records_per_shard is not None and self.hosts > 1:
-            raise ValueError(
-                f"records_per_shard {self.records_per_shard} cannot promise a number of shards that"
-                f" is a multiple of hosts {self.hosts}: give num_shards instead"
-            )
+            what = f"records_per_shard {self.records_per_shard} cannot promise a number of shards"
+            what += f" that is a multiple of hosts {self.hosts}"
+            raise ValueError(f"{what}: give num_shards instead")
         for number in self.num_shards.values():
             require_at_least(1, num_shards=number)
             if number % self.hosts:
                 below, above = number - number % self.hosts, number + -number % self.hosts
-                raise ValueError(
-                    f"num_shards must be a multiple of hosts {self.hosts}, got {number}:"
-                    f" give {f'{below} or ' if below else ''}{above}"
-                )
+                what = f"num_shards must be a multiple of hosts {self.hosts}, got {number}"
+                raise ValueError(f"{what}: give {f'{below} or ' if below else ''}{above}")
         if self.num_shards and self.records_per_shard is not None:
             raise ValueError("num_shards must come without records_per_shard, got both: give one")
 

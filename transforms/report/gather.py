@@ -310,10 +310,8 @@ def _sources(manifest: Manifest) -> Iterator[str]:
         images = "" if split.images is None else f" of {counted(split.images, 'image')}"
         yield f"{name}: {counted(split.listed, 'sample')}{images}"
         for file in split.sources:  # listed only if there are several
-            yield (
-                f"{name}: {file.kind}, {counted(file.images, 'image')},"
-                f" {counted(file.annotations, 'annotation')}"
-            )
+            counts = f"{counted(file.images, 'image')}, {counted(file.annotations, 'annotation')}"
+            yield f"{name}: {file.kind}, {counts}"
 
 
 def _counted(labels: np.ndarray) -> dict[int, int]:

@@ -64,10 +64,8 @@ class Access:
     def __post_init__(self) -> None:
         """Refuse a rate that is not a positive number."""
         if not 0 <= self.max_reads_per_second < math.inf:
-            raise ValueError(
-                "max_reads_per_second must be a number of requests, or 0 for no limit,"
-                f" got {self.max_reads_per_second}: give for example 1000"
-            )
+            what = "max_reads_per_second must be a number of requests, or 0 for no limit"
+            raise ValueError(f"{what}, got {self.max_reads_per_second}: give for example 1000")
 
     def refuse_unused(self, images: Collection[str], others: Collection[str], output: str) -> None:
         """Refuse options that have no effect on these URIs.

@@ -81,9 +81,8 @@ class BeamStorage(Storage):
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
         if _GLOB & set(name):
-            raise ValueError(
-                f"a name to delete must not hold * ? or [, got {name!r}: do it by hand"
-            )
+            what = f"a name to delete must not hold * ? or [, got {name!r}"
+            raise ValueError(f"{what}: do it by hand")
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
 
