@@ -7,7 +7,11 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 from beam_tfrec.schemas.faults import at_record
 from beam_tfrec.schemas.features import Corners, Kind, Roles, corners_of, values_at
@@ -24,10 +28,6 @@ from beam_tfrec.transforms.report import (
     class_name,
     small_pictures,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_JPEG_BYTES = 2_500_000
 """Budget for all pictures together: 3.4 MB in base64, on a page of up to 5 MB."""
@@ -103,22 +103,17 @@ class MaskLayer:
     """
 
     def __init__(self, size_px: tuple[int, int]) -> None:
-        import numpy as np
-
         self.labels: dict[int | None, None] = {}
         self._size_px = size_px
         self._pixels = np.zeros((size_px[1], size_px[0], 4), np.uint8)
         self._pixels_left = MAX_MASK_PIXELS
 
-    def numbers(self, mask: bytes) -> "NDArray[np.int64]":
+    def numbers(self, mask: bytes) -> NDArray[np.int64]:
         """Return the pixel numbers of a mask's image file, scaled to the layer's size.
 
         Raises:
             BadImage: The file cannot be read, or is too large.
         """
-        import numpy as np
-        from PIL import Image
-
         info = check_image(mask)
         require_size(*info.size_px, self._pixels_left)
         self._pixels_left -= info.width_px * info.height_px
@@ -131,11 +126,8 @@ class MaskLayer:
             return numbers[:, :, 0]
         return numbers[:, :, :3] @ np.array([1, 256, 65536])
 
-    def fill(self, polygons: Iterable[Polygon]) -> "NDArray[np.bool_]":
+    def fill(self, polygons: Iterable[Polygon]) -> NDArray[np.bool_]:
         """Return a mask of the pixels inside any of the polygons."""
-        import numpy as np
-        from PIL import Image, ImageDraw
-
         width, height = self._size_px
         where = Image.new("1", self._size_px)
         for polygon in polygons:
@@ -144,7 +136,7 @@ class MaskLayer:
             ImageDraw.Draw(where).polygon(points, fill=1)
         return np.asarray(where)
 
-    def paint(self, where: "NDArray[np.bool_]", label: int | None) -> None:
+    def paint(self, where: NDArray[np.bool_], label: int | None) -> None:
         """Paint pixels in the color of a label."""
         if where.any():
             self.labels[label] = None
@@ -152,8 +144,6 @@ class MaskLayer:
 
     def png(self, size_px: tuple[int, int], most_bytes: int) -> bytes:
         """Return the layer as a PNG of a size; empty if nothing is painted or it is too large."""
-        from PIL import Image
-
         if not self.labels:
             return b""
         image, out = Image.fromarray(self._pixels, "RGBA"), io.BytesIO()

@@ -10,17 +10,16 @@ import contextlib
 import io
 import math
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from beam_tfrec.schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from beam_tfrec.transforms.images.check_images import check_image, decoding
 from beam_tfrec.transforms.images.convert_images import decode_image, over_white, upper_bits
 from beam_tfrec.transforms.images.findings import require_size, unreadable
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
 
 SIDE_PX = 320
 """Longest side of a shown picture; smaller pictures keep their size."""
@@ -41,7 +40,7 @@ class Small(NamedTuple):
         stored_size_px: width and height in the record.
     """
 
-    image: "Image.Image"
+    image: Image.Image
     stored_size_px: tuple[int, int]
 
 
@@ -77,8 +76,6 @@ def small_tensor(tensor: Tensor) -> Small:
         raise unreadable(f"a tensor of {tensor.dtype} {list(tensor.shape)}, which is not a picture")
     height, width = tensor.shape[:2]
     require_size(width, height, MAX_PIXELS)
-    from PIL import Image
-
     planes = _levels(tensor_values(tensor), tensor.dtype).reshape(height, width, -1)
     image = Image.fromarray(planes[:, :, 0] if planes.shape[2] == 1 else planes)
     return Small(_scaled(over_white(image), small_size((width, height))), (width, height))
@@ -95,7 +92,7 @@ def small_size(size_px: tuple[int, int]) -> tuple[int, int]:
     return width, height
 
 
-def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int, int]]:
+def encode_jpeg(image: Image.Image, most_bytes: int) -> tuple[bytes, tuple[int, int]]:
     """Return a picture as a JPEG of at most `most_bytes`, and its size in px.
 
     The quality, and then the size, is reduced until it fits.
@@ -109,17 +106,13 @@ def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
 
 
-def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
+def _scaled(image: Image.Image, size_px: tuple[int, int]) -> Image.Image:
     """Resize a picture, and drop all metadata."""
-    from PIL import Image
-
     image.info.clear()  # else Pillow would write comments and profiles
     return image.resize(size_px, Image.Resampling.BOX, reducing_gap=2.0)
 
 
-def _levels(values: "NDArray", dtype: str) -> "NDArray[np.uint8]":
-    import numpy as np
-
+def _levels(values: NDArray, dtype: str) -> NDArray[np.uint8]:
     if dtype == "uint8":
         return values.astype(np.uint8)
     numbers = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
