@@ -30,15 +30,10 @@ from beam_tfrec.schemas.fields import Crop, EncodedImage, ImageInfo, Window
 from beam_tfrec.schemas.geometry import boxes
 from beam_tfrec.schemas.layouts import PIXEL_DTYPES
 from beam_tfrec.schemas.layouts.groups import NUMBERS_8_BITS, RGB_8_BITS
+from beam_tfrec.transforms.images import findings
 from beam_tfrec.transforms.images.check_images import check_image, decoding, load, open_image
 from beam_tfrec.transforms.images.conversion import DEFAULT_QUALITY, Color, Conversion, Encoding
 from beam_tfrec.transforms.images.exif import ORIENTATION, upright_exif
-from beam_tfrec.transforms.images.findings import (
-    BadImage,
-    require_size,
-    too_many_pixels,
-    unreadable,
-)
 from beam_tfrec.transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
 from beam_tfrec.transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
@@ -198,7 +193,7 @@ def _plain(image: Image.Image, icc: bytes) -> Image.Image:
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
     if mode not in _SPACES:
-        raise unreadable(f"pixels of Pillow's mode {image.mode}, which are not converted")
+        raise findings.unreadable(f"pixels of Pillow's mode {image.mode}, which are not converted")
     return image if mode == image.mode else image.convert(mode)
 
 
@@ -226,7 +221,7 @@ def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
     if not is_changed and turn == 1:
         return image
     window = Window(whole_px, wanted.crop)
-    require_size(*wanted.size_px)
+    findings.require_size(*wanted.size_px)
     # The picture is turned last, since it is smaller then.
     stored = boxes.Resized(
         boxes.turn_size(wanted.size_px, turn), wanted.crop and boxes.unturn_box(*wanted.crop, turn)
@@ -304,7 +299,7 @@ def _to_pixels(
     size_bytes = math.prod(stored.size_px) * channels * PIXEL_DTYPES[dtype]
     if size_bytes > MAX_EXAMPLE_BYTES:
         what = f"{size_bytes} bytes of pixels, the limit is {MAX_EXAMPLE_BYTES}"
-        raise BadImage("E-EX-TOO-LARGE", what)
+        raise findings.BadImage("E-EX-TOO-LARGE", what)
     picture = _in_colour(decode_image(image.data, image.info).image, conversion.channels)
     pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
     pixels = boxes.turn_array(pixels, turn)  # also makes it C-contiguous
@@ -324,10 +319,10 @@ def _encoded_again(
     traits = set(image.info.traits)
     is_wide = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
     if not is_changed and own is Encoding.PNG and (is_wide or "animated" in traits):
-        raise unreadable("a turn would lose frames, or bits of 16 in colour or with alpha")
+        raise findings.unreadable("a turn would lose frames, or bits of 16 in colour or with alpha")
     if encoding is Encoding.JPEG and max(stored.size_px) > boxes.MAX_SIDE_PX:
         side_px = max(stored.size_px)
-        raise too_many_pixels(
+        raise findings.too_many_pixels(
             f"a side of {side_px} px, the longest of a JPEG is {boxes.MAX_SIDE_PX}"
         )
     decoded = decode_image(image.data, image.info, _least_px(stored) if is_changed else None)

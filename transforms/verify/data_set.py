@@ -29,13 +29,7 @@ from beam_tfrec.schemas.manifest import (
 )
 from beam_tfrec.schemas.samples import Order, shuffle_prefixes
 from beam_tfrec.schemas.tfrecord import framing_bytes, is_array_record
-from beam_tfrec.transforms import output_files
-from beam_tfrec.transforms.shard_index import (
-    IndexRow,
-    index_from_parquet,
-    index_to_text,
-    is_index_as_written,
-)
+from beam_tfrec.transforms import output_files, shard_index
 from beam_tfrec.transforms.storage import Storage, open_storage
 from beam_tfrec.transforms.storage.read_data_set import list_folders, what_differs, what_is
 from beam_tfrec.transforms.verify import (
@@ -198,7 +192,7 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Fi
 
 def verify_bytes(
     entry: ShardEntry,
-    rows: Sequence[IndexRow] | None,
+    rows: Sequence[shard_index.IndexRow] | None,
     rules: ShardRules,
     pieces: Iterable[bytes],
     size_bytes: int,
@@ -270,7 +264,7 @@ def verify_bytes(
 
 def check_index(
     task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool
-) -> list[IndexRow] | None:
+) -> list[shard_index.IndexRow] | None:
     """Return the rows of a shard's index, or None and add a finding if it cannot be read.
 
     With `has_sum`, the CRC-32C that the index holds of itself is compared.
@@ -280,14 +274,14 @@ def check_index(
     data = read_if_there(parquet_name, storage, findings)
     if data is not None:
         try:
-            rows = index_from_parquet(data)
+            rows = shard_index.index_from_parquet(data)
         except ValueError as error:
             findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
-        if rows is not None and has_sum and not is_index_as_written(data):
+        if rows is not None and has_sum and not shard_index.is_index_as_written(data):
             findings.add("E-VER-INDEX", parquet_name, "its bytes do not match its own CRC-32C")
     for text_name in text_names:
         text = read_if_there(text_name, storage, findings)
-        if rows is not None and text is not None and text != index_to_text(rows):
+        if rows is not None and text is not None and text != shard_index.index_to_text(rows):
             findings.add("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
     return rows
 
@@ -327,7 +321,7 @@ def check_receipt(
 
 
 def check_rows(
-    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, findings: Findings
+    task: ShardTask, rows: Sequence[shard_index.IndexRow], rules: ShardRules, findings: Findings
 ) -> None:
     """Compare a shard's index with the manifest, and check the order of its keys."""
     name, entry = task.entry.index_names[0], task.entry
@@ -357,7 +351,7 @@ def check_rows(
 
 
 def compare_sources(
-    rows: Sequence[IndexRow], split: str, config: VerifyConfig, findings: Findings
+    rows: Sequence[shard_index.IndexRow], split: str, config: VerifyConfig, findings: Findings
 ) -> None:
     """Find sources that are missing, or differ from the SHA-256 in the index.
 
