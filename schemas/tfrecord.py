@@ -22,8 +22,10 @@ CRC_BYTES = 4
 ARRAY_RECORD_SUFFIX = ".array_record"
 """Suffix of ArrayRecord files; TFDS appends `-00000-of-00016`."""
 
+HEADER = struct.Struct("<QI")
+"""Header of a frame: the record's length, and the checksum of that."""
+
 _LENGTH = struct.Struct("<Q")
-_HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 
@@ -52,7 +54,7 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     crc = 0
     for part in parts:
         crc = google_crc32c.extend(crc, part)
-    return [_HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
+    return [HEADER.pack(size, length_crc(size)), *parts, _CRC.pack(masked_crc(crc))]
 
 
 def unmasked_crc(frame_end: bytes) -> int:
@@ -90,7 +92,7 @@ def read_frame(data: bytes, at: int, end: int) -> bytes:
     Raises:
         FrameError: when the frame is damaged, or ends elsewhere.
     """
-    length, given_crc = _HEADER.unpack_from(data, at)
+    length, given_crc = HEADER.unpack_from(data, at)
     if length_crc(length) != given_crc:
         what = f"the checksum of its length, {length} bytes, does not match"
         raise FrameError("E-VER-FRAME", what)

@@ -9,7 +9,6 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 
 import bisect
 import posixpath
-import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -31,7 +30,6 @@ UNKNOWN_SIZE = 2**63
 _PIECE_BYTES = 2 << 20
 _INFLATED_BYTES = 1 << 20
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accepts gzip and zlib
-_LENGTH = struct.Struct("<QI")
 
 
 class Record(NamedTuple):
@@ -254,7 +252,7 @@ def _read_frame(
     if len(head) < tfrecord.HEADER_BYTES:
         what = f"the file ends within a frame's header, after {len(head)} bytes of it"
         return bad(what, is_last=True), None
-    size, crc = _LENGTH.unpack(head)
+    size, crc = tfrecord.HEADER.unpack(head)
     if crc != (wanted_crc := tfrecord.length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
