@@ -208,9 +208,7 @@ def _named(names: Mapping[str, str]) -> str:
     return " ".join(f"{split}={name}" if split else name for split, name in sorted(names.items()))
 
 
-COMMAND = Command("arrays", ArraysConfig, add_flags, fields_of, "--arrays cifar.npz", images=False)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("arrays", ArraysConfig, add_flags, fields_of, "--arrays cifar.npz", images=False)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

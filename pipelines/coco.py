@@ -146,10 +146,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-_EXAMPLE = "--images photos --annotations photos.json"
-COMMAND = Command("coco", CocoConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("coco", CocoConfig, add_flags, fields_of, "--images photos --annotations photos.json")
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -96,11 +96,11 @@ def run(arguments: Sequence[str]) -> None:
         print(json.dumps(describe(), indent=2))
     else:
         pipeline, words = command_of(arguments)
-        _command(pipeline).run(words)
+        _command(pipeline)(words)
 
 
 def _command(pipeline: str) -> Command:
-    command: Command = importlib.import_module(f"beam_tfrec.pipelines.{pipeline}").COMMAND
+    command: Command = importlib.import_module(f"beam_tfrec.pipelines.{pipeline}").run
     return command
 
 

@@ -95,9 +95,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 _EXAMPLE = "--images train=flowers/train val=flowers/val"
-COMMAND = Command("folder", FolderConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("folder", FolderConfig, add_flags, fields_of, _EXAMPLE)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

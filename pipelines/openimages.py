@@ -129,9 +129,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 _EXAMPLE = "--images photos --boxes boxes.csv --classes classes.csv"
-COMMAND = Command("openimages", OpenImagesConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("openimages", OpenImagesConfig, add_flags, fields_of, _EXAMPLE)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -92,9 +92,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("pairs", PairsConfig, add_flags, fields_of, "--low low_res --high high_res")
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("pairs", PairsConfig, add_flags, fields_of, "--low low_res --high high_res")
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

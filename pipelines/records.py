@@ -191,9 +191,7 @@ def _share_of(text: str) -> Fraction:
 
 
 _EXAMPLE = "--records train=old val=old --num_shards 64"
-COMMAND = Command("records", RecordsConfig, add_flags, fields_of, _EXAMPLE, images=False)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("records", RecordsConfig, add_flags, fields_of, _EXAMPLE, images=False)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

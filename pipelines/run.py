@@ -116,7 +116,7 @@ class Command:
             command += f" --date {fields['since'].date}"
         return config_of(self.config, flags, **fields, command=command), beam_args
 
-    def run(self, argv: Sequence[str]) -> None:
+    def __call__(self, argv: Sequence[str]) -> None:
         """Run the command; return once the data set is committed."""
         execute(*self.configure(argv))
 

@@ -305,9 +305,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 _EXAMPLE = "--images photos --annotations labels"
-COMMAND = Command("sidecar", SidecarConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("sidecar", SidecarConfig, add_flags, fields_of, _EXAMPLE)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -93,7 +93,7 @@ def configure(argv: Sequence[str]) -> tuple[SimilarConfig, list[str]]:
     flags, others = parser().parse_known_args(list(argv))
     if refused := [*filter(_REFUSED.fullmatch, others)]:
         raise ValueError(f"similar must come without {refused[0]}, which changes no image: omit it")
-    command = importlib.import_module(f"beam_tfrec.pipelines.{flags.source}").COMMAND
+    command = importlib.import_module(f"beam_tfrec.pipelines.{flags.source}").run
     source, beam_args = command.configure([*others, "--output", flags.output])
     if isinstance(source, StagingConfig):  # which stages below its output otherwise
         source = replace(source, temp_location=split_uri(flags.output)[0])

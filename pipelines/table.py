@@ -338,9 +338,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-COMMAND = Command("table", TableConfig, add_flags, fields_of, "--table train=train.csv val=val.csv")
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("table", TableConfig, add_flags, fields_of, "--table train=train.csv val=val.csv")
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -127,9 +127,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 _EXAMPLE = "--images JPEGImages --annotations Annotations"
-COMMAND = Command("voc", VocConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("voc", VocConfig, add_flags, fields_of, _EXAMPLE)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -166,9 +166,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 _EXAMPLE = "--shards train='data/train-{000..146}.tar' val='data/val-*.tar'"
-COMMAND = Command("webdataset", WebdatasetConfig, add_flags, fields_of, _EXAMPLE)
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("webdataset", WebdatasetConfig, add_flags, fields_of, _EXAMPLE)
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

@@ -284,9 +284,7 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     return fields | {"layout": detection_of(flags, _FEATURES)}
 
 
-COMMAND = Command("yolo", YoloConfig, add_flags, fields_of, "--data coco8/data.yaml")
-
-run = COMMAND.run  # `cli.run_command` calls it by name
+run = Command("yolo", YoloConfig, add_flags, fields_of, "--data coco8/data.yaml")
 
 if __name__ == "__main__":
-    main(COMMAND.name)
+    main(run.name)

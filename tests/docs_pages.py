@@ -64,7 +64,7 @@ def all_flags() -> Iterator[str]:
 def flag_rows(name: str) -> Iterator[tuple[str, str]]:
     """Yield each flag of a command, and its row of a table."""
     module = importlib.import_module(f"beam_tfrec.pipelines.{name}")
-    parser = module.COMMAND.parser() if name in PIPELINES else module.parser()
+    parser = module.run.parser() if name in PIPELINES else module.parser()
     for flag in parser.flags:
         names = ", ".join(flag.option_strings) or flag.dest
         value = flag.metavar or "|".join(map(str, flag.choices or ()))

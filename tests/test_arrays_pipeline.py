@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import beam_tfrec
-from beam_tfrec.pipelines.arrays import COMMAND
+from beam_tfrec.pipelines.arrays import run
 from tests.array_runs import parsed, random_images, run_arrays
 from tests.coco_command import committed_by, rejected_of, shard_paths
 from tests.gcs_stand_in import GcsStandIn
@@ -35,7 +35,7 @@ def test_arrays_of_several_sizes_are_read_back(tmp_path: Path) -> None:
     for number, values in enumerate(arrays):
         np.save(folder / f"{number:02}.npy", values)
     flags = ("--one_sample_per_file", "--num_shards", 1, "--order", "input")
-    committed_by(COMMAND.run, out, "--arrays", folder, *flags)
+    committed_by(run, out, "--arrays", folder, *flags)
     for values, row in zip(arrays, parsed(out, tf.uint8), strict=True):
         np.testing.assert_array_equal(row["image"], values)
         assert (row["height"], row["width"], row["depth"]) == values.shape
@@ -47,7 +47,7 @@ def test_bfloat16_is_read_back(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 2, (3, 4, 5, 1), np.uint16)
     np.save(tmp_path / "x.npy", values.view("V2"))
     flags = ("--dtype", "bfloat16", "--order", "input", "--num_shards", 1)
-    manifest = committed_by(COMMAND.run, tmp_path / "out", "--arrays", tmp_path / "x.npy", *flags)
+    manifest = committed_by(run, tmp_path / "out", "--arrays", tmp_path / "x.npy", *flags)
     assert "dtype bfloat16" in manifest["plan"]["found"]
     found = parsed(tmp_path / "out", tf.bfloat16)
     for row, expected in zip(found, values, strict=True):
@@ -61,7 +61,7 @@ def test_bytes_do_not_depend_on_packing_or_place_of_the_file(
     np.savez_compressed(packed, x=IMAGES, y=LABELS)
     stand_in.put("b", "packed.npz", packed.read_bytes())
     for n, uri in enumerate([source / "x.npy", packed, "gs://b/packed.npz"]):
-        committed_by(COMMAND.run, tmp_path / str(n), "--arrays", uri, "--label_array", "y")
+        committed_by(run, tmp_path / str(n), "--arrays", uri, "--label_array", "y")
     one, *others = ([p.read_bytes() for p in shard_paths(tmp_path / n)] for n in "012")
     assert others == [one, one]
 
@@ -84,7 +84,7 @@ def test_named_tensors_are_read_by_maxdiffusions_parser(form: str, tmp_path: Pat
         np.save(tmp_path / f"in/{name}.npy", values)
     named = ("--tensor_arrays", "moments,clip_embeddings", "--label_array", "y")
     source = tmp_path / ("in" if form == "folder" else "in.npz")
-    committed_by(COMMAND.run, tmp_path / "out", "--arrays", source, *named, "--key_array", "key")
+    committed_by(run, tmp_path / "out", "--arrays", source, *named, "--key_array", "key")
     description = {
         "moments": tf.io.FixedLenFeature([], tf.string),
         "clip_embeddings": tf.io.FixedLenFeature([], tf.string),
@@ -111,7 +111,7 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
     assert run_arrays(*arrays, "--tensor_arrays", "a,k").ended == (3, "E-ARR-TYPE")
     assert run_arrays(*arrays, "--image_array", "a", "--key_array", "b").ended == (3, "E-ARR-TYPE")
     named = ("--tensor_arrays", "a", "--key_array", "k", "--max_rejected", 1)
-    committed_by(COMMAND.run, tmp_path / "out", *arrays[:2], *named)
+    committed_by(run, tmp_path / "out", *arrays[:2], *named)
     [reject] = rejected_of(tmp_path / "out")
     assert (reject["code"], reject["key"]) == ("E-ROW-KEY", "x.npz:1")
 
@@ -126,14 +126,14 @@ def test_wrong_arrays_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_since_compares_the_kind_of_keys(flags: str, keys: str | None) -> None:
-    config, _ = COMMAND.configure(["--arrays", *flags.split(), "--output", "out"])
+    config, _ = run.configure(["--arrays", *flags.split(), "--output", "out"])
     assert config.options().get("keys") == keys
 
 
 def test_a_split_has_arrays_of_its_own() -> None:
     flags = "--arrays train=m.npz test=m.npz --image_array train=x_train test=x_test"
     flags += " --label_array y --output out"
-    config, _ = COMMAND.configure(flags.split())
+    config, _ = run.configure(flags.split())
     found = {split: (of.uri, of.image, of.label) for split, of in config.sources.items()}
     assert found == {"train": ("m.npz", "x_train", "y"), "test": ("m.npz", "x_test", "y")}
 
@@ -146,5 +146,5 @@ def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) ->
     assert run.ended == (6, "E-IO-READONLY")
     assert f"{spool}: " in run.fault and "give a --spool_dir that can be written" in run.fault
     spool.mkdir()
-    committed_by(COMMAND.run, tmp_path / "out", *arguments)
+    committed_by(run, tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []

@@ -197,7 +197,7 @@ def test_the_script_on_dataflow_ends_as_the_job_does(tmp_path: Path, code: int, 
     assert (run.returncode, run.stderr) == (code, line)
     ((_, _, _, *words),) = programs.calls("-m beam_tfrec.pipelines.coco")
     assert "--no_wait" not in words
-    config, _ = coco.COMMAND.configure(words)
+    config, _ = coco.run.configure(words)
     assert config.output == "gs://my-bucket/coco-2026-11-20"
     assert config.since and [*config.since.names] == ["gs://my-bucket/coco-{date}"]
 
@@ -225,7 +225,7 @@ def test_parameters_of_the_request_are_flags() -> None:
     assert pipeline == "coco"
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
-    config, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
+    config, beams = coco.run.configure([*flags, "--date", "2026-11-20"])
     assert config.output == "gs://my-bucket/coco-2026-11-20"
     assert config.since and [*config.since.names] == ["gs://my-bucket/coco-{date}"]
     assert beams == [f"--sdk_container_image={launch['parameters']['sdk_container_image']}"]

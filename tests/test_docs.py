@@ -67,7 +67,7 @@ def test_commands_parse(page: Path) -> None:
 def check_command(name: str, arguments: list[str]) -> None:
     """Parse a command; if it is only a part of one, check the names of its flags."""
     module = importlib.import_module(f"beam_tfrec.pipelines.{name}")
-    source = module.COMMAND if name in PIPELINES else module
+    source = module.run if name in PIPELINES else module
     if ELISIONS & {*arguments} or (name in PIPELINES and "--output" not in arguments):
         known = OF_BEAM.union(*(flag.option_strings for flag in source.parser().flags))
         assert {word for word in arguments if word.startswith("--")} <= known
@@ -97,7 +97,7 @@ def test_the_site_lists_every_flag_of_a_source_once(tmp_path: Path) -> None:
     sections = dict(part.split("\n", 1) for part in text.split("\n### ")[1:])
     assert sections.keys() == {"All sources", *COMMANDS} - {"plan"}
     for name in PIPELINES:
-        flags = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.parser().flags
+        flags = importlib.import_module(f"beam_tfrec.pipelines.{name}").run.parser().flags
         listed = re.findall(r"^\| `(--\w+)", sections["All sources"] + sections[name], re.MULTILINE)
         assert sorted(listed) == sorted(flag.option_strings[0] for flag in flags)
 

@@ -256,7 +256,7 @@ def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
 )
 def test_suffix_follows_the_scale_unless_given(flags: list[str], suffix: str) -> None:
     roots = ["--low", "l", "--high", "h", "--output", "o"]
-    config, _ = pairs.COMMAND.configure([*roots, *flags])
+    config, _ = pairs.run.configure([*roots, *flags])
     assert config.low_suffix == suffix
 
 

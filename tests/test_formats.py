@@ -21,7 +21,7 @@ PYTHON = os.environ.get("FORMATS_PYTHON", "")
 WRITE = Path(__file__).parent / "formats" / "write.py"
 PHOTOS = 50
 RUNS = (openimages.run, table.run, voc.run, webdataset.run, yolo.run)
-PIPELINES = {run.__self__.name: run for run in RUNS}
+PIPELINES = {run.name: run for run in RUNS}
 OBJECT = "image/object"
 
 pytestmark = [

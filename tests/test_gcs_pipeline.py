@@ -75,7 +75,7 @@ def test_throttling_is_reported_to_the_runner(tmp_path: Path) -> None:
     given = [*SOURCES, "--output", str(tmp_path / "out"), "--num_shards", "2", *limits]
     retries.THROTTLED.add(100)  # earlier waits, for instance of listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
-    build(pipeline, coco.COMMAND.configure(given)[0])
+    build(pipeline, coco.run.configure(given)[0])
     result = pipeline.run()
     result.wait_until_finish()
     throttled = MetricsFilter().with_name("cumulativeThrottlingSeconds")

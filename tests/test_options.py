@@ -13,8 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import Forbidden
 
-from beam_tfrec.pipelines import cli, engines
-from beam_tfrec.pipelines.coco import COMMAND
+from beam_tfrec.pipelines import cli, coco, engines
 from beam_tfrec.pipelines.data_set import DataSetConfig
 from beam_tfrec.pipelines.engines import engine_fault, runner_of, runs_workers_here
 from beam_tfrec.pipelines.flags import parse_per_split, parse_size
@@ -29,7 +28,7 @@ from tests.gcs_stand_in import GcsStandIn, Kind, put_sources
 from tests.servers import free_port
 from tests.side_folders import with_data_file
 
-OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)
+OUR_FLAGS = sorted(flag.option_strings[0] for flag in coco.run.parser().flags)
 SOURCES = ("--images", "i", "--annotations", "a.json")
 NEEDED = (*SOURCES, "--output", "no-such-output")
 IN_BUCKET = (
@@ -39,7 +38,7 @@ IN_BUCKET = (
 
 
 def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConfig:
-    config, _ = COMMAND.configure([*needed, *shlex.split(flags)])
+    config, _ = coco.run.configure([*needed, *shlex.split(flags)])
     return config
 
 
@@ -205,7 +204,7 @@ def test_the_day_replaces_date_in_the_configuration() -> None:
 
 
 def test_help_shows_required_or_default_for_each_flag() -> None:
-    for action in COMMAND.parser().flags:
+    for action in coco.run.parser().flags:
         text = action.help or ""
         assert ("(required)" in text) == action.required, action
         assert action.required or "default" in text, action
@@ -224,7 +223,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     listed = [re.findall(r"^  (?:-h, )?(--\w+)", text, re.MULTILINE) for text in texts]
     assert len(listed[0]) <= 25
     assert set(listed[0]) < set(listed[1])
-    source = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND
+    source = importlib.import_module(f"beam_tfrec.pipelines.{name}").run
     flags = [flag for flag in source.parser().flags if flag.help != argparse.SUPPRESS]
     ours = {flag.option_strings[0] for flag in flags}
     assert set(listed[1]) == ours | {"--runner", "--help", "--help_all"}

@@ -71,7 +71,7 @@ def test_odd_output_paths_work(out: str) -> None:
 )
 def test_an_output_lies_apart_from_all_sources(arguments: str, refused: bool) -> None:
     name, *argv = arguments.split()
-    configure = importlib.import_module(f"beam_tfrec.pipelines.{name}").COMMAND.configure
+    configure = importlib.import_module(f"beam_tfrec.pipelines.{name}").run.configure
     with pytest.raises(ValueError, match="output must lie apart") if refused else nullcontext():
         configure(argv)
 

@@ -123,7 +123,7 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
     variables = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "b-1"}
     run = launcher.programs.run("bash", "-c", command, cwd=launcher.home, **variables)
     assert (run.returncode, run.stderr) == (0, "")
-    flags, others = parse_flags(coco.COMMAND.parser(), launcher.job()[2:])
+    flags, others = parse_flags(coco.run.parser(), launcher.job()[2:])
     assert flags.images == ["train=gs://b-1/source/train", "val=gs://b-1/source/val"]
     assert (flags.output, flags.max_rejected) == ("gs://b-1/tfrec", "3")
     assert "--service_account_email=tfrec-worker@my-project.iam.gserviceaccount.com" in others

@@ -93,7 +93,7 @@ def test_counters_are_the_sums_of_the_manifest(make_coco: MakeCoco, tmp_path: Pa
     for _ in range(2):  # every shard is made, then kept
         (out / "manifest.json").unlink(missing_ok=True)
         pipeline = beam.Pipeline(runner="FnApiRunner")
-        build(pipeline, coco.COMMAND.configure(given)[0])
+        build(pipeline, coco.run.configure(given)[0])
         result = pipeline.run()
         result.wait_until_finish()
         counters = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]

@@ -122,7 +122,7 @@ def test_records_are_those_of_a_resize_to_the_bucket(tmp_path: Path) -> None:
 )
 def test_flags_that_do_not_fit_are_refused(flags: str, fault: str) -> None:
     with pytest.raises(ValueError) as refused:
-        folder.COMMAND.configure(["--images", "in", "--output", "out", *flags.split()])
+        folder.run.configure(["--images", "in", "--output", "out", *flags.split()])
     assert str(refused.value).startswith(fault)
 
 

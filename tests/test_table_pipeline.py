@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from beam_tfrec.pipelines.table import COMMAND, TableConfig, run
+from beam_tfrec.pipelines.table import TableConfig, run
 from beam_tfrec.schemas.example import encode_example
 from beam_tfrec.schemas.features import FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from beam_tfrec.schemas.fields import fields_of_row
@@ -256,7 +256,7 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "message"), REFUSED)
 def test_flags_that_do_not_fit_together(argv: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        COMMAND.configure(["--table", *argv.split(), "--output", "out"])
+        run.configure(["--table", *argv.split(), "--output", "out"])
 
 
 def test_programs_must_give_lists_of_tables() -> None:

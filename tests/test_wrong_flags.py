@@ -91,6 +91,6 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     [(source, *row) for source, rows in REFUSED.items() for row in rows],
 )
 def test_flags_that_do_not_fit_together(source: str, flags: str, message: str) -> None:
-    command = importlib.import_module(f"beam_tfrec.pipelines.{source}").COMMAND
+    command = importlib.import_module(f"beam_tfrec.pipelines.{source}").run
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         command.configure([*shlex.split(flags), "--output", "out"])
