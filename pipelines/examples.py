@@ -13,6 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from beam_tfrec.pipelines.data_set import build
 from beam_tfrec.pipelines.staging import StagingConfig
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, run_fault
+from beam_tfrec.schemas.labels import MAX_LABEL_ID
 from beam_tfrec.schemas.layouts.records import RecordsLayout, found_of_data_set
 from beam_tfrec.schemas.manifest import Label, Manifest
 from beam_tfrec.schemas.shards import ShardNames
@@ -48,6 +49,10 @@ class ExamplesConfig(StagingConfig):
             raise ValueError(f"group_by must name a feature, got {table!r}: write groups into one")
         if self.splitting.by == STRATIFIED:
             raise ValueError("split_by of WriteExamples must not be stratified: give hash")
+        for number, name in self.labels.items():
+            if number not in range(MAX_LABEL_ID + 1) or not isinstance(name, str):
+                what = f"names by numbers from 0 to {MAX_LABEL_ID}, got {{{number!r}: {name!r}}}"
+                raise ValueError(f"labels must be {what}: give such as {{1: 'cat'}}")
         super().__post_init__()
 
     @property
@@ -114,6 +119,10 @@ class WriteExamples(beam.PTransform):
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
+        for name, kind in {"names": ShardNames, "budget": RejectBudget}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                what = f"{name} must be a {kind.__name__}, got {value!r}"
+                raise ValueError(f"{what}: give {kind.__name__}({value!r})")
         given = {name: value for name, value in vars(self).items() if name not in _SHARDING}
         shards = {} if self.num_shards is None else {"": self.num_shards}
         sizes = {name: getattr(self, name) for name in _SHARDING[1:]}

@@ -230,7 +230,10 @@ def read_data(uri: str, splits: Sequence[str], folder: str, access: Access) -> d
         os.path.abspath(path.removeprefix("file://")) if path and is_local(path) else path
         for path in (uri, folder)
     )
-    data = read_data_file(read_uri(uri, access))
+    try:
+        data = read_data_file(read_uri(uri, access))
+    except ValueError as error:
+        raise ValueError(f"{uri}: {error}") from None
     folder = folder or join_below(split_uri(uri)[0], data.path or ".")
     if not data.splits:
         raise ValueError(f"data must name images, got {uri} without them: add train or val to it")

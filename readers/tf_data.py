@@ -20,7 +20,7 @@ from beam_tfrec.readers.data_sets import (
     list_shards,
 )
 from beam_tfrec.readers.shares import deal, mixed_records, num_batches
-from beam_tfrec.schemas.faults import counted, require_at_least
+from beam_tfrec.schemas.faults import counted, require_at_least, require_whole
 from beam_tfrec.schemas.features import (
     OPAQUE_KEY,
     Content,
@@ -90,6 +90,7 @@ class Reading:
         """Refuse values that are out of range, and options without effect."""
         require_at_least(1, batch_size=self.batch_size, max_objects=self.max_objects)
         require_at_least(0, shuffle=self.shuffle)
+        require_whole(seed=self.seed or 0)
         size = self.image_size
         if size is not None and not self.decode_images:
             raise ValueError(f"image_size needs decode_images, got {size}: leave it out")

@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 import msgspec
 
@@ -258,8 +259,15 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
-def require_at_least(least: int, **numbers: float | None) -> None:
-    """Refuse options with numbers that are too small.
+def require_whole(**numbers: object) -> None:
+    """Refuse options that are not whole numbers, as `require_at_least` does."""
+    for name, number in numbers.items():
+        if not isinstance(number, Integral):
+            raise ValueError(f"{name} must be a whole number, got {number!r}: give one")
+
+
+def require_at_least(least: int, **numbers: int | None) -> None:
+    """Refuse options with numbers that are too small, or not whole.
 
     Args:
         least: the smallest number.
@@ -269,7 +277,10 @@ def require_at_least(least: int, **numbers: float | None) -> None:
         ValueError: with the name and the number.
     """
     for name, number in numbers.items():
-        if number is not None and number < least:
+        if number is None:
+            continue
+        require_whole(**{name: number})
+        if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}: give a larger number")
 
 

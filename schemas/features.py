@@ -245,7 +245,7 @@ _POINTS = ("image/object/keypoint/x", "image/object/keypoint/y")
 _SEEN = ("image/object/keypoint/visibility",)
 _MASK_KEY = "image/object/mask"
 _OBJECT_LABELS = ("image/object/class/label", "objects/label", "category_id")
-_OBJECT_TEXTS = ("image/object/class/text",)
+OBJECT_TEXT = "image/object/class/text"
 _CLASS_LABELS = ("image/class/label", "label", "class", "target")
 _CLASS_TEXTS = ("image/class/text", "class_name", "class/text")
 _WIDTHS, _HEIGHTS = ("image/width", "width"), ("image/height", "height")
@@ -405,7 +405,7 @@ def _object_lists(
     for form, keys in lists:  # labels with the boxes' prefix come first
         prefix = keys[0][: keys[0].rfind("/") + 1]
         labels = _first_existing((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
-        texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
+        texts = (OBJECT_TEXT,) if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
         found.append(ObjectRoles(form, keys, labels, _first_existing(texts, kinds, Kind.BYTES)))
     return tuple(found)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
-from beam_tfrec.schemas.faults import did_you_mean, run_fault
+from beam_tfrec.schemas.faults import did_you_mean, require_whole, run_fault
 
 if TYPE_CHECKING:  # only runs with tables and stratified ones need numpy
     from numpy.typing import NDArray
@@ -146,6 +146,7 @@ class Splitting:
             raise ValueError(f"{what}: leave them out")
         if self.by != STRATIFIED and self.stratify_by != CLASS:
             raise ValueError(f"stratify_by needs split_by stratified, got {self.by!r}: omit it")
+        require_whole(split_seed=self.seed)
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"split_seed must have at most 64 digits, got {self.seed}: shorten it")
 

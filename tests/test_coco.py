@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "a URL out of the root": (
         coco([URL], []),
-        "PATH: $.images[0] (id 1): file_name '../c.jpg' climbs out of the image root;"
+        "PATH: $.images[0] (id 1): file_name '../c.jpg' has a folder '..';"
         " give names relative to --images",
     ),
     "a file name twice, once with dots": (
@@ -214,8 +214,8 @@ BAD_NAMES = {
     "absolute": ("/etc/passwd", "is not relative to the image root"),
     "a scheme": ("gs://b/a.jpg", "is not relative to the image root"),
     "a drive": ("C:\\a.jpg", "is not relative to the image root"),
-    "up": ("../a.jpg", "climbs out of the image root"),
-    "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
+    "up": ("../a.jpg", "has a folder '..'"),
+    "up with backslashes": ("b\\..\\..\\a.jpg", "has a folder '..'"),
     "NUL": ("a\0.jpg", "holds a NUL"),
 }
 

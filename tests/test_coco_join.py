@@ -162,7 +162,7 @@ STOPPED = {
     ),
     "a name outside the root": (
         (panoptic({**PANOPTIC, "file_name": "../a.png"}),),
-        "E-ANN-PATH f0.json: $.annotations[0]: file_name '../a.png' climbs out of the image root;"
+        "E-ANN-PATH f0.json: $.annotations[0]: file_name '../a.png' has a folder '..';"
         " give names relative to --panoptic_images",
     ),
 }

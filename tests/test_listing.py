@@ -113,7 +113,7 @@ def test_tallies_add_up() -> None:
     assert add_root_tallies([add_root_tallies(tallies[:2]), *tallies[2:]]) == total
 
 
-FOLDER = "give this split's folder of images, which file names are relative to"
+FOLDER = "give the folder that file names are relative to (of a table: --image_root)"
 LISTED = [  # first missing name, first listed one, and what the message advises
     ("30.jpg", "train2017/30.jpg", "add /train2017 to the folder that you gave"),
     ("a/1.jpg", "coco/train/a/1.jpg", "add /coco/train to the folder that you gave"),

@@ -383,6 +383,7 @@ def test_images_that_tensorflow_cannot_decode_are_found(uneven: str, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5: give one"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0: give a larger"),
         ({"shuffle": -1}, "shuffle must be at least 0, got -1: give a larger"),
         ({"image_size": 224}, "image_size must be (height, width), got 224: give both"),

@@ -148,6 +148,7 @@ FILLED = "records_per_shard 100 cannot promise a number of shards that is a mult
             "num_shards must come without records_per_shard, got both: give one",
         ),
         ({"records_per_shard": 100, "hosts": 2}, f"{FILLED}: give num_shards instead"),
+        ({"seed": None}, "seed must be a whole number, got None: give one"),
         ({"seed": 10**64}, f"seed must be at most 64 digits, got {10**64}: give a smaller one"),
     ],
 )

@@ -76,9 +76,11 @@ def test_fields_are_features_with_the_defaults_of_readers(tmp_path: Path) -> Non
 
     full = {"a": {"b": 7}, "score": 1, "tags": ["x", "y"], "who": "Zoë", "more": [{}]}
     folders = write_side_files(tmp_path, {"1": full, "2": {"tags": None}, "3": {"a": 5, "who": ""}})
-    run = run_pipeline(sidecar.run, *sources(folders), *FIELDS, "--output", tmp_path / "out")
+    (none := tmp_path / "no.jsonl").touch()
+    flags = [*FIELDS, "--exclude", none, "--output", tmp_path / "out"]
+    run = run_pipeline(sidecar.run, *sources(folders), *flags)
     assert run.code == 0, run.err
-    assert "no sample has a value of b.c: check the names that you gave\n" in run.err
+    assert f"of b.c: check the names that you gave\nno sample is in {none}: is it of" in run.err
     features = {
         "image/filename": tf.io.FixedLenFeature([], tf.string),
         "a.b": tf.io.FixedLenFeature([], tf.int64, -1),

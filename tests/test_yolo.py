@@ -115,7 +115,7 @@ def test_names_and_splits_have_several_forms(text: str, names: dict, splits: dic
     ("text", "fault"),
     [
         ("a: [", "data must be YAML, got while parsing a flow node"),
-        ("just text", "data must have keys such as train and names, got 'just text'"),
+        ("just text", "data must have keys such as train, got 'just text'; add them"),
         ("train: images", "names must be a list or a map of class names, got None; add it"),
         ("names: [a, b]\nnc: 3", "nc must be the number of names 2, got 3; omit it"),
         ("names: [yes]", "names must be numbers and texts, got 0: True; quote it"),
@@ -133,7 +133,7 @@ def test_a_wrong_data_file_is_refused(text: str, fault: str, tmp_path: Path) -> 
     data.write_text(text)
     ended = run_pipeline(yolo.run, "--data", data, "--output", tmp_path / "out")
     assert ended.code == 2
-    assert ended.fault.startswith(f"E-ARG command line: {fault}")
+    assert ended.fault.startswith(f"E-ARG command line: {data}: {fault}")
 
 
 def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:

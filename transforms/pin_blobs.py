@@ -66,7 +66,7 @@ def refuse_mostly_missing(
         accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing <= tally.named or accepted:
             continue
-        remedy = "give this split's folder of images, which file names are relative to"
+        remedy = "give the folder that file names are relative to (of a table: --image_root)"
         remedy += ", with --panoptic_images" * is_panoptic_root(root)
         listed = "no file is listed"
         if tally.first_unreferenced:

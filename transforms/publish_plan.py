@@ -287,7 +287,8 @@ def refuse_none_left(
         if tally.listed and not samples[tally.split] and not may_be_empty:
             listed = counted(tally.listed, config.layout.sample_noun)
             remedy = "correct the sources, filter less, or give --allow_empty"
-            what = f"none of {listed} is left"
+            why = ", ".join(f"{count} {reason}" for reason, count in tally.skipped.items())
+            what = f"none of {listed} is left{f' ({why})' if why else ''}"
             raise run_fault("E-SET-EMPTY", f"split {tally.split}", what, remedy)
 
 
@@ -409,9 +410,13 @@ def warn_of_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> None:
     keys of a table of groups that no sample has.
     """
     facts = add_facts(column for tally in tallies if tally.rows for column in tally.columns)
-    if nameless := [column.name for column in facts if not column.cells]:
+    lacking = [column.name for column in facts if not column.cells]
+    known = [column.name for column in facts if column.cells]  # a null may stand for an object
+    if nameless := [name for name in lacking if not any(n.startswith(f"{name}.") for n in known)]:
         what = "no sample has a value of %s: check the names that you gave"
         _LOG.warning(what, ", ".join(nameless))
+    if config.exclude and not any(tally.excluded_samples for tally in tallies):
+        _LOG.warning("no sample is in %s: is it of these sources?", printable(config.exclude))
     if unused := sum(tally.unused_keys for tally in tallies):
         what = "%s of the table of --group_by without a sample: check its column key"
         _LOG.warning(what, counted(unused, "key"))

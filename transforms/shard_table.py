@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from beam_tfrec.schemas.faults import require_at_least, run_fault
+from beam_tfrec.schemas.faults import require_at_least, require_whole, run_fault
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.splits import split_without_bucket
@@ -54,6 +54,7 @@ class Sharding:
         """Refuse values that contradict each other or are out of range."""
         require_at_least(1, hosts=self.hosts, shard_size=self.shard_bytes)
         require_at_least(1, records_per_shard=self.records_per_shard)
+        require_whole(seed=self.seed)
         if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
         if self.records_per_shard is not None and self.hosts > 1:

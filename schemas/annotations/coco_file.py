@@ -358,7 +358,7 @@ def blob_name(file_name: str) -> str:
     'train2017/a[1].jpg'
 
     Raises:
-        ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
+        ValueError: when the name is empty, absolute, a URL, or has `..` in it.
     """
     name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
@@ -366,7 +366,7 @@ def blob_name(file_name: str) -> str:
     if _ABSOLUTE.match(name):
         raise ValueError("is not relative to the image root")
     if ".." in re.split(r"[/\\]", file_name):
-        raise ValueError("climbs out of the image root")
+        raise ValueError("has a folder '..'")
     if "\0" in name:
         raise ValueError("holds a NUL")
     return name

@@ -44,13 +44,13 @@ def read_data_file(data: bytes) -> DataFile:
     import yaml  # no other source needs it
 
     if len(data) > _MAX_YAML_BYTES:
-        raise ValueError(f"data must be a YAML file of at most {_MAX_YAML_BYTES} bytes")
+        raise ValueError(f"data must have at most {_MAX_YAML_BYTES} bytes: give another")
     try:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"data must be YAML, got {' '.join(str(error).split())}: fix it") from None
     if not isinstance(content, dict):
-        raise ValueError(f"data must have keys such as train and names, got {content!r:.80}")
+        raise ValueError(f"data must have keys such as train, got {content!r:.60}: add them")
     splits = {name: _texts(key, content[key]) for key, name in _SPLITS.items() if content.get(key)}
     count, values = _keypoint_shape(content["kpt_shape"]) if "kpt_shape" in content else (0, 0)
     points = tuple(map(str, range(count)))

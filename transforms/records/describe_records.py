@@ -5,7 +5,7 @@ import hashlib
 import operator
 
 from beam_tfrec.schemas.columns import LIST
-from beam_tfrec.schemas.features import Kind, Roles, roles_of_keys
+from beam_tfrec.schemas.features import OBJECT_TEXT, Kind, Roles, roles_of_keys, values_at
 from beam_tfrec.schemas.layouts.records import BIT_OF_KIND, IMAGE, NO_IMAGE, NO_STEPS, STEPS
 from beam_tfrec.schemas.parse_example import Sequences, Values
 from beam_tfrec.transforms.build_records import record_facts
@@ -55,10 +55,17 @@ def describe_record(
 
 
 def classes_in(record: Sequences) -> set[str]:
-    """Return the names of a record's classes, if it holds names."""
+    """Return the names of a record's classes, if it holds names.
+
+    >>> from beam_tfrec.schemas.example import encode_example
+    >>> from beam_tfrec.schemas.parse_example import parse_record
+    >>> of_text = encode_example({OBJECT_TEXT: (Kind.BYTES, [b"cat"])})  # without boxes
+    >>> classes_in(parse_record(of_text))
+    {'cat'}
+    """
     roles = _roles(tuple(bits_in(record).items()))
-    keys = [roles.class_text, *(objects.texts for objects in roles.objects)]
-    values = (value for key in keys if key for value in record.context[key].values)
+    keys = {OBJECT_TEXT, roles.class_text, *(objects.texts for objects in roles.objects)}
+    values = (value for key in keys for value in values_at(record.context, key, Kind.BYTES))
     return {value.decode(errors="replace") for value in values}
 
 

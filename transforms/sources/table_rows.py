@@ -194,7 +194,10 @@ def _open_csv(lines: Iterator[bytes | None], file: TableFile, max_bytes: int) ->
         what = f"has one column, {columns[0]!r}, with {others[0]!r} instead of a {separator}"
         remedy = f"write the file with a {separator}, or change the column's name"
         raise run_fault("E-TAB-HEADER", file.where, what, remedy)
-    _check_names(columns or [""], file.where)
+    if not any(columns):
+        what, remedy = "its first line is empty", "write the columns' names there"
+        raise run_fault("E-TAB-HEADER", file.where, what, remedy)
+    _check_names(columns, file.where)
     found = (
         (number - header_rows, line, cells if isinstance(cells, tuple) else read_cells(cells))
         for number, line, cells in rows
