@@ -61,7 +61,7 @@ def plan(number: int, *, pinned: bool) -> float:
     """Return the seconds of CPU time that planning takes."""
     begun_s = time.process_time()
     with beam.Pipeline(runner="FnApiRunner") as root:
-        spool = spool_for(root)
+        spool_for(root)
         pieces = list(range(0, number, IN_PIECES_OF))
         samples = root | beam.Create(pieces, reshuffle=False) | beam.FlatMap(make_samples)
         tallies = None
@@ -71,10 +71,10 @@ def plan(number: int, *, pinned: bool) -> float:
                 | "Pieces" >> beam.Create(pieces, reshuffle=False)
                 | "Listing" >> beam.FlatMap(make_entries)
             )
-            joined = samples | PinBlobs(listing, spool=spool)
+            joined = samples | PinBlobs(listing)
             samples, tallies = joined.samples, joined.root_tallies
         sharding = Sharding(records_per_shard=RECORDS_PER_SHARD)
-        planned = samples | PlanShards(sharding, record_bytes, tallies, spool=spool)
+        planned = samples | PlanShards(sharding, record_bytes, tallies)
         _ = planned.shards | beam.Map(count)
     return time.process_time() - begun_s
 

@@ -413,16 +413,17 @@ def plan_data_set(
         tallies = (read.split_tallies, moved) | "CountMoved" >> AddSplitTallies()
         read = read._replace(split_tallies=tallies)
     planned = samples | "PlanShards" >> PlanShards(
-        config.sharding, config.estimate_record_bytes, read.root_tallies, config.budget, spool
+        config.sharding, config.estimate_record_bytes, read.root_tallies, config.budget
     )
     return planned, read, spool
 
 
 def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples, RunSpool | None]:
     """Build the graph from the sources to pinned samples; return them, and the run's spool."""
+    pipeline = root if isinstance(root, beam.Pipeline) else root.pipeline
+    spool = spool_for(pipeline, config.access.spool_dir)  # first, for all group-bys
     read = config.read_sources(root)
     samples, rejected, split_tallies, listing, root_tallies = read
-    spool = spool_for(split_tallies.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
         there = beam.Filter(is_there, config.splitting)
         split_tallies = split_tallies | "SplitsThere" >> there
@@ -435,12 +436,12 @@ def read_pinned_samples(root: Any, config: DataSetConfig) -> tuple[SourceSamples
 
         divided = "" if config.splitting.is_given else next(iter(config.given_splits))
         leave_out = LeaveOutEarlier(
-            sets, config.splits, rejected, split_tallies, config.access, divided, spool
+            sets, config.splits, rejected, split_tallies, config.access, divided
         )
         samples, rejected, split_tallies, skipped = samples | "LeaveOutEarlier" >> leave_out
     if listing is not None:  # otherwise the reader has pinned its samples
         panoptic = any(map(is_panoptic_root, config.roots))
-        pin = PinBlobs(listing, [root_tallies, skipped], panoptic, spool)
+        pin = PinBlobs(listing, [root_tallies, skipped], panoptic)
         samples, unpinned, root_tallies = samples | "PinBlobs" >> pin
         rejected = (rejected, unpinned) | "RejectedEarly" >> beam.Flatten()
     if config.drop_similar:

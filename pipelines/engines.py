@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineState
 
 from beam_tfrec.pipelines.cli import JOB_ELSEWHERE, FlagParser, say
 from beam_tfrec.schemas.faults import did_you_mean, find_fault, run_fault
-from beam_tfrec.transforms.shuffle.elements import close_spools
+from beam_tfrec.transforms.shuffle.elements import delete_spool
 from beam_tfrec.transforms.storage import is_local
 from beam_tfrec.transforms.storage.disk import coding
 
@@ -200,7 +200,7 @@ def run_graph(
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(shown or nowhere):
             _follow(pipeline, options, waits=waits)
     finally:
-        close_spools(pipeline)
+        delete_spool(pipeline)
 
 
 def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -> None:

@@ -83,7 +83,7 @@ class OpenImagesConfig(ImagesConfig):
         images = listed.pieces | "NameFiles" >> beam.FlatMap(read_openimages.name_by_id)
         tables = spread(root | "Tables" >> beam.Create(self.tables))
         rows = tables | "ReadRows" >> beam.FlatMap(read_openimages.read_rows, self.access)
-        joined = (images, rows) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
+        joined = (images, rows) | "JoinFiles" >> JoinFiles()
         reader = read_openimages.OpenImagesReader(
             self.splitting,
             self.label_file,

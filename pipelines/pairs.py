@@ -59,7 +59,7 @@ class PairsConfig(DataSetConfig):
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order)
         name = beam.FlatMap(PairNames(self.low_suffix)).with_output_types(JoinedFiles)
         named = listed.pieces | "NamePairs" >> name
-        pairs = (named,) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
+        pairs = (named,) | "JoinFiles" >> JoinFiles()
         read = pairs | "ReadPairs" >> self.samples_step(PairReader(self.splitting))
         return read._replace(root_tallies=listed.root_tallies)
 

@@ -18,7 +18,6 @@ from beam_tfrec.schemas.layouts.records import RecordsLayout, RecordType
 from beam_tfrec.schemas.samples import records_root
 from beam_tfrec.schemas.splits import STRATIFIED
 from beam_tfrec.transforms.records import choose_records, read_records
-from beam_tfrec.transforms.shuffle.elements import spool_for
 from beam_tfrec.transforms.sources.listing import ListFiles
 from beam_tfrec.transforms.sources.read_samples import SourceSamples
 from beam_tfrec.transforms.storage import split_uri
@@ -119,8 +118,7 @@ class RecordsConfig(StagingConfig):
             all_tallies = read.split_tallies | "AllTallies" >> beam.combiners.ToList()
             read = read._replace(split_tallies=all_tallies | "WarnOfKeys" >> warn)
         if self.on_duplicate is not choose_records.OnDuplicate.STOP:
-            spool = spool_for(root, self.access.spool_dir)
-            drop = choose_records.DropRepeated(self.on_duplicate, read.split_tallies, spool)
+            drop = choose_records.DropRepeated(self.on_duplicate, read.split_tallies)
             samples, tallies = read.samples | "DropRepeated" >> drop
             read = read._replace(samples=samples, split_tallies=tallies)
         return read._replace(root_tallies=planned.root_tallies)

@@ -103,7 +103,7 @@ class SideConfig(ImagesConfig):
             files = files | "ReadNames" >> texts | "NameByField" >> name
         of_lists = root | "Lists" >> beam.Create(sorted(names.lists))
         named = of_lists | "ListNames" >> beam.FlatMap(names.listed)
-        joined = (files, named) | "JoinFiles" >> JoinFiles(self.access.spool_dir)
+        joined = (files, named) | "JoinFiles" >> JoinFiles()
         reader = read_sidecar.SideReader(
             self.splitting,
             self.read,

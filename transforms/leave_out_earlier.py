@@ -16,7 +16,6 @@ from beam_tfrec.schemas.manifest import MANIFEST_NAME, ShardEntry
 from beam_tfrec.schemas.samples import Sample
 from beam_tfrec.transforms.earlier import FLAG, EarlierSet
 from beam_tfrec.transforms.shuffle import elements
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import RootTally
 from beam_tfrec.transforms.sources.read_samples import (
     AddSplitTallies,
@@ -153,7 +152,6 @@ class LeaveOutEarlier(beam.PTransform):
         split_tallies: one `SplitTally` per split.
         access: credentials and limits for stores.
         root: name of the common root of all samples; empty if each split has its own.
-        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     earlier: tuple[EarlierSet, ...]
@@ -162,7 +160,6 @@ class LeaveOutEarlier(beam.PTransform):
     split_tallies: beam.PCollection[SplitTally]
     access: Access = DEFAULT_ACCESS
     root: str = ""
-    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> tuple[beam.PCollection, ...]:
         """Join the samples with the keys of the earlier data sets."""
@@ -181,7 +178,7 @@ class LeaveOutEarlier(beam.PTransform):
                 elements.spread(shards)
                 | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
             )
-            | "JoinOnKey" >> elements.GroupBatches(JoinBatch, self.spool)
+            | "JoinOnKey" >> elements.GroupBatches(JoinBatch)
             | "LeaveOut"
             >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "split_tallies", main="new")
         )

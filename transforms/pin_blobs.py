@@ -11,7 +11,6 @@ import msgspec
 from beam_tfrec.schemas.faults import NO_REJECTS, RejectBudget, Rejected, run_fault
 from beam_tfrec.schemas.samples import PANOPTIC_IMAGE, PHOTO, Sample, is_panoptic_root
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import (
     ListedFile,
     RootTally,
@@ -104,13 +103,11 @@ class PinBlobs(beam.PTransform):
         listing: output of `ListFiles`.
         more_tallies: tallies of earlier steps: listings, and samples that were skipped; or None.
         panoptic: whether samples may have a panoptic image.
-        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     listing: beam.PCollection[ListedFile]
     more_tallies: Sequence[beam.PCollection[tuple[str, RootTally]] | None] = ()
     panoptic: bool = False
-    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
@@ -127,7 +124,7 @@ class PinBlobs(beam.PTransform):
                     samples | f"BatchSamples{index}" >> by_name,
                     listing | f"BatchEntries{index}" >> listed_by_name,
                 )
-                | f"JoinOnName{index}" >> GroupBatches(_JoinBatch, self.spool)
+                | f"JoinOnName{index}" >> GroupBatches(_JoinBatch)
                 | f"Pin{index}"
                 >> beam.FlatMap(_pin, index).with_outputs(
                     "rejected", "root_tallies", main="samples"

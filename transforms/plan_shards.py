@@ -43,7 +43,6 @@ from beam_tfrec.transforms.shard_table import (
     make_shard_table,
 )
 from beam_tfrec.transforms.shuffle import elements
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import DIGEST_MODULUS, RootTally
 from beam_tfrec.transforms.storage import source_changed
 
@@ -230,22 +229,16 @@ def _key_batch(samples: list[Sample]) -> KeyBatch:
     return KeyBatch([sample.key for sample in samples])
 
 
-@dataclass(eq=False)
 class RefuseEqualKeys(beam.PTransform):
     """Samples -> nothing; stops the run if two samples of a split have one key.
 
     A step that must wait for this takes the empty result as a side input.
-
-    Attributes:
-        spool: file of the keys during the group-by; None if steps run in other processes.
     """
-
-    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> beam.PCollection[str]:
         """Group the keys of each split."""
         keys = samples | "BatchKeys" >> elements.BatchByName(split_and_key, KeyBatch, _key_batch)
-        grouped = (keys,) | "GroupKeys" >> elements.GroupBatches(KeyBatch, self.spool)
+        grouped = (keys,) | "GroupKeys" >> elements.GroupBatches(KeyBatch)
         return grouped | "RefuseTwice" >> beam.FlatMap(_refuse_in_batches).with_output_types(str)
 
 
@@ -274,15 +267,12 @@ class PlanShards(beam.PTransform):
         record_bytes: estimates the size of a sample's record; a named function or bound method.
         root_tallies: counts of listed and pinned files, by root name, to stop if most are missing.
         budget: limit of missing images.
-        spool: file that holds the batches during both group-bys; None if steps run in other
-            processes.
     """
 
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
     root_tallies: beam.PCollection[tuple[str, RootTally]] | None = None
     budget: RejectBudget = NO_REJECTS
-    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
@@ -316,18 +306,18 @@ class PlanShards(beam.PTransform):
         as_table = beam.pvalue.AsSingleton(table)
         slices = (
             (in_ranges,)
-            | "GroupRanges" >> elements.GroupBatches(RangeBatch, self.spool)
+            | "GroupRanges" >> elements.GroupBatches(RangeBatch)
             | "RankRanges" >> beam.FlatMap(rank_range, as_table)
         )
         shards = (
             (slices,)
-            | "GroupShards" >> elements.GroupBatches(ShardSlice, self.spool)
+            | "GroupShards" >> elements.GroupBatches(ShardSlice)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         # The table is given out only after these checks, so that a refused run publishes no plan.
         checks = [slices | "AfterRanking" >> beam.FlatMap(_nothing).with_output_types(str)]
         if Order.INPUT in self.sharding.order.values():  # equal keys may be in different ranges
-            checks.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.spool))
+            checks.append(samples | "RefuseEqualKeys" >> RefuseEqualKeys())
         checked = beam.pvalue.AsList(checks | "Checks" >> beam.Flatten())
         return PlannedShards(shards, table | "AfterChecks" >> beam.Map(_take_table, checked))
 

@@ -53,7 +53,7 @@ class SortIntoBuckets(beam.PTransform):
         """Read every image."""
         hold = beam.BatchElements(_HELD_SAMPLES, _HELD_SAMPLES, record_metrics=False)
         # Later steps compare keys within a bucket only.
-        checked = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys(self.job.spool))
+        checked = beam.pvalue.AsList(samples | "RefuseEqualKeys" >> RefuseEqualKeys())
         sort = beam.ParDo(_Sort(self.job, self.limits), checked)
         sorts = sort.with_outputs("split_tallies", main="samples")
         found = samples | "Hold" >> hold | "Sort" >> sorts

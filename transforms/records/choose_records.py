@@ -14,7 +14,6 @@ import apache_beam as beam
 from beam_tfrec.schemas.faults import counted, printable, run_fault
 from beam_tfrec.schemas.samples import Sample, split_and_key
 from beam_tfrec.transforms.shuffle.elements import Batch, BatchByName, GroupBatches, Partition
-from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.read_samples import AddSplitTallies, SplitTally, SplitTallyOutput
 from beam_tfrec.transforms.storage import Access, read_uri
 
@@ -144,12 +143,10 @@ class DropRepeated(beam.PTransform):
     Attributes:
         keep: which one stays, in the order of the sources.
         split_tallies: one `SplitTally` per split.
-        spool: file of the batches during the group-by; None if steps run in other processes.
     """
 
     keep: OnDuplicate
     split_tallies: beam.PCollection[SplitTally]
-    spool: RunSpool | None = None
 
     def expand(
         self, samples: beam.PCollection[Sample]
@@ -157,7 +154,7 @@ class DropRepeated(beam.PTransform):
         """Group by key in partitions."""
         kept = (
             (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
-            | "GroupKeys" >> GroupBatches(_Batch, self.spool)
+            | "GroupKeys" >> GroupBatches(_Batch)
             | "KeepOne"
             >> beam.FlatMap(drop_repeated, self.keep).with_outputs("split_tallies", main="samples")
         )

@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 _NUMBERS = itertools.count()
-_CLOSERS = weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]]()
+_SPOOLS = weakref.WeakKeyDictionary[beam.Pipeline, RunSpool]()
 
 _HELD_PER_GROUP = 32  # more values do not fit into the processor's caches
 _MAX_HELD = 65_536  # about 100 MB of samples; reached only on a cluster
@@ -204,28 +204,27 @@ def _by_partition(
 class GroupBatches(beam.PTransform):
     """Several collections of (key, batch) -> (key, all batches of the key), in any order.
 
-    In process, batches are stored on disk during the group-by, since FnApiRunner holds several
-    copies of its input in memory.
+    In process, batches are in the pipeline's spool during the group-by, since FnApiRunner holds
+    several copies of its input in memory.
 
     Attributes:
         batch: type of the batches, a struct.
-        spool: file that holds the batches; None to let Beam shuffle them.
     """
 
     batch: type
-    spool: RunSpool | None = None
 
     def expand(self, sides: Any) -> beam.PCollection:  # Beam warns of a declared tuple
         """Group by key."""
-        if self.spool is None:
+        spool = _SPOOLS.get(sides[0].pipeline)
+        if spool is None:
             return sides | "Together" >> beam.Flatten() | "Travel" >> beam.GroupByKey()
         coder = StructCoder(self.batch)
         put = [
-            side | f"Put{number}" >> beam.Map(_put, coder, self.spool)
+            side | f"Put{number}" >> beam.Map(_put, coder, spool)
             for number, side in enumerate(sides)
         ]
         waiting = put | "Together" >> beam.Flatten() | "Wait" >> beam.GroupByKey()
-        return waiting | "Get" >> beam.Map(_get, coder, self.spool)
+        return waiting | "Get" >> beam.Map(_get, coder, spool)
 
 
 @dataclass(frozen=True)
@@ -257,12 +256,11 @@ def _get(grouped: tuple[K, Iterable[bytes]], coder: StructCoder, spool: RunSpool
 
 
 def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
-    """Return a spool that lives as long as the pipeline; None if steps run in other processes."""
+    """Return a new spool for a pipeline and its group-bys; None if steps run in other processes."""
     if not is_in_process(pipeline) or not shares_memory(pipeline.options):
         return None
-    spool = RunSpool(next(_NUMBERS), folder)
-    closer = weakref.finalize(pipeline, close_spool, spool.number)
-    _CLOSERS.setdefault(pipeline, []).append(closer)
+    spool = _SPOOLS[pipeline] = RunSpool(next(_NUMBERS), folder)
+    weakref.finalize(pipeline, close_spool, spool.number)
     return spool
 
 
@@ -271,7 +269,7 @@ def shares_memory(options: PipelineOptions) -> bool:
     return bool(options.view_as(DirectOptions).direct_running_mode != "multi_processing")
 
 
-def close_spools(pipeline: beam.Pipeline) -> None:
-    """Delete a pipeline's spools now, since it may be garbage-collected much later."""
-    for closer in _CLOSERS.pop(pipeline, []):
-        closer()
+def delete_spool(pipeline: beam.Pipeline) -> None:
+    """Delete a pipeline's spool now, since it may be garbage-collected much later."""
+    if spool := _SPOOLS.pop(pipeline, None):
+        close_spool(spool.number)

@@ -91,23 +91,16 @@ def _sorted_files(parts: Iterable[tuple[ListedFile, ...]]) -> tuple[ListedFile, 
     return tuple(sorted(files, key=lambda file: file.entry.name))
 
 
-@dataclass(eq=False)
 class JoinFiles(beam.PTransform):
     """Named files and rows, in one or more collections -> joined ones, in any order.
 
     Groups by source and name in partitions; a worker holds one partition.
-
-    Attributes:
-        spool_dir: folder for batches during the group-by, if steps run in this process.
     """
-
-    spool_dir: str = ""
 
     def expand(self, sides: Any) -> beam.PCollection[JoinedFiles]:  # Beam warns of a declared tuple
         """Group by source and join name."""
         by_name = elements.BatchByName(operator.attrgetter("source", "name"), _Batch)
         # Batched before they are flattened: FnApiRunner holds what it flattens.
         batches = [side | f"Batch{number}" >> by_name for number, side in enumerate(sides)]
-        spool = elements.spool_for(sides[0].pipeline, self.spool_dir)
-        together = tuple(batches) | "JoinOnName" >> elements.GroupBatches(_Batch, spool)
+        together = tuple(batches) | "JoinOnName" >> elements.GroupBatches(_Batch)
         return together | "Join" >> beam.FlatMap(join_files)
