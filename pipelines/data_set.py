@@ -262,10 +262,8 @@ class DataSetConfig(DataSetJob):
 
         Sources also refuse it if keys cannot be compared with those of earlier data sets.
         """
-        for option, value in (
-            ("buckets", self.conversion.buckets),
-            ("drop_similar", self.drop_similar),
-        ):
+        options = {"buckets": self.conversion.buckets, "drop_similar": self.drop_similar}
+        for option, value in options.items():
             if value:
                 got = " ".join(self.since.names)
                 raise ValueError(f"since must come without {option}, got {got}: leave one out")
