@@ -198,6 +198,13 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it counts against the budget of samples: not if a flag asks to leave it out."""
         return self.scope is Scope.SAMPLE and self.code != "E-IMG-SIMILAR"
 
+    def line(self, fate: str) -> str:
+        """Return a line for logs: what was rejected and why, and what happens to it."""
+        of_sample = self.scope is Scope.SAMPLE
+        where = self.file_name or ("sample" if of_sample else "annotation")
+        ids = f"key {self.key}" if of_sample else f"id {self.annotation_ids[0]}"
+        return fault_line(self.code, f"{where} ({ids})", self.detail, fate)
+
 
 @dataclass(frozen=True)
 class RejectBudget:

@@ -18,7 +18,6 @@ from beam_tfrec.schemas.samples import Sample, is_id_root
 from beam_tfrec.schemas.shards import ShardPlan
 from beam_tfrec.transforms.build_records import ShardJob, record_maker
 from beam_tfrec.transforms.gate import GateLimits, WorkerGate
-from beam_tfrec.transforms.publish_plan import reject_text
 from beam_tfrec.transforms.shard_table import ShardTable
 from beam_tfrec.transforms.shuffle.run_spool import RunSpool
 from beam_tfrec.transforms.sources.listing import RootTally
@@ -323,10 +322,7 @@ def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]
     of_scope = sorted((each for each in rejects if each.scope is scope), key=reject_order)
     counts = Counter(reject.code for reject in of_scope)
     firsts = {reject.code: reject for reject in reversed(of_scope)}
-    return {
-        code: Known(counts[code], reject_text(first, fate))
-        for code, first in sorted(firsts.items())
-    }
+    return {code: Known(counts[code], first.line(fate)) for code, first in sorted(firsts.items())}
 
 
 def served_hosts(records: Sequence[int]) -> list[int]:

@@ -17,15 +17,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 
 from beam_tfrec.schemas.columns import add_facts
-from beam_tfrec.schemas.faults import (
-    Rejected,
-    Scope,
-    counted,
-    fault_line,
-    printable,
-    reject_order,
-    run_fault,
-)
+from beam_tfrec.schemas.faults import Rejected, Scope, counted, printable, reject_order, run_fault
 from beam_tfrec.schemas.labels import (
     number_labels,
     number_names,
@@ -208,7 +200,7 @@ def check_budget_aloud(
 def show_rejects(rejects: Sequence[Rejected], fate: str) -> None:
     """Log the first rejects, and the number of the others."""
     for reject in rejects[:_SHOWN_REJECTS]:
-        _LOG.warning("%s", reject_text(reject, fate))
+        _LOG.warning("%s", reject.line(fate))
     if more := len(rejects[_SHOWN_REJECTS:]):
         _LOG.warning("and %d more", more)
 
@@ -220,14 +212,6 @@ def _over_budget(config: DataSetJob, what: str, flag: str, count: int) -> Runtim
         way = f"{command} {flag} {count}"
     remedy = f"correct them, or accept with {way}" if count else "correct them"
     return run_fault("E-BUDGET", config.output, what, remedy)
-
-
-def reject_text(reject: Rejected, remedy: str) -> str:
-    """Return the log line of a reject."""
-    of_sample = reject.scope is Scope.SAMPLE
-    where = reject.file_name or ("sample" if of_sample else "annotation")
-    ids = f"key {reject.key}" if of_sample else f"id {reject.annotation_ids[0]}"
-    return fault_line(reject.code, f"{where} ({ids})", reject.detail, remedy)
 
 
 def other_plan(output: Storage, plan: JobPlan, mine: Mapping[str, Any]) -> RuntimeError:
