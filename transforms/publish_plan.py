@@ -16,15 +16,9 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
+from beam_tfrec.schemas import labels
 from beam_tfrec.schemas.columns import add_facts
 from beam_tfrec.schemas.faults import Rejected, Scope, counted, printable, reject_order, run_fault
-from beam_tfrec.schemas.labels import (
-    number_labels,
-    number_names,
-    read_label_file,
-    refuse_unlisted,
-    unite_labels,
-)
 from beam_tfrec.schemas.manifest import (
     FORMAT_VERSION,
     NEWEST_VERSION,
@@ -77,11 +71,11 @@ def make_job_plan(
     check_budget_aloud(rejected, tallies, config)
     _check_found(found, config)  # after the rejects, which say more if every row is rejected
     numbered = _numbered(tallies, config)
-    labels = unite_labels([*config.earlier.labels, *numbered], config.label_file or config.output)
+    known_labels, where = [*config.earlier.labels, *numbered], config.label_file or config.output
     return JobPlan(
         format_version=NEWEST_VERSION if config.array_record_options else FORMAT_VERSION,
         options=config.options(),
-        labels=labels,
+        labels=labels.unite_labels(known_labels, where),
         splits={tally.split: table.planned(tally.split) for tally in tallies},
         samples=table.digest,
         found=found,
@@ -281,20 +275,21 @@ def _numbered(tallies: Sequence[SplitTally], config: DataSetJob) -> list[Label]:
     if config.layout.copies_records:
         return merge_labels(tallies)
     first_id = config.layout.first_label_id
+    from_id = 1 if first_id is None else first_id  # of classes that only have names
     names = {name for tally in tallies for name in tally.class_names}
     if config.label_file:
         data = read_uri(config.label_file, config.access)
-        labels = read_label_file(data, 1 if first_id is None else first_id, config.label_file)
-        refuse_unlisted(labels, names, config.label_file)
-        return labels
+        listed = labels.read_label_file(data, from_id, config.label_file)
+        labels.refuse_unlisted(listed, names, config.label_file)
+        return listed
     numbered = merge_labels(tallies)
     if numbered and (unlisted := names - {label.name for label in numbered}):
         what = f"some number their classes, others only name them, as {min(unlisted)!r}"
         remedy = "write all with one schema, or give --label_file"
         raise run_fault("E-ANN-LABELS", "the sources", what, remedy)
     if numbered or not names:
-        return number_labels(config.earlier.labels, numbered, first_id)
-    return number_names(config.earlier.labels, names, 1 if first_id is None else first_id)
+        return labels.number_labels(config.earlier.labels, numbered, first_id)
+    return labels.number_names(config.earlier.labels, names, from_id)
 
 
 def _check_found(found: Sequence[str], config: DataSetJob) -> None:
