@@ -16,15 +16,9 @@ from typing import Any
 
 import msgspec
 
+from beam_tfrec.schemas import fields
 from beam_tfrec.schemas.annotations.coco_objects import area_px2
 from beam_tfrec.schemas.faults import Reason, Rejected
-from beam_tfrec.schemas.fields import (
-    STORED_FRACTIONS,
-    AttributedFields,
-    BadAnnotation,
-    ObjectFields,
-    Segmentation,
-)
 from beam_tfrec.schemas.geometry.boxes import check_bbox
 from beam_tfrec.schemas.labels import read_label_file
 from beam_tfrec.schemas.samples import Blob, Sample, is_id_root, pack
@@ -117,7 +111,7 @@ def name_by_id(file: ListedFile) -> Iterator[JoinedFiles]:
 
 
 def match_masks(
-    rows: Iterable[Row], objects: Sequence[ObjectFields], files: Container[str]
+    rows: Iterable[Row], objects: Sequence[fields.ObjectFields], files: Container[str]
 ) -> Iterator[tuple[Row, int | Reason]]:
     """Yield each row of masks with the index of its object, or with why it has none.
 
@@ -148,7 +142,7 @@ def match_masks(
             yield row, at
 
 
-def _distance(edges: Sequence[float], found: ObjectFields) -> float:
+def _distance(edges: Sequence[float], found: fields.ObjectFields) -> float:
     """Return the largest distance of the edges xmin, xmax, ymin, ymax from those of a box."""
     x, y, width, height = found.bbox_xywh_px
     return max(map(abs, map(operator.sub, edges, (x, x + width, y, y + height))))
@@ -212,10 +206,10 @@ class OpenImagesReader:
         by_kind: dict[str, list[Row]] = {kind: [] for kind in _NEEDED}
         for row in joined.rows:
             by_kind[row[0]].append(row)
-        objects: list[ObjectFields] = []
+        objects: list[fields.ObjectFields] = []
         attributes: list[dict[str, int | str]] = []
         labels: list[tuple[str, float]] = []
-        ids, bad = list[int | str](), list[BadAnnotation]()
+        ids, bad = list[int | str](), list[fields.BadAnnotation]()
         image_id, seen = joined.name, set[tuple[str, ...]]()
         found = {BOXES, "instance_masks"} if self.has_masks else {BOXES}
         orientation = 0
@@ -224,7 +218,7 @@ class OpenImagesReader:
             turn = _ORIENTATIONS.get(cell.removesuffix(".0"))
             if turn is None or orientation not in (0, turn):
                 detail = f"Rotation is {cell!r}, not 0, 90, 180 or 270, or unlike an earlier row"
-                bad.append(BadAnnotation(_id_of(row), "E-ANN-ROW", detail))
+                bad.append(fields.BadAnnotation(_id_of(row), "E-ANN-ROW", detail))
             else:
                 orientation = turn
         for row in (*by_kind[BOXES], *by_kind[LABELS]):
@@ -234,7 +228,7 @@ class OpenImagesReader:
                 opened = "E-ANN-TWICE", "an earlier row of the image is equal"
             seen.add((kind, *cells))
             if isinstance(opened, tuple):
-                bad.append(BadAnnotation(_id_of(row), *opened))
+                bad.append(fields.BadAnnotation(_id_of(row), *opened))
                 continue
             ids.append(_id_of(row))
             if isinstance(opened, float):
@@ -248,19 +242,19 @@ class OpenImagesReader:
         files = [image]
         for row, match in match_masks(by_kind[MASKS], objects, masks):
             if isinstance(match, tuple):
-                bad.append(BadAnnotation(_id_of(row), *match))
+                bad.append(fields.BadAnnotation(_id_of(row), *match))
             else:
                 attributes[match] = attributes[match] | {"mask": len(files)}
                 files.append(masks[posixpath.basename(row[2][-1])])
-        fields = AttributedFields(*STORED_FRACTIONS, objects, image_id=image_id)
-        fields = msgspec.structs.replace(fields, attributes=attributes, image_labels=labels)
+        picture = fields.AttributedFields(*fields.STORED_FRACTIONS, objects, image_id=image_id)
+        picture = msgspec.structs.replace(picture, attributes=attributes, image_labels=labels)
         blobs = [Blob(file.root, file.entry.name) for file in files]
         blobs[0] = msgspec.structs.replace(blobs[0], orientation=orientation)
-        side = SideSample(SplitTally("", found=sorted(found)), pack(fields), b"", tuple(ids), bad)
+        side = SideSample(SplitTally("", found=sorted(found)), pack(picture), b"", tuple(ids), bad)
         at = Sample("", image_id, image.position, tuple(blobs), b"")
         yield from side.items(at, STAGE, [file.entry for file in files])
 
-    def _open(self, kind: str, cells: list[str]) -> ObjectFields | float | Reason:
+    def _open(self, kind: str, cells: list[str]) -> fields.ObjectFields | float | Reason:
         """Return the object of a row of boxes, the confidence of a label, or the row's fault."""
         class_name = cells[0]
         if class_name not in self._class_names:
@@ -277,7 +271,9 @@ class OpenImagesReader:
         xmin, xmax, ymin, ymax = numbers
         bbox = xmin, ymin, xmax - xmin, ymax - ymin
         is_group = int(flags.get("group_of") == 1)
-        found = ObjectFields(class_name, bbox, area_px2(Segmentation(), bbox), is_group)
+        found = fields.ObjectFields(
+            class_name, bbox, area_px2(fields.Segmentation(), bbox), is_group
+        )
         return check_bbox(bbox) or found
 
 
