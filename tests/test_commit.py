@@ -360,7 +360,7 @@ def test_a_data_set_without_records_needs_permission(small: SmallSet) -> None:
     for image in small.images.iterdir():
         image.write_bytes(b"<html>")
     given = {"budget": RejectBudget(percent=100)}
-    fault = r"^E-SET-EMPTY split train: none of 6 images is left; correct, exclude"
+    fault = r"^E-SET-EMPTY split train: none of 6 images is left; correct the sources"
     with pytest.raises(RuntimeError, match=fault):
         build_run(small.plan(**given))
     assert not (small.out / "manifest.json").exists()
