@@ -48,7 +48,7 @@ PIPELINES = {
 COMMANDS = {
     **PIPELINES,
     "plan": "Print what one of these would make, without making it: beam-tfrec plan coco ...",
-    "similar": "Find near copies of images, also across splits: beam-tfrec similar coco ...",
+    "similar": "Find near copies of a source's images: beam-tfrec similar coco ...",
     "verify": "Check data sets, or any TFRecord files, for damage.",
     "show": "Print features and records of a data set or TFRecord file.",
     "diff": "Compare two data sets record by record.",
@@ -96,15 +96,16 @@ JOB_ELSEWHERE = JobElsewhere()
 class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
 
-    def __init__(self, name: str, does: str, *, short: bool = False, **options: Any) -> None:
+    def __init__(self, name: str, more: str = "", *, short: bool = False, **options: Any) -> None:
         """Make a parser without flags.
 
         Args:
             name: the command's name.
-            does: one line on what it does.
+            more: text of the help after the command's line in `COMMANDS`.
             short: leave rare flags out of the help.
             **options: options of argparse.
         """
+        does = f"{COMMANDS.get(name, '')} {more}"
         super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
         self.flags: list[argparse.Action] = []
         self.short = short

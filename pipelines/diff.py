@@ -18,11 +18,8 @@ from beam_tfrec.transforms.verify.compare import COUNTS, Difference, compare, op
 
 def parser() -> FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser(
-        "diff",
-        "Compare two data sets of beam-tfrec, record by record: by keys, by the SHA-256 of sources"
-        " and by checksums of records, which their indexes hold. Exit code 0: equal; 1: different.",
-    )
+    by = "By keys, by the SHA-256 of sources and by checksums of records, from their indexes."
+    found = FlagParser("diff", f"{by} Exit code 0: equal; 1: different.")
     for name in ("a", "b"):
         found.path(name, A_SET, name.upper())
     group = found.group("output")

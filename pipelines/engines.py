@@ -68,7 +68,7 @@ def beam_parser() -> FlagParser:
     """Return a parser of all flags of Beam."""
     found: list[argparse.ArgumentParser] = []
     PipelineOptions([]).get_all_options(add_extra_args_fn=found.append)
-    return FlagParser("", "Beam's own options", parents=found, add_help=False)
+    return FlagParser("", parents=found, add_help=False)
 
 
 def flags_of(parser: argparse.ArgumentParser) -> set[str]:

@@ -19,11 +19,7 @@ from beam_tfrec.transforms.storage import Access, Storage, join_uri, open_storag
 
 def parser() -> cli.FlagParser:
     """Return the parser of the command line."""
-    found = cli.FlagParser(
-        "report",
-        "Write an HTML page on data sets or any TFRecord files: counts, rejects, histograms, and"
-        " pictures with boxes, masks and keypoints. It is one file without external assets.",
-    )
+    found = cli.FlagParser("report", "It is one file without external assets.")
     found.path("paths", f"{cli.SETS_OR_FILES}; files are read as a whole", nargs="+")
     output = "file to write, or report to replace; needed for TFRecord and ArrayRecord files"
     unset = f"default: {REPORT_NAME} in each data set"

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from beam_tfrec.pipelines import engines
-from beam_tfrec.pipelines.cli import OURS, PIPELINES, config_of, say
+from beam_tfrec.pipelines.cli import OURS, config_of, say
 from beam_tfrec.pipelines.data_set import DataSetConfig, build
 from beam_tfrec.pipelines.flags import SourceParser, data_set_fields, split_of_bare
 from beam_tfrec.schemas.documents.data_card import CARD_NAME
@@ -86,7 +86,6 @@ class Command:
         """Return the command's flags, and the help of all or of those that most runs need."""
         parser = SourceParser(
             self.name,
-            PIPELINES[self.name],
             short=short,
             epilog=_EPILOG.format(f"beam-tfrec {self.name} {self.example}"),
             formatter_class=argparse.RawDescriptionHelpFormatter,

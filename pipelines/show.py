@@ -21,7 +21,7 @@ _SCHEMA_RECORDS = 100
 
 def parser() -> FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser("show", "Print the features and records of a data set or TFRecord file.")
+    found = FlagParser("show")
     found.path("path", f"{A_SET}, or a TFRecord or ArrayRecord file of any origin")
     which = found.group("which records", exclusive=True)
     which.text("--key", "show the record with this key, of a data set (default: none)", "K")

@@ -67,12 +67,9 @@ class SimilarConfig:
 
 def parser() -> cli.FlagParser:
     """Return the parser of this command's own flags."""
-    found = cli.FlagParser(
-        "similar",
-        "Find images that are near copies of others, at any size, also mirrored, and write a table"
-        " of all images with their clusters. Exit code 0, with or without copies.",
-        epilog="Flags of a source: beam-tfrec SOURCE --help. Those of shards are refused.",
-    )
+    what = "Images may differ in size, or be mirrored. A table lists all with their clusters."
+    more = "Flags of a source: beam-tfrec SOURCE --help. Those of shards are refused."
+    found = cli.FlagParser("similar", f"{what} Exit code 0, with or without copies.", epilog=more)
     images = [name for name in cli.PIPELINES if name not in ("arrays", "records")]
     found.path("source", f"one of {', '.join(images)}, with its flags", "SOURCE", choices=images)
     group = found.group("near copies (docs/similar.md)")

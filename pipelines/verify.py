@@ -19,12 +19,9 @@ from beam_tfrec.transforms.verify import Findings, VerifyConfig, find_sets_and_f
 
 def parser() -> cli.FlagParser:
     """Return the parser of the command line."""
-    found = cli.FlagParser(
-        "verify",
-        "Check data sets of beam-tfrec against their manifests, and any other TFRecord files by"
-        " themselves: checksums, records, images. Exit code 0: no damage; 7: damage, with a line"
-        " for each finding that names file, record, key and byte.",
-    )
+    what = "Checksums, records and images are checked; data sets against their manifests, too."
+    codes = "Exit code 0: no damage; 7: damage, a line per finding with file, record, key and byte."
+    found = cli.FlagParser("verify", f"{what} {codes}")
     found.path("paths", cli.SETS_OR_FILES, nargs="+")
     group = found.group("what to compare")
     deep = "read every byte of remote data sets too, and compare the SHA-256 of shards and images;"
