@@ -257,7 +257,7 @@ REFUSED = [
     (f"val=old {DIVIDED}", "divides all splits of a data set, got val; give it without SPLIT="),
     ("old --classes unicorn", "has no class 'unicorn'; it has"),
     ("files --classes unicorn", "no record with features is left; check sources, --keys and --cla"),
-    ("old --keys other_keys", "E-SET-EMPTY split train: none of 7 records is left; correct, exclu"),
+    ("old --keys other_keys", "E-SET-EMPTY split train: none of 7 records is left (7 not_in_keys)"),
     ("old --keys latin_keys", "invalid start byte; save it as UTF-8"),
     ("unfinished", "is not a finished data set"),
     ("half", "do not fill the shard's"),

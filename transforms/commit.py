@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 import msgspec
@@ -316,12 +317,9 @@ class Commit(beam.PTransform):
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
         """Commit once, for the single plan, after all shards."""
-        return self.plan | "CommitManifest" >> beam.Map(
-            commit,
-            beam.pvalue.AsList(infos),
-            beam.pvalue.AsList(self.split_tallies),
-            beam.pvalue.AsList(self.rejected),
-            [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies),
-            self.config,
-            NO_DUPLICATES if self.duplicates is None else beam.pvalue.AsSingleton(self.duplicates),
-        )
+        as_list = beam.pvalue.AsList
+        sides = as_list(infos), as_list(self.split_tallies), as_list(self.rejected)
+        tallies: Any = [] if self.root_tallies is None else as_list(self.root_tallies)
+        others = [] if self.duplicates is None else [beam.pvalue.AsSingleton(self.duplicates)]
+        step = beam.Map(commit, *sides, tallies, self.config, *others)
+        return self.plan | "CommitManifest" >> step

@@ -171,17 +171,16 @@ class LeaveOutEarlier(beam.PTransform):
             | "ListShards" >> beam.FlatMap(list_earlier_shards, self.splits, self.access)
         )
         by_key = elements.BatchByName(_name_of, JoinBatch, _batch_of)
-        left = (
-            (
-                samples | "BatchSamples" >> by_key,
-                self.rejected | "BatchRejected" >> by_key,
-                elements.spread(shards)
-                | "ReadWritten" >> beam.FlatMap(read_written, self.access, count),
-            )
-            | "JoinOnKey" >> elements.GroupBatches(JoinBatch)
-            | "LeaveOut"
-            >> beam.FlatMap(leave_out_earlier).with_outputs("rejected", "split_tallies", main="new")
+        read = beam.FlatMap(read_written, self.access, count)
+        sides = (
+            samples | "BatchSamples" >> by_key,
+            self.rejected | "BatchRejected" >> by_key,
+            elements.spread(shards) | "ReadWritten" >> read,
         )
+        joined = sides | "JoinOnKey" >> elements.GroupBatches(JoinBatch)
+        leave_out = beam.FlatMap(leave_out_earlier)
+        leaves = leave_out.with_outputs("rejected", "split_tallies", main="new")
+        left = joined | "LeaveOut" >> leaves
         tallies = (self.split_tallies, left.split_tallies) | "CountEarlier" >> AddSplitTallies()
         skipped = left.split_tallies | "SkippedTallies" >> beam.Map(_tally_of, self.root)
         return left.new, left.rejected, tallies, skipped

@@ -119,17 +119,12 @@ class PinBlobs(beam.PTransform):
                 listing |= f"OfPlace{index}" >> beam.Filter(_is_at, index)
             by_name = BatchByName(functools.partial(_name_of, index=index), _JoinBatch)
             listed_by_name = BatchByName(_name_of_listed, _JoinBatch, _entries_batch)
-            pinned = (
-                (
-                    samples | f"BatchSamples{index}" >> by_name,
-                    listing | f"BatchEntries{index}" >> listed_by_name,
-                )
-                | f"JoinOnName{index}" >> GroupBatches(_JoinBatch)
-                | f"Pin{index}"
-                >> beam.FlatMap(_pin, index).with_outputs(
-                    "rejected", "root_tallies", main="samples"
-                )
-            )
+            batches = samples | f"BatchSamples{index}" >> by_name
+            entries = listing | f"BatchEntries{index}" >> listed_by_name
+            joined = (batches, entries) | f"JoinOnName{index}" >> GroupBatches(_JoinBatch)
+            pin = beam.FlatMap(_pin, index)
+            pins = pin.with_outputs("rejected", "root_tallies", main="samples")
+            pinned = joined | f"Pin{index}" >> pins
             samples = pinned.samples
             rejected.append(pinned.rejected)
             root_tallies.append(pinned.root_tallies)

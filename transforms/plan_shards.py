@@ -291,18 +291,9 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         tallies: Any = [] if self.root_tallies is None else beam.pvalue.AsList(self.root_tallies)
-        table = (
-            samples.pipeline
-            | "Once" >> beam.Impulse()
-            | "MakeShardTable"
-            >> beam.Map(
-                _check_and_make_table,
-                beam.pvalue.AsList(counted),
-                tallies,
-                self.sharding,
-                self.budget,
-            )
-        )
+        counts = beam.pvalue.AsList(counted), tallies
+        make_table = beam.Map(_check_and_make_table, *counts, self.sharding, self.budget)
+        table = samples.pipeline | "Once" >> beam.Impulse() | "MakeShardTable" >> make_table
         as_table = beam.pvalue.AsSingleton(table)
         slices = (
             (in_ranges,)

@@ -152,11 +152,9 @@ class DropRepeated(beam.PTransform):
         self, samples: beam.PCollection[Sample]
     ) -> tuple[beam.PCollection[Sample], beam.PCollection[SplitTally]]:
         """Group by key in partitions."""
-        kept = (
-            (samples | "BatchSamples" >> BatchByName(split_and_key, _Batch),)
-            | "GroupKeys" >> GroupBatches(_Batch)
-            | "KeepOne"
-            >> beam.FlatMap(drop_repeated, self.keep).with_outputs("split_tallies", main="samples")
-        )
+        batches = samples | "BatchSamples" >> BatchByName(split_and_key, _Batch)
+        grouped = (batches,) | "GroupKeys" >> GroupBatches(_Batch)
+        drop = beam.FlatMap(drop_repeated, self.keep)
+        kept = grouped | "KeepOne" >> drop.with_outputs("split_tallies", main="samples")
         tallies = self.split_tallies, kept.split_tallies
         return kept.samples, tallies | "AddRepeated" >> AddSplitTallies()

@@ -227,14 +227,9 @@ class ListFiles(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List every root."""
         select = _number_entries if self.numbered else self.select
-        listed = (
-            root
-            | "Roots" >> beam.Create(sorted(self.roots.items()))
-            | "List"
-            >> beam.FlatMap(_list_files, self.access, self.is_read, select).with_outputs(
-                "root_tallies", main="files"
-            )
-        )
+        roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
+        step = beam.FlatMap(_list_files, self.access, self.is_read, select)
+        listed = roots | "List" >> step.with_outputs("root_tallies", main="files")
         return SourcePieces(spread(listed.files), listed.root_tallies)
 
 
