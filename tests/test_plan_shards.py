@@ -121,7 +121,7 @@ def test_more_shards_than_samples_name_the_largest_number(
 ) -> None:
     with pytest.raises(RuntimeError) as raised:
         count_shards("train", 10, output_bytes, sharding)
-    assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
+    assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples to write; {remedy}"
 
 
 def test_a_rare_size_may_be_left_out() -> None:

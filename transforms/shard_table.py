@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from beam_tfrec.schemas.faults import require_at_least, require_whole, run_fault
+from beam_tfrec.schemas.faults import counted, require_at_least, require_whole, run_fault
 from beam_tfrec.schemas.manifest import PlannedSplit
 from beam_tfrec.schemas.samples import Order
 from beam_tfrec.schemas.splits import split_without_bucket
@@ -185,7 +185,8 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         remedy = f"give at most --num_shards {largest}" if largest else "give fewer --hosts"
         if split != split_without_bucket(split):
             remedy += ", or leave this size out of --buckets"
-        raise run_fault("E-ARG", f"split {split}", f"{what}, but {total} samples", remedy)
+        what += f", but {counted(total, 'sample')} to write"
+        raise run_fault("E-ARG", f"split {split}", what, remedy)
     return asked
 
 

@@ -66,9 +66,8 @@ def _execute(numbered: _Numbered, around: verify.Around) -> tuple[int, verify.Fi
 def _write_result(
     around: verify.Around, parts: list[tuple[int, verify.Findings]], result: str
 ) -> verify.Findings:
-    found = verify.gather(
-        around, [findings for _, findings in sorted(parts, key=lambda pair: pair[0])]
-    )
+    in_order = [findings for _, findings in sorted(parts, key=lambda pair: pair[0])]
+    found = verify.gather(around, in_order)
     # If this step is executed again, the first result stays; both are of the same parts. The
     # data's access is not used, since --anonymous cannot write.
     folder, name = split_uri(result)
