@@ -142,9 +142,9 @@ def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) ->
     np.savez_compressed(tmp_path / "packed.npz", x=IMAGES)
     spool = tmp_path / "spool"
     arguments = ("--arrays", tmp_path / "packed.npz", "--spool_dir", spool)
-    run = run_arrays(*arguments, "--output", tmp_path / "out")
-    assert run.ended == (6, "E-IO-READONLY")
-    assert f"{spool}: " in run.fault and "give a --spool_dir that can be written" in run.fault
+    found = run_arrays(*arguments, "--output", tmp_path / "out")
+    assert found.ended == (6, "E-IO-READONLY")
+    assert f"{spool}: " in found.fault and "give a --spool_dir that can be written" in found.fault
     spool.mkdir()
     committed_by(run, tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []

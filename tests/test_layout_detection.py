@@ -237,7 +237,8 @@ def test_an_image_without_panoptic_annotation_is_rejected() -> None:
     layout = TfdsLayout().resolved(["panoptic"])
     with pytest.raises(Unfit) as unfit:
         layout.build(sample_of(100, 50), [image_of(100, 50)], LABELS)
-    assert unfit.value == Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS requires")
+    detail = "no panoptic annotation, which TFDS has of every image"
+    assert unfit.value == Unfit("E-EX-EMPTY", detail)
 
 
 @pytest.mark.parametrize(

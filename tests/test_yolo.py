@@ -132,8 +132,7 @@ def test_a_wrong_data_file_is_refused(text: str, fault: str, tmp_path: Path) -> 
     data = tmp_path / "data.yaml"
     data.write_text(text)
     ended = run_pipeline(yolo.run, "--data", data, "--output", tmp_path / "out")
-    assert ended.code == 2
-    assert ended.fault.startswith(f"E-ARG command line: {data}: {fault}")
+    assert ended.code == 2 and ended.fault.startswith(f"E-ARG command line: {data}: {fault}")
 
 
 def test_folders_lists_and_globs_are_splits(tmp_path: Path) -> None:

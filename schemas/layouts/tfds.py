@@ -56,7 +56,7 @@ def _boxes_values(picture: Picture) -> Values:
 def _panoptic_values(picture: Picture) -> Values:
     image = picture.panoptic_image
     if image is None:
-        raise Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS requires")
+        raise Unfit("E-EX-EMPTY", "no panoptic annotation, which TFDS has of every image")
     # The PNG's bytes are kept, so it cannot be turned to fit the photo.
     if orientation_to_photo(image, picture.image) != 1:
         detail = "drawn on the upright picture; give --orientation upright"
