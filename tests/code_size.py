@@ -34,13 +34,13 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3682, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3575, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3576, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2771, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
     Budget("transforms/images", 1014, ["transforms/images/**/*.py"]),
     Budget("transforms/storage", 1361, ["transforms/storage/**/*.py"]),
-    Budget("verify", 896, ["transforms/verify/**/*.py"]),
+    Budget("verify", 895, ["transforms/verify/**/*.py"]),
     Budget("transforms/records", 430, ["transforms/records/**/*.py"]),
     Budget("schemas/*.py", 2228, ["schemas/*.py"]),
     Budget("schemas/annotations", 1076, ["schemas/annotations/**/*.py"]),
