@@ -199,7 +199,7 @@ def _add_split_flags(group: cli.FlagGroup) -> None:
     table = "a .csv or .parquet file with the columns key and cluster, or key and group"
     together = f"keep samples with the same value of this field, or of {table}, in one split"
     group.text("--group_by", together, "FIELD|FILE", rare=True)
-    by = "field whose values get equal shares with --split_by stratified (default class: the class)"
+    by = "what gets equal shares with --split_by stratified: class, or a field (default class)"
     group.text("--stratify_by", by, "FIELD", default=CLASS, rare=True)
     group.number("--split_seed", "seed of splits by hash or stratified", 0, rare=True)
 

@@ -34,7 +34,7 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("pipelines", 3682, ["pipelines/**/*.py"]),
-    Budget("transforms/*.py, shuffle", 3576, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
+    Budget("transforms/*.py, shuffle", 3574, ["transforms/*.py", "transforms/shuffle/**/*.py"]),
     Budget("transforms/sources", 2771, ["transforms/sources/**/*.py"]),
     Budget("report", 1081, ["transforms/report/**/*.py"]),
     Budget("report's template", 509, ["transforms/report/assets/*"], all_lines=True),
@@ -51,7 +51,7 @@ BUDGETS = (
     ),
     Budget("data card's template", 225, ["schemas/documents/*.j2"], all_lines=True),
     Budget("readers", 985, ["readers/**/*.py", "beam_tfrec/__init__.py"]),
-    Budget("all four packages", 21_200, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("all four packages", 21_198, [f"{package}/**/*.py" for package in PACKAGES]),
     Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
 )
 MOST_MODULES = 146

@@ -191,7 +191,7 @@ def test_wrong_options_and_windows_are_refused(test_pipeline: Callable[[], beam.
     with pytest.raises(ValueError, match=r"^num_shards must come without records_per_shard"):
         WriteExamples("out", num_shards=2, records_per_shard=5)
     with pytest.raises(ValueError, match=r"^names must be a ShardNames, got 'plain': give "):
-        WriteExamples("out", names="plain")  # type: ignore[arg-type]
+        WriteExamples("out", names="plain")
     with pytest.raises(ValueError, match=r"^labels must be names by numbers from 0 to 2147"):
         WriteExamples("out", labels={-1: "cat"})
     pairs = test_pipeline() | beam.Create(PAIRS) | beam.WindowInto(beam.window.FixedWindows(1))

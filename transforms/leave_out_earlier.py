@@ -178,9 +178,8 @@ class LeaveOutEarlier(beam.PTransform):
             elements.spread(shards) | "ReadWritten" >> read,
         )
         joined = sides | "JoinOnKey" >> elements.GroupBatches(JoinBatch)
-        leave_out = beam.FlatMap(leave_out_earlier)
-        leaves = leave_out.with_outputs("rejected", "split_tallies", main="new")
-        left = joined | "LeaveOut" >> leaves
+        step = beam.FlatMap(leave_out_earlier)
+        left = joined | "LeaveOut" >> step.with_outputs("rejected", "split_tallies", main="new")
         tallies = (self.split_tallies, left.split_tallies) | "CountEarlier" >> AddSplitTallies()
         skipped = left.split_tallies | "SkippedTallies" >> beam.Map(_tally_of, self.root)
         return left.new, left.rejected, tallies, skipped

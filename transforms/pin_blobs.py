@@ -122,9 +122,8 @@ class PinBlobs(beam.PTransform):
             batches = samples | f"BatchSamples{index}" >> by_name
             entries = listing | f"BatchEntries{index}" >> listed_by_name
             joined = (batches, entries) | f"JoinOnName{index}" >> GroupBatches(_JoinBatch)
-            pin = beam.FlatMap(_pin, index)
-            pins = pin.with_outputs("rejected", "root_tallies", main="samples")
-            pinned = joined | f"Pin{index}" >> pins
+            pin = beam.FlatMap(_pin, index).with_outputs("rejected", "root_tallies", main="samples")
+            pinned = joined | f"Pin{index}" >> pin
             samples = pinned.samples
             rejected.append(pinned.rejected)
             root_tallies.append(pinned.root_tallies)

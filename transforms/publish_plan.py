@@ -385,8 +385,8 @@ def _publish(
 def warn_of_sources(tallies: Sequence[SplitTally], config: DataSetJob) -> None:
     """Warn of one folder, or folders named like splits: `--images` is probably one level too high.
 
-    Warn of columns and fields without a value, too, since their names are probably wrong, and of
-    keys of a table of groups that no sample has.
+    Warn of columns and fields without a value, too, since their names are probably wrong, of keys
+    of a table of groups that no sample has, and of an `exclude` that leaves out none.
     """
     facts = add_facts(column for tally in tallies if tally.rows for column in tally.columns)
     lacking = [column.name for column in facts if not column.cells]

@@ -391,7 +391,7 @@ class _Read(beam.DoFn):
 
     The side input `identified` is unused, but delays reading until all source files are hashed.
     If a file changes after that, its pin differs and the run stops, or the next run plans again.
-    Hashed after reading, a file that changed in between would give old samples the new hash.
+    If files were hashed last, old samples could get the hash of a changed file.
     """
 
     read: Any
