@@ -121,7 +121,7 @@ def kind_of_text(text: str) -> int:
     """
     cell = text.strip()
     if number := _COUNTED.fullmatch(cell):
-        if number["whole"] is None:
+        if not number.lastgroup:
             return FLOAT
         return INT if len(cell) <= _INT64_CHARS and int(cell) in _INT64 else BIG_INT
     word = cell.lower()
@@ -189,9 +189,9 @@ class ColumnNotes:
     def add(self, row: Mapping[str, Cell], kinds: Mapping[str, int]) -> None:
         """Add a row: cells with a value, and kinds of typed cells, including empty ones."""
         self.rows += 1
-        self._cells.update(row.keys())
-        for name, cell in row.items() if self._has_texts else ():
-            if not self._kinds[name] & TEXT:
+        for name, cell in row.items():
+            self._cells[name] += 1
+            if self._has_texts and not self._kinds[name] & TEXT:
                 self._kinds[name] |= kind_of_text(cell)
         for name, kind in kinds.items():
             self._kinds[name] = self._kinds.get(name, 0) | kind

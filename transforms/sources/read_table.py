@@ -127,12 +127,10 @@ class TableReader:
     ) -> Iterator[Item]:
         """Yield the sample of a row, or rejects; add to the notes."""
         number, _, cells = row
-        where = f"{file.entry.name} {_place_of(row)}: "
         # A rejected row without a key must not get another row's key, since --exclude uses keys.
         prefix = f"{file.entry.name}:" if self.key_column else file.prefix
         key, split = f"{prefix}{number}", file.split if self.splitting.is_given else ""
         code, image, side = "E-ROW-KEY", None, None
-        lost: tuple[int | str, ...] = ()
         try:
             if isinstance(cells, tuple):
                 raise hugging_face.RowFault(*cells)
@@ -141,7 +139,6 @@ class TableReader:
             split = split or self._drawn_split(cells, key, file, row)
             if self.objects.path:
                 side = hugging_face.open_objects(cells, self.objects, table.features)
-                lost = side.all_ids
             code = "E-ROW-PATH"
             if self.stores_images:
                 image = hugging_face.open_image(cells.get(self.image_column), self.image_column)
@@ -152,7 +149,8 @@ class TableReader:
         except ValueError as error:
             code = error.code if isinstance(error, hugging_face.RowFault) else code
             split = split or self.splitting.split_of_file(file.split, key)
-            yield Sample(split, key, -1, (), b"", lost).reject(STAGE, code, f"{where}{error}")
+            lost = Sample(split, key, -1, (), b"", side.all_ids if side else ())
+            yield lost.reject(STAGE, code, f"{file.entry.name} {_place_of(row)}: {error}")
             return
         position = file.place << _ROW_BITS | number
         if split not in notes:
@@ -165,6 +163,7 @@ class TableReader:
             notes[split][1].update(names)
             items: Iterable[Item] = [Sample(split, key, position, blobs, fields, payload=payload)]
         else:
+            where = f"{file.entry.name} {_place_of(row)}: "
             items = side.items(Sample(split, key, position, blobs, b""), STAGE, where=where)
         for item in items:
             if image and isinstance(item, Sample):
@@ -186,9 +185,9 @@ class TableReader:
                 cells[name] = hugging_face.class_of(cells.get(name), classes)
         for name in self._used_up:
             cells.pop(name, None)
-        kept, kinds = cells, dict[str, int]()
-        if not table.has_text_cells:
-            kept, kinds = _typed(cells, self.sequence_columns)
+        if table.has_text_cells:
+            return cells, {}, labels_of(cells, self.label_columns)
+        kept, kinds = _typed(cells, self.sequence_columns)
         return kept, kinds, labels_of(kept, self.label_columns)
 
     def _labels_of(self, features: hugging_face.StoredFeatures) -> list[Label]:

@@ -315,7 +315,8 @@ def _csv_rows(
 def _csv_row(cells: list[str], columns: Sequence[str]) -> dict[str, Cell] | Reason:
     if len(cells) != len(columns):
         return ("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
-    return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+    row = dict(zip(columns, cells, strict=True))
+    return row if all(cells) else {name: cell for name, cell in row.items() if cell}
 
 
 def _automl_row(cells: list[str]) -> dict[str, Cell] | Reason:
