@@ -70,7 +70,8 @@ class ExampleRules:
         except ValueError as error:
             return [f"not an Example: {error}"]
         wrong = [*self._wrong_keys(context, self._context)]
-        wrong += self._wrong_keys(steps, self._steps)
+        if steps or self._steps:
+            wrong += self._wrong_keys(steps, self._steps)
         if self.spec.name in _INDEXED_LAYOUTS:
             wrong += self._index_differences(context, row_labels, row_size_px)
         if sources is not None:
@@ -103,8 +104,7 @@ class ExampleRules:
             known += 1
             for one in held.feature if feature.per_step else (held,):
                 values = values_of(one)
-                is_label = self.labels and feature.content is Content.CLASS_LABEL
-                if len(values) == 1 and not is_label:
+                if len(values) == 1 and feature.content is not Content.CLASS_LABEL:
                     continue  # most features end here
                 if what := self._wrong_values(one, values, feature):
                     yield f"feature {key!r} {what}"
@@ -132,7 +132,7 @@ class ExampleRules:
             if labels != row_labels:
                 said = f"has the labels {_listed(labels)}, the index says {_listed(row_labels)}"
                 yield f"feature {key!r} {said}"
-        if self._context.keys() >= {*_SIZE_KEYS}:
+        if any(size_px) and self._context.keys() >= {*_SIZE_KEYS}:
             for key, value in zip(_SIZE_KEYS, size_px, strict=False):
                 stated = list(context[key].int64_list.value) if key in context else []
                 if value is not None and stated != [value]:

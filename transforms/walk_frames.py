@@ -257,12 +257,12 @@ def _read_frame(
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
         return bad(what), None
     at, data_end = offset + tfrecord.HEADER_BYTES, offset + tfrecord.HEADER_BYTES + size
-    is_kept, fits = size <= MAX_RECORD_BYTES, offset + tfrecord.FRAME_BYTES + size <= size_bytes
-    kept, data_crc = list[bytes](), 0
+    fits, data_crc = offset + tfrecord.FRAME_BYTES + size <= size_bytes, 0
+    kept: list[bytes] | None = [] if size <= MAX_RECORD_BYTES else None
     while fits and at < data_end and (piece := file.read(at, min(_PIECE_BYTES, data_end - at))):
         data_crc = google_crc32c.extend(data_crc, piece)
         at += len(piece)
-        if is_kept:
+        if kept is not None:
             kept.append(piece)
     checksum = file.read(at, tfrecord.CRC_BYTES) if fits and at == data_end else b""
     if len(checksum) < tfrecord.CRC_BYTES:
@@ -272,5 +272,5 @@ def _read_frame(
     if given != (wanted := tfrecord.masked_crc(data_crc)):
         what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
         return bad(what, "E-VER-CRC"), following
-    data = b"".join(kept) if is_kept else None
+    data = None if kept is None else b"".join(kept)
     return Record(number, offset, size, data, data_crc), following

@@ -1,6 +1,5 @@
 """Verify a data set: manifest, plan, rejects, listing and side files, then each shard by itself."""
 
-import functools
 import hashlib
 import itertools
 from collections import Counter
@@ -216,13 +215,15 @@ def verify_bytes(
             digest.update(piece)
         return piece
 
+    def at() -> str:
+        return at_record(entry.file, found.number, found.offset, key)
+
     by_offset = {row.offset: row for row in rows or ()}
     has_files, more_bytes = entry.split not in rules.converted, framing_bytes(entry.file)
     pieces = map(hashed, pieces)
     for found in walk_records(entry.file, pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         key = None if row is None else row.key
-        at = functools.partial(at_record, entry.file, found.number, found.offset, key)
         if isinstance(found, BadFrame):
             findings.add(found.code, at(), found.what)
             continue
