@@ -389,12 +389,12 @@ def _show_progress(ended: threading.Event, stream: TextIO) -> None:
     # Without a terminal the bar is drawn into a buffer, and its text is logged.
     unseen: dict[str, Any] = {"file": io.StringIO(), "ncols": 0}
     where = {"file": stream, "dynamic_ncols": True} if on_terminal else unseen
-    bar = tqdm(total=0, unit=" records", desc="reading sources", **where)
+    bar = tqdm(total=0, unit=" records", bar_format="reading sources [{elapsed}]", **where)
     with logging_redirect_tqdm([OURS] if on_terminal else []), bar:
         while not is_last:
             is_last = ended.wait(_DRAWN_EVERY_S if on_terminal else _LOGGED_EVERY_S)
             if PROGRESS.planned:
-                bar.total = PROGRESS.planned
+                bar.total, bar.bar_format = PROGRESS.planned, None
                 bar.set_description("converting", refresh=False)
                 shards = f"{PROGRESS.counts.shards_done}/{PROGRESS.shards_planned} shards"
                 bar.set_postfix_str(f"{shards}, {PROGRESS.counts.rejected} rejected", refresh=False)
